@@ -1,0 +1,39 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both make the environment first.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+RUN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+$(READY): pyproject.toml uv.lock scripts/bootstrap.sh
+	@scripts/bootstrap.sh $(VENV)
+
+env: $(READY)  ## make the environment (.venv), fetching uv if it is missing
+
+java:
+	@scripts/need-java.sh
+
+demo: $(READY) java  ## broker, warehouse and Airflow; ships LOG (or a sample), loads every hour, proves it [LOG=file] [REPORT=file.json]
+	@$(RUN)/logbus demo $(if $(LOG),--log "$(LOG)") $(if $(REPORT),--report "$(REPORT)")
+
+test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"]
+	@scripts/test-tools.sh
+	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),tests/unit tests/property tests/contract tests/integration tests/fault tests/e2e)
+
+check: $(READY)  ## formatting, lint, types and the import arrows
+	@$(RUN)/ruff format --check .
+	@$(RUN)/ruff check .
+	@$(RUN)/mypy -p broker -p logbus
+	@$(RUN)/lint-imports --no-cache
+
+bench: $(READY) java  ## what lies in benchmarks/, against a peer in the same run [NAME=produce]
+	@$(RUN)/python -m benchmarks $(NAME)
+
+clean:  ## remove the environment, the demo's data and caches
+	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: help env java demo test check bench clean

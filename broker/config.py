@@ -1,0 +1,282 @@
+"""Every limit and interval of the broker, under Kafka's own configuration names; the unit is in the attribute's name.
+
+A setting is one dataclass field: its Kafka name, how its text is read, its default and the reason for the default stand together.
+`BrokerConfig` is the whole broker; `LogConfig` is the part that a topic may override (`retention.ms` for `log.retention.ms`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from broker.errors import ConfigError, InvalidConfig
+
+INT64_MAX = (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
+DAY_MS = 86_400_000
+MIB = 1 << 20
+
+Parser = Callable[[str], Any]
+
+
+def _between(low: int, high: int) -> Parser:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("must be a whole number") from None
+        if not low <= value <= high:
+            raise ValueError(f"must be between {low} and {high}")
+        return value
+
+    parse.__name__ = f"a whole number from {low} to {high}"
+    return parse
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.strip().lower()]
+    except KeyError:
+        raise ValueError("must be true or false") from None
+
+
+def _one_of(*choices: str) -> Parser:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be {' or '.join(choices)}")
+        return text
+
+    return parse
+
+
+def _directory(text: str) -> Path:
+    if "," in text:
+        raise ValueError("takes one directory: several log directories are not offered")
+    return Path(text).expanduser()
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def setting(name: str, default: Any, parse: Parser, *, topic: str | None = None) -> Any:
+    """A dataclass field for the Kafka setting `name`; `topic` is its name as a topic's override, where it may be one."""
+    return field(default=default, metadata={"name": name, "parse": parse, "topic": topic})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Where clients reach the broker: `PLAINTEXT://host:port`. An empty host means every interface."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"PLAINTEXT://{self.host}:{self.port}"
+
+
+def parse_listener(text: str) -> Listener:
+    """Read one listener URL; a port of 0 lets the system choose."""
+    protocol, separator, address = text.strip().partition("://")
+    host, colon, port = address.rpartition(":")
+    if not separator or not colon or not port.isdigit() or int(port) > 65535 or "," in text:
+        raise ValueError("must look like PLAINTEXT://127.0.0.1:9092 (one listener)")
+    if protocol.upper() != "PLAINTEXT":
+        raise ValueError(f"protocol {protocol} is not offered, only PLAINTEXT")
+    return Listener(host=host.strip("[]"), port=int(port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """What a partition's log needs to know; every field may be overridden for one topic."""
+
+    segment_bytes: int = setting(
+        "log.segment.bytes", 1 << 30, _between(14, INT32_MAX), topic="segment.bytes"
+    )  # the paper: about 1 GB
+    roll_ms: int = setting("log.roll.ms", 7 * DAY_MS, _between(1, INT64_MAX), topic="segment.ms")
+    index_interval_bytes: int = setting("log.index.interval.bytes", 4096, _between(0, INT32_MAX), topic="index.interval.bytes")
+    retention_ms: int = setting(
+        "log.retention.ms", 7 * DAY_MS, _between(-1, INT64_MAX), topic="retention.ms"
+    )  # the paper: 7 days
+    retention_bytes: int = setting("log.retention.bytes", -1, _between(-1, INT64_MAX), topic="retention.bytes")
+    message_bytes_max: int = setting("message.max.bytes", MIB + 12, _between(0, INT32_MAX), topic="max.message.bytes")
+    # The loop flushes at once when somebody waits for what is not on disk; these two bound how much and how long it may stay
+    # Unflushed while nobody does. Ten thousand records are a few milliseconds of work to send again, a second is what an operator forgives.
+
+    flush_interval_messages: int = setting("log.flush.interval.messages", 10_000, _between(1, INT64_MAX), topic="flush.messages")
+    flush_interval_ms: int = setting("log.flush.interval.ms", 1_000, _between(0, INT64_MAX), topic="flush.ms")
+    # Kafka 4's defaults: any past, one hour of future. One record stamped 2099 must not move every later boundary.
+    timestamp_before_ms_max: int = setting(
+        "log.message.timestamp.before.max.ms", INT64_MAX, _between(0, INT64_MAX), topic="message.timestamp.before.max.ms"
+    )
+    timestamp_after_ms_max: int = setting(
+        "log.message.timestamp.after.max.ms", 3_600_000, _between(0, INT64_MAX), topic="message.timestamp.after.max.ms"
+    )
+    timestamp_type: str = setting(
+        "log.message.timestamp.type", "CreateTime", _one_of("CreateTime"), topic="message.timestamp.type"
+    )
+    cleanup_policy: str = setting("log.cleanup.policy", "delete", _one_of("delete"), topic="cleanup.policy")
+    compression_type: str = setting("compression.type", "producer", _one_of("producer"), topic="compression.type")
+    min_insync_replicas: int = setting("min.insync.replicas", 1, _between(1, 1), topic="min.insync.replicas")
+
+    def with_topic_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
+        """This configuration with a topic's own settings over it; InvalidConfig names the one that cannot be used."""
+        known = {item.metadata["topic"]: item for item in fields(LogConfig)}
+        changes: dict[str, Any] = {}
+        for name, text in overrides.items():
+            if name not in known:
+                raise InvalidConfig(f"unknown topic configuration {name!r}; known: {', '.join(sorted(known))}")
+            try:
+                changes[known[name].name] = known[name].metadata["parse"](text)
+            except ValueError as error:
+                raise InvalidConfig(f"invalid value {text!r} for topic configuration {name}: {error}") from None
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The whole broker. Built by `load_config`; tests build it directly."""
+
+    broker_id: int = setting("broker.id", 0, _between(0, INT32_MAX))
+    cluster_id: str = setting("cluster.id", "", _text)  # empty: made at the first start and kept in meta.properties
+    listeners: Listener = setting(
+        "listeners", Listener(host="127.0.0.1", port=9092), parse_listener
+    )  # loopback: there is no authentication
+    advertised_listeners: Listener | None = setting("advertised.listeners", None, parse_listener)
+    log_dirs: Path = setting("log.dirs", Path("logbus-data"), _directory)
+    num_partitions: int = setting("num.partitions", 1, _between(1, 10_000))
+    default_replication_factor: int = setting("default.replication.factor", 1, _between(1, 1))
+    auto_create_topics_enable: bool = setting("auto.create.topics.enable", True, _boolean)
+    delete_topic_enable: bool = setting("delete.topic.enable", True, _boolean)
+    partitions_max: int = setting("logbus.partitions.max", 10_000, _between(1, INT32_MAX))  # each holds three open files
+    retention_check_interval_ms: int = setting("log.retention.check.interval.ms", 300_000, _between(1, INT64_MAX))
+    checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms", 60_000, _between(1, INT32_MAX))
+    # acks=all answers after the write, as in Kafka; true makes it wait for the disk too: for those who fear power cuts more than
+    # latency.
+    acks_all_waits_for_flush: bool = setting("logbus.acks.all.waits.for.flush", False, _boolean)
+    flush_threads: int = setting("logbus.flush.threads", 4, _between(1, 64))  # 100 dirty files: 55 ms with one, 14 ms with four
+    frame_bytes_max: int = setting("socket.request.max.bytes", 100 * MIB, _between(1024, INT32_MAX))
+    connections_max: int = setting("max.connections", 4_096, _between(1, INT32_MAX))  # each costs a descriptor and a small buffer
+    connections_idle_ms_max: int = setting("connections.max.idle.ms", 600_000, _between(1, INT64_MAX))
+    frame_read_ms_max: int = setting(
+        "logbus.frame.read.max.ms", 30_000, _between(1, INT64_MAX)
+    )  # a begun frame must end: slow senders hold memory
+    output_bytes_max: int = setting(
+        "logbus.output.queue.max.bytes", 8 * MIB, _between(1024, INT32_MAX)
+    )  # reading stops beyond it
+    pipelined_requests_max: int = setting("logbus.pipelined.requests.max", 256, _between(1, 100_000))
+    fetch_bytes_max: int = setting("fetch.max.bytes", 55 * MIB, _between(1024, INT32_MAX))
+    send_bytes_per_turn_max: int = setting(
+        "logbus.send.max.bytes.per.turn", MIB, _between(4096, INT32_MAX)
+    )  # one reader never holds the loop
+    offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, _between(0, INT32_MAX))
+    producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, _between(1, INT32_MAX))  # remembered per partition
+    log: LogConfig = field(default_factory=LogConfig)
+
+    @property
+    def advertised(self) -> Listener:
+        """What Metadata tells clients; where the listener is every interface it must be said explicitly."""
+        return self.advertised_listeners or self.listeners
+
+
+def setting_names() -> list[str]:
+    """Every Kafka name that a configuration file or --override may use."""
+    return sorted(item.metadata["name"] for item in _settings())
+
+
+def _settings() -> Iterable[Any]:
+    yield from (item for item in fields(BrokerConfig) if item.metadata)
+    yield from fields(LogConfig)
+
+
+def parse_properties(text: str, *, source: str) -> dict[str, str]:
+    """Read Java-properties style `key=value` lines; `#` and `!` begin comments."""
+    values: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, separator, value = line.partition("=")
+        if not separator:
+            raise ConfigError(f"{source}, line {number}: expected key=value, found {line!r}")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def build_config(values: Mapping[str, str]) -> BrokerConfig:
+    """Turn Kafka-named texts into a BrokerConfig; ConfigError names the first that cannot be used."""
+    values = _with_hours_and_minutes(values)
+    known = {item.metadata["name"]: item for item in _settings()}
+    log_names = {item.name for item in fields(LogConfig)}
+    own: dict[str, Any] = {}
+    log: dict[str, Any] = {}
+    for name, text in values.items():
+        if name not in known:
+            raise ConfigError(f"unknown setting {name!r}{_nearest(name, known)}")
+        item = known[name]
+        try:
+            value = item.metadata["parse"](text)
+        except ValueError as error:
+            raise ConfigError(f"{name}={text}: {error}") from None
+        (log if item.name in log_names else own)[item.name] = value
+    config = BrokerConfig(**own, log=LogConfig(**log))
+    if not config.advertised.host or config.advertised.host in ("0.0.0.0", "::"):
+        raise ConfigError(
+            f"listeners={config.listeners} is every interface: set advertised.listeners to an address that clients can reach"
+        )
+    return config
+
+
+def _with_hours_and_minutes(values: Mapping[str, str]) -> dict[str, str]:
+    """Kafka's coarser spellings of the two settings that have them; the finer one wins, as in Kafka."""
+    coarser = (
+        ("log.retention.hours", "log.retention.ms", 3_600_000),
+        ("log.retention.minutes", "log.retention.ms", 60_000),
+        ("log.roll.hours", "log.roll.ms", 3_600_000),
+    )
+    result = dict(values)
+    found: dict[str, str] = {}
+    for name, finer, factor in coarser:
+        if name in result:
+            text = result.pop(name)
+            if not text.lstrip("-").isdigit():
+                raise ConfigError(f"{name}={text}: must be a whole number")
+            found[finer] = str(int(text) * factor if int(text) >= 0 else -1)
+    return {**found, **result}
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else "; `python -m broker settings` lists them"
+
+
+def load_config(file: str | None, overrides: Iterable[str]) -> BrokerConfig:
+    """A configuration file, if any, with `key=value` overrides over it."""
+    values: dict[str, str] = {}
+    if file is not None:
+        try:
+            values = parse_properties(Path(file).read_text(), source=file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the configuration file {file}: {error}") from None
+    for override in overrides:
+        values.update(parse_properties(override, source=f"--override {override}"))
+    return build_config(values)
+
+
+def raise_open_files_limit() -> int:
+    """Lift this process's soft limit on open files to the hard one; returns what is allowed now."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
+    if soft >= wanted:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return soft
+    return wanted

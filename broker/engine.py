@@ -1,0 +1,150 @@
+"""The broker without its sockets: every room from the handlers down, built in order, driven turn by turn.
+
+`node.py` puts the selector loop around it; tests drive it directly, with a clock of their own and helper jobs that run when
+they are told to.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.clock import Clock
+from broker.config import BrokerConfig
+from broker.coordination.local import ProducerIds, TopicRegistry
+from broker.errors import StorageError
+from broker.groups.offset_store import OffsetStore
+from broker.handlers.context import Context
+from broker.handlers.dispatch import dispatcher
+from broker.handlers.produce import fail
+from broker.handlers.purgatory import Purgatory
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.turn import ProduceTurn
+from broker.helpers import Helpers
+from broker.partitions.flusher import Flusher
+from broker.partitions.manager import PartitionManager
+from broker.partitions.partition import Partition
+from broker.protocol.framing import Request
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import LogDirectory
+
+logger = logging.getLogger("broker.engine")
+
+
+@dataclass(slots=True)
+class _Periodic:
+    """Something that is done every `interval` seconds."""
+
+    interval: float
+    action: Callable[[], None]
+    due: float
+
+
+class Engine:
+    """Opens and recovers the data directory, answers requests, ends turns."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock, filesystem: FileSystem, helpers: Helpers, port: int) -> None:
+        self.config = config
+        self._clock = clock
+        self._filesystem = filesystem
+        self._helpers = helpers
+        directory = LogDirectory.open(
+            config.log_dirs, broker_id=config.broker_id, cluster_id=config.cluster_id or None, filesystem=filesystem
+        )
+        self.partitions = PartitionManager(
+            directory=directory, registry=TopicRegistry(directory, uuid.uuid4), config=config, clock=clock, filesystem=filesystem
+        )
+        self.partitions.open_all()
+        self.context = self._build_context(directory, port)
+        self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
+        self._periodics = self._build_periodics()
+
+    def _build_context(self, directory: LogDirectory, port: int) -> Context:
+        config, partitions = self.config, self.partitions
+        flusher = Flusher(self._helpers, self._clock)
+        purgatory = Purgatory()
+        metadata_cache: dict[tuple[int, bytes], bytes] = {}
+        offsets = OffsetStore(partitions, self._clock)
+        offsets.load()
+
+        def removed(partition: Partition) -> None:
+            flusher.forget(partition, StorageError(f"{partition.name} was deleted"))
+            purgatory.wake(partition)
+
+        partitions.on_change = metadata_cache.clear
+        partitions.on_removed = removed
+        flusher.on_exposed = purgatory.exposed
+        flusher.on_offline = purgatory.wake
+        return Context(
+            config=config,
+            cluster_id=directory.cluster_id,
+            clock=self._clock,
+            partitions=partitions,
+            producer_ids=ProducerIds(directory),
+            offsets=offsets,
+            flusher=flusher,
+            purgatory=purgatory,
+            produce_turn=ProduceTurn(flusher, purgatory.has_waiters, fail),
+            helpers=self._helpers,
+            advertised_host=config.advertised.host,
+            advertised_port=config.advertised.port or port,
+            remove_files=self._remove_files,
+            metadata_cache=metadata_cache,
+        )
+
+    def _build_periodics(self) -> list[_Periodic]:
+        now = self._clock.monotonic()
+        retention = self.config.retention_check_interval_ms / 1000
+        checkpoint = self.config.checkpoint_interval_ms / 1000
+        return [
+            _Periodic(retention, lambda: self._remove_files(self.partitions.apply_retention()), now + retention),
+            _Periodic(checkpoint, self.partitions.checkpoint, now + checkpoint),
+        ]
+
+    def _remove_files(self, paths: list[Path]) -> None:
+        def removed(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                logger.warning("what was deleted could not be removed from the disk: %s", error)
+
+        if paths:
+            self._helpers.submit(lambda: self._remove_all(paths), removed)
+
+    def _remove_all(self, paths: list[Path]) -> None:
+        for path in paths:
+            self._filesystem.remove(path)
+
+    # -- a turn of the loop ------------------------------------------------------------------------------------------------------
+
+    def drain_helpers(self) -> None:
+        """Handle what helper threads have finished."""
+        self._helpers.drain()
+
+    def end_turn(self) -> None:
+        """Write what was staged and answer it, expire what has waited long enough, start the flushes that are due."""
+        context = self.context
+        context.produce_turn.end()
+        now = context.clock.monotonic()
+        context.purgatory.expire(now)
+        context.flusher.end_turn()
+        for periodic in self._periodics:
+            if now >= periodic.due:
+                periodic.due = now + periodic.interval
+                periodic.action()
+
+    def answer_staged(self) -> None:
+        """Write and answer what pipelined requests have staged since the turn ended."""
+        self.context.produce_turn.end()
+
+    def next_deadline(self) -> float | None:
+        """When, on the monotonic clock, there is something to do although nobody has sent anything."""
+        candidates = [self.context.purgatory.next_deadline(), self.context.flusher.next_deadline()]
+        candidates += [periodic.due for periodic in self._periodics]
+        return min((deadline for deadline in candidates if deadline is not None), default=None)
+
+    def close(self) -> bool:
+        """Flush, checkpoint and release the directory; True where the next start need not recover."""
+        self._helpers.close()
+        return self.partitions.close()

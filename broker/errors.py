@@ -1,0 +1,127 @@
+"""Every failure the broker can name, split by whose fault it is; `handlers/errors.py` turns them into wire codes.
+
+A peer's bytes raise a ProtocolError or a RequestError; our own disk raises a StorageError; a person's settings raise a
+ConfigError or a StartupError, whose text says what to do. Our own bugs are asserts, not exceptions.
+"""
+
+from __future__ import annotations
+
+
+class BrokerError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(BrokerError):
+    """A setting is unknown or has a value that cannot be used; the text names it and what would be accepted."""
+
+
+class StartupError(BrokerError):
+    """The broker cannot start here (port in use, data directory of another broker, newer format); the text says what to do."""
+
+
+class ProtocolError(BrokerError):
+    """The peer's bytes make no sense as Kafka protocol: the connection is closed, nothing is answered."""
+
+
+class UnsupportedVersion(ProtocolError):
+    """A known API in a version that is not offered."""
+
+
+class StorageError(BrokerError):
+    """The disk refused. What was stored before is untouched; the failed turn was taken back as a whole."""
+
+
+class RequestError(BrokerError):
+    """A well-formed request that cannot be done: answered with a code of its own."""
+
+
+class CorruptMessage(RequestError):
+    """The batch's CRC-32C does not match its bytes."""
+
+
+class InvalidRecord(RequestError):
+    """The batch contradicts itself (counts, lengths, magic) or is of a kind that clients may not send."""
+
+
+class InvalidTimestamp(RequestError):
+    """A record is stamped further from the broker's clock than message.timestamp.{before,after}.max.ms allow."""
+
+
+class MessageTooLarge(RequestError):
+    """The batch is larger than max.message.bytes."""
+
+
+class UnsupportedCompressionType(RequestError):
+    """The batch names a codec that the v2 format does not have."""
+
+
+class OffsetOutOfRange(RequestError):
+    """The offset lies before the log's start or beyond its end."""
+
+
+class OutOfOrderSequence(RequestError):
+    """An idempotent producer skipped a sequence number, or repeats one too old to be remembered."""
+
+
+class InvalidProducerEpoch(RequestError):
+    """An older incarnation of a producer is writing."""
+
+
+class UnknownTopicOrPartition(RequestError):
+    """No such topic, or no such partition of it."""
+
+
+class UnknownTopicId(RequestError):
+    """No topic has this id."""
+
+
+class TopicAlreadyExists(RequestError):
+    """A topic of this name exists."""
+
+
+class InvalidTopic(RequestError):
+    """The name is not one that a topic may have: 1 to 249 of [a-zA-Z0-9._-], not '.' or '..'."""
+
+
+class InvalidPartitions(RequestError):
+    """The number of partitions is not positive, or above the limit."""
+
+
+class InvalidReplicationFactor(RequestError):
+    """More replicas asked for than there are brokers."""
+
+
+class InvalidConfig(RequestError):
+    """A topic setting is unknown or has a value that cannot be used."""
+
+
+class InvalidRequest(RequestError):
+    """The request contradicts itself."""
+
+
+class InvalidRequiredAcks(RequestError):
+    """acks is not 0, 1 or -1."""
+
+
+class FencedLeaderEpoch(RequestError):
+    """The client knows an older leader epoch than ours."""
+
+
+class UnknownLeaderEpoch(RequestError):
+    """The client knows a newer leader epoch than ours."""
+
+
+class InvalidGroupId(RequestError):
+    """The group id is empty or too long."""
+
+
+class OffsetMetadataTooLarge(RequestError):
+    """The committed metadata is longer than offset.metadata.max.bytes."""
+
+
+class UnknownMember(RequestError):
+    """A commit names a group member or generation that does not exist."""
+
+
+class TransactionsNotOffered(RequestError):
+    """The request carries a transactional id; this broker has no transactions."""

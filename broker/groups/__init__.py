@@ -1,0 +1,1 @@
+"""Consumer groups: today the offsets that consumers commit; membership is not offered yet."""

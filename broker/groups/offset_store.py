@@ -1,0 +1,81 @@
+"""Committed offsets: a map in memory, and every change a record in `__consumer_offsets`, from which the map is rebuilt at start.
+
+A commit is answered when its record is written, like a produce with acks=1; the broker is otherwise stateless about consumers.
+The topic is made at the first commit and is never trimmed by retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from broker.clock import Clock
+from broker.config import INT32_MAX
+from broker.errors import InvalidGroupId
+from broker.groups.records import CommittedOffset, OffsetKey, decode_key, decode_value, encode_key, encode_value
+from broker.partitions.manager import PartitionManager
+from broker.partitions.partition import Partition
+from broker.records.builder import NewRecord, build_batch
+from broker.records.reader import read_records
+from broker.records.validation import validate_new_batch
+
+OFFSETS_TOPIC = "__consumer_offsets"
+_GROUP_ID_LENGTH_MAX = 249  # what fits everywhere a topic name fits
+
+
+def check_group_id(group: str) -> str:
+    if not group or len(group) > _GROUP_ID_LENGTH_MAX:
+        raise InvalidGroupId("a group id has 1 to 249 characters")
+    return group
+
+
+class OffsetStore:
+    """The newest committed offset of each (group, topic, partition)."""
+
+    def __init__(self, partitions: PartitionManager, clock: Clock) -> None:
+        self._partitions = partitions
+        self._clock = clock
+        self._committed: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
+
+    def load(self) -> None:
+        """Rebuild the map from the topic; called once, at start."""
+        if OFFSETS_TOPIC not in self._partitions.registry:
+            return
+        log = self._partitions.get(OFFSETS_TOPIC, 0).log
+        for batch in log.batches_from(log.log_start_offset):
+            for record in read_records(batch):
+                key = decode_key(record.key) if record.key is not None else None
+                if key is not None:
+                    self._put(key, decode_value(record.value) if record.value is not None else None)
+
+    def get(self, group: str, topic: str, partition: int) -> CommittedOffset | None:
+        return self._committed.get(group, {}).get((topic, partition))
+
+    def of_group(self, group: str) -> Mapping[tuple[str, int], CommittedOffset]:
+        return self._committed.get(group, {})
+
+    def stage(self, changes: Iterable[tuple[OffsetKey, CommittedOffset]]) -> tuple[Partition, int]:
+        """Stage one batch with all changes; returns its partition and size. Call `applied` once the turn's write is done."""
+        records = [NewRecord(timestamp=v.committed_at_ms, key=encode_key(k), value=encode_value(v)) for k, v in changes]
+        partition = self._partition()
+        batch = build_batch(records)
+        staged = validate_new_batch(
+            memoryview(batch), message_bytes_max=INT32_MAX, now_ms=self._clock.now_ms(), timestamp_after_ms_max=INT32_MAX
+        )
+        partition.stage(staged)
+        return partition, len(batch)
+
+    def applied(self, changes: Iterable[tuple[OffsetKey, CommittedOffset]]) -> None:
+        for key, value in changes:
+            self._put(key, value)
+
+    def _put(self, key: OffsetKey, value: CommittedOffset | None) -> None:
+        rows = self._committed.setdefault(key.group, {})
+        if value is None:
+            rows.pop((key.topic, key.partition), None)
+        else:
+            rows[key.topic, key.partition] = value
+
+    def _partition(self) -> Partition:
+        if OFFSETS_TOPIC not in self._partitions.registry:
+            self._partitions.create(OFFSETS_TOPIC, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
+        return self._partitions.get(OFFSETS_TOPIC, 0)

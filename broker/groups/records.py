@@ -1,0 +1,68 @@
+"""How a committed offset looks as a record of `__consumer_offsets`: Kafka's own layout, so its tools read ours.
+
+Key: version 1, group, topic, partition. Value: version 3, offset, leader epoch, metadata, commit time. A null value removes
+the entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError
+
+from broker.protocol.primitives import read_string, write_string
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_VALUE_HEAD = Struct(">hqi")  # version, offset, leader epoch
+_INT64 = Struct(">q")
+_KEY_VERSIONS = (0, 1)
+_VALUE_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKey:
+    group: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+
+
+def encode_key(key: OffsetKey) -> bytes:
+    return _INT16.pack(1) + write_string(key.group) + write_string(key.topic) + _INT32.pack(key.partition)
+
+
+def decode_key(raw: bytes) -> OffsetKey | None:
+    """The key, or None for a record of another kind (group metadata)."""
+    view = memoryview(raw)
+    (version,) = _INT16.unpack_from(view)
+    if version not in _KEY_VERSIONS:
+        return None
+    group, position = read_string(view, 2)
+    topic, position = read_string(view, position)
+    return OffsetKey(group or "", topic or "", _INT32.unpack_from(view, position)[0])
+
+
+def encode_value(value: CommittedOffset) -> bytes:
+    head = _VALUE_HEAD.pack(_VALUE_VERSION, value.offset, value.leader_epoch)
+    return head + write_string(value.metadata) + _INT64.pack(value.committed_at_ms)
+
+
+def decode_value(raw: bytes) -> CommittedOffset | None:
+    """The value, or None where it is of a version that we do not write."""
+    view = memoryview(raw)
+    try:
+        version, offset, epoch = _VALUE_HEAD.unpack_from(view)
+        if version != _VALUE_VERSION:
+            return None
+        metadata, position = read_string(view, _VALUE_HEAD.size)
+        return CommittedOffset(offset, epoch, metadata or "", _INT64.unpack_from(view, position)[0])
+    except StructError:
+        return None

@@ -1,0 +1,47 @@
+"""From api key to handler: a table. What is not in it never gets here, the framing refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.handlers.cluster import handle_api_versions, handle_describe_cluster, handle_metadata
+from broker.handlers.configs import handle_describe_configs
+from broker.handlers.context import Context
+from broker.handlers.fetch import handle_fetch
+from broker.handlers.list_offsets import handle_list_offsets
+from broker.handlers.offsets import handle_find_coordinator, handle_offset_commit, handle_offset_fetch
+from broker.handlers.produce import handle_produce
+from broker.handlers.producers import handle_init_producer_id
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.topics import handle_create_topics, handle_delete_records, handle_delete_topics
+from broker.protocol.api import ApiKey
+from broker.protocol.framing import Request
+
+Handler = Callable[[Request, Context], Parts | Pending]
+
+HANDLERS: dict[int, Handler] = {
+    ApiKey.PRODUCE: handle_produce,
+    ApiKey.FETCH: handle_fetch,
+    ApiKey.LIST_OFFSETS: handle_list_offsets,
+    ApiKey.METADATA: handle_metadata,
+    ApiKey.OFFSET_COMMIT: handle_offset_commit,
+    ApiKey.OFFSET_FETCH: handle_offset_fetch,
+    ApiKey.FIND_COORDINATOR: handle_find_coordinator,
+    ApiKey.API_VERSIONS: handle_api_versions,
+    ApiKey.CREATE_TOPICS: handle_create_topics,
+    ApiKey.DELETE_TOPICS: handle_delete_topics,
+    ApiKey.DELETE_RECORDS: handle_delete_records,
+    ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
+    ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
+    ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+}
+
+
+def dispatcher(context: Context) -> Callable[[Request], Parts | Pending]:
+    """The one function that the network calls."""
+    handlers = HANDLERS
+
+    def dispatch(request: Request) -> Parts | Pending:
+        return handlers[request.api_key](request, context)
+
+    return dispatch

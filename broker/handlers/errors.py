@@ -1,0 +1,38 @@
+"""The one table from the broker's errors to Kafka's codes."""
+
+from __future__ import annotations
+
+from broker import errors
+from broker.protocol.api import ErrorCode
+
+CODES: dict[type[errors.BrokerError], ErrorCode] = {
+    errors.CorruptMessage: ErrorCode.CORRUPT_MESSAGE,
+    errors.InvalidRecord: ErrorCode.INVALID_RECORD,
+    errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
+    errors.MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    errors.UnsupportedCompressionType: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    errors.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    errors.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    errors.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
+    errors.UnknownTopicOrPartition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,
+    errors.TopicAlreadyExists: ErrorCode.TOPIC_ALREADY_EXISTS,
+    errors.InvalidTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    errors.InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
+    errors.InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
+    errors.InvalidConfig: ErrorCode.INVALID_CONFIG,
+    errors.InvalidRequest: ErrorCode.INVALID_REQUEST,
+    errors.InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,
+    errors.TransactionsNotOffered: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+    errors.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    errors.InvalidGroupId: ErrorCode.INVALID_GROUP_ID,
+    errors.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    errors.UnknownMember: ErrorCode.UNKNOWN_MEMBER_ID,
+    errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+
+def code_of(error: BaseException) -> ErrorCode:
+    """The wire code of an error; UNKNOWN_SERVER_ERROR for one that is not in the table."""
+    return CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR)  # type: ignore[arg-type]

@@ -1,0 +1,120 @@
+"""Fetch: slices of log files behind small headers, at once or when enough has become visible.
+
+Hot path. What is visible is what is flushed; a fetch that finds written but unflushed records asks for a flush. The response
+is built when it is sent off, so a waiting fetch holds no file. At least one whole batch is given even where it is larger than
+the limits (KIP-74).
+"""
+
+from __future__ import annotations
+
+from broker.errors import BrokerError, FencedLeaderEpoch, UnknownLeaderEpoch
+from broker.handlers.context import Context
+from broker.handlers.errors import code_of
+from broker.handlers.purgatory import WaitingFetch
+from broker.handlers.reply import Part, Parts, Pending
+from broker.partitions.partition import Partition
+from broker.protocol.api import ErrorCode
+from broker.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest, encode_fetch_response, parse_fetch
+from broker.protocol.framing import Request
+from broker.storage.file_slice import FileSlice
+
+
+class _Reading:
+    """One pass over a request's partitions: answers, the slices behind them, and whether anything forbids waiting."""
+
+    __slots__ = ("answers", "byte_count", "failed", "partitions", "slices")
+
+    def __init__(self) -> None:
+        self.answers: list[FetchAnswer] = []
+        self.slices: list[FileSlice | None] = []
+        self.partitions: list[Partition] = []
+        self.byte_count = 0
+        self.failed = False
+
+    def release(self) -> None:
+        for piece in self.slices:
+            if piece is not None:
+                piece.release()
+
+
+def handle_fetch(request: Request, context: Context) -> Parts | Pending:
+    fetch = parse_fetch(request.body, request.version)
+    if fetch.session_id != 0:  # sessions are never opened here, so none can be continued
+        return list(encode_fetch_response([], request.version, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+    reading = _read(fetch, context)
+    if reading.failed or fetch.wait_ms_max <= 0 or reading.byte_count >= fetch.bytes_min or not fetch.partitions:
+        return _encode(reading, fetch, request.version)
+    reading.release()
+    return _wait(reading, fetch, request.version, context)
+
+
+def _wait(reading: _Reading, fetch: FetchRequest, version: int, context: Context) -> Pending:
+    pending = Pending(stops_reading=True)
+    waiting = WaitingFetch(
+        partitions=reading.partitions,
+        bytes_missing=fetch.bytes_min - reading.byte_count,
+        deadline=context.clock.monotonic() + fetch.wait_ms_max / 1000,
+        answer=lambda: pending.complete(_encode(_read(fetch, context), fetch, version)),
+    )
+    pending.on_cancel = lambda: context.purgatory.cancel(waiting)
+    context.purgatory.add(waiting)
+    for partition in reading.partitions:
+        context.flusher.want(partition)
+    return pending
+
+
+def _read(fetch: FetchRequest, context: Context) -> _Reading:
+    reading = _Reading()
+    budget = min(fetch.bytes_max, context.config.fetch_bytes_max)
+    for part in fetch.partitions:
+        try:
+            partition = context.partitions.get(part.topic, part.partition_index)
+            reading.partitions.append(partition)
+            piece = _slice(part, partition, budget, first=reading.byte_count == 0)
+        except BrokerError as error:
+            reading.failed = True
+            reading.answers.append(FetchAnswer(part.topic, part.partition_index, code_of(error), -1, -1, 0))
+            reading.slices.append(None)
+            continue
+        size = 0 if piece is None else piece.length
+        if partition.end_offset > partition.visible_offset:
+            context.flusher.want(partition)
+        budget -= size
+        reading.byte_count += size
+        reading.slices.append(piece)
+        answer = FetchAnswer(part.topic, part.partition_index, 0, partition.visible_offset, partition.log_start_offset, size)
+        reading.answers.append(answer)
+    return reading
+
+
+def _slice(part: FetchPartition, partition: Partition, budget: int, *, first: bool) -> FileSlice | None:
+    """The records to send, or None; the first partition with data may pass the limits by one batch, the others may not."""
+    check_leader_epoch(part.leader_epoch, partition)
+    limit = min(part.bytes_max, budget)
+    if limit <= 0 and not first:
+        return None
+    piece = partition.log.locate(part.fetch_offset, max(limit, 0), upto_offset=partition.visible_offset)
+    if piece.length == 0 or (piece.length > limit and not first):
+        piece.release()
+        return None
+    return piece
+
+
+def check_leader_epoch(epoch: int, partition: Partition) -> None:
+    """-1 asks for no check; an older epoch than ours is fenced, a newer one is unknown."""
+    if epoch == -1 or epoch == partition.leader_epoch:
+        return
+    raise (FencedLeaderEpoch if epoch < partition.leader_epoch else UnknownLeaderEpoch)(
+        f"epoch {epoch}, ours is {partition.leader_epoch}"
+    )
+
+
+def _encode(reading: _Reading, fetch: FetchRequest, version: int) -> Parts:
+    pieces = encode_fetch_response(reading.answers, version, read_committed=fetch.read_committed)
+    parts: list[Part] = []
+    for head, piece in zip(pieces, reading.slices, strict=False):
+        parts.append(head)
+        if piece is not None:
+            parts.append(piece)
+    parts.append(pieces[-1])
+    return parts

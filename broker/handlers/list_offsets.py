@@ -1,0 +1,125 @@
+"""ListOffsets: the log's start, its end, or exactly the first record at or after a time.
+
+The end is what is visible, but records acknowledged before the question was asked count: the answer waits for their flush. A
+search by time may have to read and decompress a batch, so it runs on a helper thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from broker.errors import BrokerError, StorageError
+from broker.handlers.context import Context
+from broker.handlers.errors import code_of
+from broker.handlers.fetch import check_leader_epoch
+from broker.handlers.reply import Pending
+from broker.partitions.partition import Partition
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.framing import Request
+
+LATEST, EARLIEST = -1, -2
+
+
+@dataclass(slots=True)
+class _Row:
+    topic: str
+    index: int
+    error: int = 0
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+class _Collected:
+    """Rows that are found one by one; the response leaves with the last."""
+
+    def __init__(self, pending: Pending, version: int) -> None:
+        self.rows: list[_Row] = []
+        self._left = 1  # held by the handler itself until every search has begun
+        self._pending = pending
+        self._version = version
+
+    def begin(self) -> None:
+        self._left += 1
+
+    def end(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._pending.complete([_encode(self.rows, self._version)])
+
+
+def handle_list_offsets(request: Request, context: Context) -> Pending:
+    message = decode_request(request.api_key, request.version, request.body)
+    pending = Pending()
+    collected = _Collected(pending, request.version)
+    for topic in message.topics:
+        for part in topic.partitions:
+            row = _Row(topic.name, part.partition_index)
+            collected.rows.append(row)
+            try:
+                _look_up(part, row, request.version, collected, context)
+            except BrokerError as error:
+                row.error = code_of(error)
+    collected.end()
+    return pending
+
+
+def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context: Context) -> None:
+    partition = context.partitions.get(row.topic, row.index)
+    check_leader_epoch(getattr(part, "current_leader_epoch", -1) if version >= 4 else -1, partition)
+    if partition.log.offline_reason:
+        raise StorageError(partition.log.offline_reason)
+    row.leader_epoch = partition.leader_epoch
+    if part.timestamp == EARLIEST:
+        row.offset = partition.log_start_offset
+    elif part.timestamp < LATEST:
+        row.error = ErrorCode.UNSUPPORTED_VERSION
+    else:
+        collected.begin()
+        context.flusher.when_visible(
+            partition,
+            partition.end_offset,
+            lambda error: _when_visible(error, part.timestamp, row, partition, collected, context),
+        )
+
+
+def _when_visible(
+    error: StorageError | None, timestamp: int, row: _Row, partition: Partition, collected: _Collected, context: Context
+) -> None:
+    if error is not None:
+        row.error = code_of(error)
+        collected.end()
+        return
+    if timestamp == LATEST:
+        row.offset = partition.visible_offset
+        collected.end()
+        return
+    search = partition.log.search_by_time(timestamp, upto_offset=partition.visible_offset)
+
+    def found(result: tuple[int, int] | None, failure: BaseException | None) -> None:
+        if failure is not None:
+            row.error = code_of(failure)
+        elif result is not None:
+            row.offset, row.timestamp = result
+        collected.end()
+
+    context.helpers.submit(search.run, found)
+
+
+def _encode(rows: list[_Row], version: int) -> bytes:
+    response = response_class(ApiKey.LIST_OFFSETS)
+    topic_class = response.ListOffsetsTopicResponse
+    topics: dict[str, list[Any]] = {}
+    for row in rows:
+        part = topic_class.ListOffsetsPartitionResponse(
+            partition_index=row.index,
+            error_code=row.error,
+            timestamp=row.timestamp,
+            offset=row.offset if not row.error else -1,
+            leader_epoch=row.leader_epoch if row.offset >= 0 else -1,
+        )
+        topics.setdefault(row.topic, []).append(part)
+    answer = response(throttle_time_ms=0, topics=[topic_class(name=name, partitions=parts) for name, parts in topics.items()])
+    return encode_response(answer, version)

@@ -1,0 +1,78 @@
+"""The produce requests of one turn of the loop: staged one by one, written together, answered together.
+
+Hot path. Every partition that got batches this turn is written with one write. Where that write fails, the whole turn of that
+partition is taken back and each of its batches is answered with the error; other partitions are not affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.errors import StorageError
+from broker.partitions.flusher import Flusher
+from broker.partitions.partition import Partition
+from broker.protocol.produce import ProduceAnswer
+
+
+class StagedRequest:
+    """A produce request whose batches are staged: answers by position, with the partition each was staged on."""
+
+    __slots__ = ("answers", "finish", "staged")
+
+    def __init__(
+        self, answers: list[ProduceAnswer], staged: list[tuple[ProduceAnswer, Partition]], finish: Callable[[StagedRequest], None]
+    ) -> None:
+        self.answers = answers
+        self.staged = staged
+        self.finish = finish
+
+
+class ProduceTurn:
+    """Collects staged requests until the turn ends."""
+
+    def __init__(
+        self, flusher: Flusher, is_awaited: Callable[[Partition], bool], fail: Callable[[ProduceAnswer, StorageError], None]
+    ) -> None:
+        self._flusher = flusher
+        self._is_awaited = is_awaited
+        self._fail = fail
+        self._requests: list[StagedRequest] = []
+        self._touched: dict[Partition, int] = {}
+
+    def add(self, request: StagedRequest) -> None:
+        self._requests.append(request)
+
+    def touch(self, partition: Partition, byte_count: int) -> None:
+        """`byte_count` bytes were staged on the partition."""
+        self._touched[partition] = self._touched.get(partition, 0) + byte_count
+
+    def end(self) -> None:
+        """Write what was staged, then answer."""
+        if self._touched:
+            failed = self._write()
+            self._touched = {}
+            if failed:
+                self._mark_failed(failed)
+        if self._requests:
+            requests, self._requests = self._requests, []
+            for request in requests:
+                request.finish(request)
+
+    def _write(self) -> dict[Partition, StorageError]:
+        failed: dict[Partition, StorageError] = {}
+        for partition, byte_count in self._touched.items():
+            try:
+                partition.write_staged()
+            except StorageError as error:
+                failed[partition] = error
+                continue
+            self._flusher.appended(partition, byte_count)
+            if self._is_awaited(partition):
+                self._flusher.want(partition)
+        return failed
+
+    def _mark_failed(self, failed: dict[Partition, StorageError]) -> None:
+        for request in self._requests:
+            for answer, partition in request.staged:
+                if partition in failed:
+                    self._fail(answer, failed[partition])

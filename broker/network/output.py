@@ -1,0 +1,92 @@
+"""What a connection still has to send: bytes gathered into one sendmsg, file slices by sendfile, in order.
+
+Hot path: MSG_MORE on what precedes a file slice lets the kernel put header and records into one packet. A short file (a
+segment that shrank under us) closes the connection: a client must never see a frame that ends early.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+
+from broker.handlers.reply import Part
+from broker.storage.file_slice import FileSlice
+
+_MSG_MORE = getattr(socket, "MSG_MORE", 0)
+_GATHER_MAX = 64  # buffers in one sendmsg; IOV_MAX is 1024, small responses rarely come in larger numbers
+
+
+class ShortFile(Exception):
+    """A log file ended before the slice that was promised."""
+
+
+class Output:
+    """A queue of parts; `bytes_queued` counts what is held in memory, file slices hold none."""
+
+    __slots__ = ("_parts", "bytes_queued")
+
+    def __init__(self) -> None:
+        self._parts: deque[memoryview | FileSlice] = deque()
+        self.bytes_queued = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def extend(self, parts: list[Part]) -> None:
+        for part in parts:
+            if isinstance(part, FileSlice):
+                self._parts.append(part)
+            elif part:
+                self._parts.append(memoryview(part))
+                self.bytes_queued += len(part)
+
+    def send(self, sock: socket.socket, budget: int) -> None:
+        """Send until the socket is full, the queue is empty or `budget` bytes are gone."""
+        try:
+            while self._parts and budget > 0:
+                head = self._parts[0]
+                sent = self._send_slice(sock, head, budget) if isinstance(head, FileSlice) else self._send_bytes(sock)
+                budget -= sent
+        except BlockingIOError:
+            return
+
+    def _send_bytes(self, sock: socket.socket) -> int:
+        buffers: list[memoryview] = []
+        flags = 0
+        for part in self._parts:
+            if isinstance(part, FileSlice):
+                flags = _MSG_MORE
+                break
+            buffers.append(part)
+            if len(buffers) == _GATHER_MAX:
+                break
+        sent = remaining = sock.send(buffers[0], flags) if len(buffers) == 1 else sock.sendmsg(buffers, (), flags)
+        self.bytes_queued -= sent
+        for buffer in buffers:
+            if remaining < len(buffer):
+                self._parts[0] = buffer[remaining:]
+                break
+            remaining -= len(buffer)
+            self._parts.popleft()
+        return sent
+
+    def _send_slice(self, sock: socket.socket, head: FileSlice, budget: int) -> int:
+        sent = os.sendfile(sock.fileno(), head.fileno(), head.position, min(head.length, budget))
+        if sent == 0:
+            raise ShortFile(f"{head.length} bytes missing")
+        if sent == head.length:
+            self._parts.popleft()
+            head.release()
+        else:
+            head.position += sent
+            head.length -= sent
+        return sent
+
+    def close(self) -> None:
+        """Give back what was not sent."""
+        for part in self._parts:
+            if isinstance(part, FileSlice):
+                part.release()
+        self._parts.clear()
+        self.bytes_queued = 0

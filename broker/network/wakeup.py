@@ -1,0 +1,35 @@
+"""How a helper thread or a signal handler gets the loop out of its wait: one byte through a socket pair."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+
+class Wakeup:
+    """`wake()` may be called from any thread; a full pipe already means that the loop will wake."""
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._receiver.fileno()
+
+    def signal_fileno(self) -> int:
+        """For signal.set_wakeup_fd."""
+        return self._sender.fileno()
+
+    def wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._sender.send(b"\0")
+
+    def drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while len(self._receiver.recv(4096)) == 4096:
+                pass
+
+    def close(self) -> None:
+        self._receiver.close()
+        self._sender.close()

@@ -1,0 +1,178 @@
+"""Every partition this broker holds: opened at start, made and removed with their topics, checkpointed, trimmed by retention.
+
+The registry says which topics exist; the log directory holds their bytes. Where the two disagree after a crash, a registered
+topic gets its missing (empty) partitions, and directories that no topic owns are set aside and named in the log: nothing
+stored is removed unasked.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from broker.clock import Clock
+from broker.config import BrokerConfig, LogConfig
+from broker.coordination.local import Topic, TopicRegistry, check_topic_name
+from broker.errors import InvalidPartitions, StorageError, UnknownTopicOrPartition
+from broker.partitions.partition import Partition
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import LogDirectory
+from broker.storage.partition_log import PartitionLog
+
+logger = logging.getLogger("broker.partitions")
+
+
+class PartitionManager:
+    """Topics and their partitions; all methods run on the loop's thread."""
+
+    def __init__(
+        self, *, directory: LogDirectory, registry: TopicRegistry, config: BrokerConfig, clock: Clock, filesystem: FileSystem
+    ) -> None:
+        self.registry = registry
+        self._directory = directory
+        self._config = config
+        self._clock = clock
+        self._filesystem = filesystem
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_removed: Callable[[Partition], None] = lambda partition: None
+
+    # -- reading ---------------------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def get(self, topic: str, index: int) -> Partition:
+        partition = self._partitions.get((topic, index))
+        if partition is None:
+            raise UnknownTopicOrPartition(f"no partition {topic}-{index}")
+        return partition
+
+    # -- start and stop ----------------------------------------------------------------------------------------------------------
+
+    def open_all(self) -> None:
+        """Open and recover the log of every registered partition."""
+        found = {(name, index): path for name, index, path in self._directory.partitions()}
+        self._set_strays_aside(found)
+        for topic in self.registry:
+            for index in range(topic.partition_count):
+                path = found.pop((topic.name, index), None)
+                self._open(topic, index, path or self._directory.create_partition(topic.name, index, topic.topic_id))
+
+    def _set_strays_aside(self, found: dict[tuple[str, int], Path]) -> None:
+        """A crash while a topic was being deleted, or a copied directory: not removed, but no topic's either."""
+        for name, index in sorted(found):
+            topic = self.registry.get(name) if name in self.registry else None
+            if (
+                topic is None
+                or index >= topic.partition_count
+                or self._directory.topic_id(name, index) not in (None, topic.topic_id)
+            ):
+                del found[name, index]
+                path = self._directory.set_aside(name, index)
+                logger.warning(
+                    "%s-%d belongs to no topic that exists: set aside as %s; remove it if you do not miss it", name, index, path
+                )
+
+    def _open(self, topic: Topic, index: int, path: Path) -> Partition:
+        log = PartitionLog.open(
+            path,
+            config=self.log_config(topic.overrides),
+            filesystem=self._filesystem,
+            clock=self._clock,
+            clean=self._directory.was_clean,
+            recovery_point=self._directory.recovery_point(topic.name, index),
+            log_start_offset=self._directory.log_start_offset(topic.name, index),
+        )
+        partition = Partition(topic.name, index, topic.topic_id, log, leader_epoch=0)
+        self._partitions[topic.name, index] = partition
+        return partition
+
+    def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
+        return self._config.log.with_topic_overrides(overrides)
+
+    def checkpoint(self) -> None:
+        """Write down how far each log is known to be good, so that a recovery reads only what may be torn."""
+        self._directory.write_checkpoints({(p.topic, p.index): p.log for p in self})
+
+    def close(self) -> bool:
+        """Flush and close every log, write the checkpoints; True where the next start need not recover."""
+        clean = True
+        logs = {(p.topic, p.index): p.log for p in self}
+        for partition in self:
+            try:
+                partition.log.close()
+            except StorageError as error:
+                clean = False
+                logger.error("%s: %s", partition.name, error)
+        self._directory.write_checkpoints(logs)
+        self._directory.close(clean=clean)
+        return clean
+
+    # -- topics ------------------------------------------------------------------------------------------------------------------
+
+    def check_new(self, name: str | None, partition_count: int, overrides: Mapping[str, str]) -> tuple[str, int]:
+        """The name and partition count that a new topic would get; raises what is wrong with them."""
+        name = check_topic_name(name, self.registry.names())
+        count = self._config.num_partitions if partition_count == -1 else partition_count
+        if count < 1:
+            raise InvalidPartitions(f"a topic needs at least one partition, not {count}")
+        if len(self) + count > self._config.partitions_max:
+            raise InvalidPartitions(
+                f"{len(self)} partitions exist, {count} more would pass logbus.partitions.max={self._config.partitions_max}"
+            )
+        self.log_config(overrides)
+        return name, count
+
+    def create(self, name: str | None, partition_count: int = -1, overrides: Mapping[str, str] | None = None) -> Topic:
+        """Make a topic with empty partitions; on disk when it returns."""
+        overrides = overrides or {}
+        name, count = self.check_new(name, partition_count, overrides)
+        topic = self.registry.add(name, count, overrides)
+        for index in range(count):
+            self._open(topic, index, self._directory.create_partition(name, index, topic.topic_id))
+        self.on_change()
+        return topic
+
+    def delete(self, topic: Topic) -> list[Path]:
+        """Remove a topic; the returned directories are already out of the way and may be unlinked by a helper."""
+        self.registry.remove(topic)
+        doomed: list[Path] = []
+        for index in range(topic.partition_count):
+            partition = self._partitions.pop((topic.name, index))
+            self.on_removed(partition)
+            partition.log.abandon(f"{partition.name} was deleted")
+            doomed.append(self._directory.delete_partition(topic.name, index))
+        self.on_change()
+        return doomed
+
+    def topic_of(self, name: str | None, topic_id: uuid.UUID | None) -> Topic:
+        """A topic by whichever of the two the request gives."""
+        return self.registry.get(name) if name is not None else self.registry.get_by_id(topic_id or uuid.UUID(int=0))
+
+    # -- retention ---------------------------------------------------------------------------------------------------------------
+
+    def apply_retention(self) -> list[Path]:
+        """Delete the whole segments that retention lets go; the returned files are already out of the way."""
+        now_ms = self._clock.now_ms()
+        removed: list[Path] = []
+        for partition in self:
+            try:
+                count = partition.log.apply_retention(now_ms)
+            except StorageError as error:
+                logger.error("%s: retention: %s", partition.name, error)
+                continue
+            removed += partition.log.take_removed_paths()
+            if count:
+                logger.info(
+                    "%s: retention deleted %d segments, the log now starts at %d",
+                    partition.name,
+                    count,
+                    partition.log_start_offset,
+                )
+        return removed

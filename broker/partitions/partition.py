@@ -1,0 +1,100 @@
+"""One partition as its leader sees it: batches are staged while a turn of the loop reads requests, then written together.
+
+Staging gives a batch its offset and stamps it; nobody sees a difference yet. `write_staged` is one write for all that the turn
+brought; end offset, indexes and the memory of producers move only after it succeeded, and on failure the whole turn is as if it
+never came. What consumers may see is `visible_offset`: on one node, what is flushed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from broker.errors import StorageError
+from broker.partitions.producer_state import PRODUCERS_MAX, ProducerStates
+from broker.records.batch import BatchHeader, stamp
+from broker.records.validation import NewBatch
+from broker.storage.partition_log import PartitionLog
+
+# Kafka's producer.id.expiration.ms: who was silent for a day begins anew, so a start reads at most a day's segments.
+PRODUCER_MEMORY_MS = 86_400_000
+
+
+@dataclass(slots=True)
+class Staged:
+    """Where a batch will lie once the turn is written, or where it lies already. One per batch, so not frozen: that costs 0.6
+    us."""
+
+    base_offset: int
+    duplicate: bool
+
+
+class Partition:
+    """See the file's theory. Making one reads the log to remember its producers."""
+
+    def __init__(
+        self, topic: str, index: int, topic_id: UUID, log: PartitionLog, leader_epoch: int, *, producers_max: int = PRODUCERS_MAX
+    ) -> None:
+        self.name = f"{topic}-{index}"
+        self.topic = topic
+        self.index = index
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.producers = ProducerStates(producers_max=producers_max)
+        self._staged_views: list[memoryview] = []
+        self._staged_headers: list[BatchHeader] = []
+        self._next_offset = log.end_offset
+        if not log.offline_reason:
+            self._remember_producers()
+
+    @property
+    def has_staged(self) -> bool:
+        return bool(self._staged_views)
+
+    @property
+    def visible_offset(self) -> int:
+        """All below it may be seen by consumers."""
+        return self.log.flushed_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.end_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    def stage(self, batch: NewBatch) -> Staged:
+        """Give the batch its offset and stamp it, where its producer may send it now. Its bytes must stay as they are until
+        `write_staged`."""
+        header = batch.header
+        duplicate = self.producers.check(header)
+        if duplicate is not None:
+            return Staged(duplicate.base_offset, True)
+        base_offset = self._next_offset
+        stamp(batch.view, base_offset, self.leader_epoch)
+        header = header.stamped(base_offset, self.leader_epoch)
+        self.producers.stage(header)
+        self._staged_views.append(batch.view)
+        self._staged_headers.append(header)
+        self._next_offset = base_offset + header.last_offset_delta + 1
+        return Staged(base_offset, False)
+
+    def write_staged(self) -> None:
+        """Write all that is staged; StorageError: none of it is stored, and nothing is staged any more."""
+        views, headers = self._staged_views, self._staged_headers
+        if not views:
+            return
+        self._staged_views, self._staged_headers = [], []
+        try:
+            self.log.append(views, headers)
+        except StorageError:
+            self.producers.discard_staged()
+            self._next_offset = self.log.end_offset
+            raise
+        self.producers.apply_staged()
+
+    def _remember_producers(self) -> None:
+        for header in self.log.headers_from(self.log.recent_offset(PRODUCER_MEMORY_MS)):
+            self.producers.apply(header)

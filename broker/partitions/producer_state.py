@@ -1,0 +1,137 @@
+"""What an idempotent producer has sent to one partition: its epoch and its last five batches. Pure.
+
+A producer numbers its records per partition. The next batch must begin where the last one ended; one of the last five sent
+again is a duplicate and gets its old offset; anything else is out of order. A new epoch begins at 0. A producer that is not
+remembered may begin anywhere: after retention or a long pause its records are gone, and so is our memory of it. Numbers wrap
+from 2^31 - 1 to 0.
+
+Staged batches count as sent for the batches behind them, and are forgotten again when their write fails.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.errors import InvalidProducerEpoch, OutOfOrderSequence
+from broker.records.batch import NO_PRODUCER_ID, BatchHeader
+
+BATCHES_REMEMBERED = 5  # Kafka's number, and the most that a client keeps in flight with idempotence
+SEQUENCE_MASK = (1 << 31) - 1
+PRODUCERS_MAX = 100_000
+
+
+class SentBatch(NamedTuple):
+    """One batch of a producer, as stored."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class DuplicateBatch(NamedTuple):
+    """Where a batch that came again had been stored the first time."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class ProducerState(NamedTuple):
+    """One producer: its batches from the oldest remembered to the newest."""
+
+    epoch: int
+    batches: tuple[SentBatch, ...]
+
+
+class ProducerStates:
+    """The producers of one partition, the least recently heard of forgotten first."""
+
+    def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
+        self._producers_max = producers_max
+        self._stored: dict[int, ProducerState] = {}
+        self._staged: dict[int, ProducerState] = {}
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        """What is remembered, staged batches included."""
+        return self._staged.get(producer_id) or self._stored.get(producer_id)
+
+    def check(self, header: BatchHeader) -> DuplicateBatch | None:
+        """None: the batch may be written. Raises InvalidProducerEpoch or OutOfOrderSequence where it may not."""
+        if header.producer_id == NO_PRODUCER_ID:
+            return None
+        state = self.get(header.producer_id)
+        if state is None:
+            return None
+        if header.producer_epoch != state.epoch:
+            _check_new_epoch(header, state)
+            return None
+        last_sequence = _last_sequence(header)
+        for sent in state.batches:
+            if sent.base_sequence == header.base_sequence and sent.last_sequence == last_sequence:
+                return DuplicateBatch(sent.base_offset, sent.last_offset, sent.max_timestamp)
+        expected = (state.batches[-1].last_sequence + 1) & SEQUENCE_MASK
+        if header.base_sequence != expected:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} sent sequence {header.base_sequence}: neither {expected}, which follows, "
+                "nor one of its last batches again"
+            )
+        return None
+
+    def stage(self, header: BatchHeader) -> None:
+        """Count a checked and stamped batch as sent, until `apply_staged` or `discard_staged`."""
+        if header.producer_id != NO_PRODUCER_ID:
+            self._staged[header.producer_id] = _next_state(self.get(header.producer_id), header)
+
+    def apply_staged(self) -> None:
+        """The staged batches are stored."""
+        for producer_id, state in self._staged.items():
+            self._remember(producer_id, state)
+        self._staged.clear()
+
+    def discard_staged(self) -> None:
+        """The staged batches were not stored."""
+        self._staged.clear()
+
+    def apply(self, header: BatchHeader) -> None:
+        """Take in a stored batch: how the memory is rebuilt from the log."""
+        if header.producer_id != NO_PRODUCER_ID:
+            self._remember(header.producer_id, _next_state(self._stored.get(header.producer_id), header))
+
+    def _remember(self, producer_id: int, state: ProducerState) -> None:
+        self._stored.pop(producer_id, None)  # behind the others: a dict keeps the order of insertion
+        self._stored[producer_id] = state
+        if len(self._stored) > self._producers_max:
+            del self._stored[next(iter(self._stored))]
+
+
+def _check_new_epoch(header: BatchHeader, state: ProducerState) -> None:
+    if header.producer_epoch < state.epoch:
+        raise InvalidProducerEpoch(
+            f"producer {header.producer_id} wrote with epoch {header.producer_epoch} after epoch {state.epoch}"
+        )
+    if header.base_sequence != 0:
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} begins epoch {header.producer_epoch} at sequence {header.base_sequence}, not 0"
+        )
+
+
+def _next_state(state: ProducerState | None, header: BatchHeader) -> ProducerState:
+    sent = SentBatch(
+        header.base_sequence,
+        _last_sequence(header),
+        header.base_offset,
+        header.base_offset + header.last_offset_delta,
+        header.max_timestamp,
+    )
+    if state is None or state.epoch != header.producer_epoch:
+        return ProducerState(header.producer_epoch, (sent,))
+    return ProducerState(state.epoch, (*state.batches[1 - BATCHES_REMEMBERED :], sent))
+
+
+def _last_sequence(header: BatchHeader) -> int:
+    return (header.base_sequence + header.last_offset_delta) & SEQUENCE_MASK

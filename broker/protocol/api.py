@@ -1,0 +1,93 @@
+"""Which APIs the broker offers, in which versions, and from which version on their encoding is flexible (KIP-482).
+
+Only what is implemented is offered; a range never has gaps. The lower ends are Kafka 4's minimum (KIP-896) or lower where a
+client of today still sends less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ApiKey(IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    DESCRIBE_CONFIGS = 32
+    DESCRIBE_CLUSTER = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRange:
+    """Versions offered, both ends included, and the first whose encoding is flexible."""
+
+    first: int
+    last: int
+    flexible_from: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+
+APIS: dict[int, ApiRange] = {
+    ApiKey.PRODUCE: ApiRange(3, 9, 9),
+    ApiKey.FETCH: ApiRange(4, 12, 12),
+    ApiKey.LIST_OFFSETS: ApiRange(1, 6, 6),
+    ApiKey.METADATA: ApiRange(0, 12, 9),
+    ApiKey.OFFSET_COMMIT: ApiRange(2, 8, 8),
+    ApiKey.OFFSET_FETCH: ApiRange(1, 8, 6),
+    ApiKey.FIND_COORDINATOR: ApiRange(0, 4, 3),
+    ApiKey.API_VERSIONS: ApiRange(0, 4, 3),
+    ApiKey.CREATE_TOPICS: ApiRange(2, 7, 5),
+    ApiKey.DELETE_TOPICS: ApiRange(1, 6, 4),
+    ApiKey.DELETE_RECORDS: ApiRange(0, 2, 2),
+    ApiKey.INIT_PRODUCER_ID: ApiRange(0, 4, 2),
+    ApiKey.DESCRIBE_CONFIGS: ApiRange(1, 4, 4),
+    ApiKey.DESCRIBE_CLUSTER: ApiRange(0, 1, 0),
+}
+
+
+class ErrorCode(IntEnum):
+    """Kafka's own numbers."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_NOT_AVAILABLE = 15
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100

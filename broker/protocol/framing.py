@@ -1,0 +1,67 @@
+"""Frames and request headers: four length bytes, then api key, version, correlation id, client id and, if flexible, tags.
+
+Everything here is judged before anything is allocated: a length that lies closes the connection, it never reserves memory.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from broker.errors import ProtocolError, UnsupportedVersion
+from broker.protocol.api import APIS, ApiKey
+from broker.protocol.primitives import skip_tags
+
+FRAME_LENGTH = Struct(">i")
+_HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
+REQUEST_BYTES_MIN = 8  # api key, version, correlation id
+
+
+class Request(NamedTuple):
+    """One framed request; `body` is a view of the connection's buffer and ends with the loop's turn unless copied."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: memoryview
+    supported: bool = True  # False only for ApiVersions, which answers an unknown version instead of closing
+
+
+def frame_length(buffer: bytearray, start: int, end: int, *, limit: int) -> int | None:
+    """Length of the frame beginning at `start`, without its four length bytes; None while fewer than four are there."""
+    if end - start < 4:
+        return None
+    length: int = FRAME_LENGTH.unpack_from(buffer, start)[0]
+    if not REQUEST_BYTES_MIN <= length <= limit:
+        raise ProtocolError(f"a frame of {length} bytes (accepted: {REQUEST_BYTES_MIN} to {limit}, socket.request.max.bytes)")
+    return length
+
+
+def read_request(frame: memoryview) -> Request:
+    """Read the header; ProtocolError where it makes no sense, UnsupportedVersion where the API or version is not offered."""
+    try:
+        api_key, version, correlation_id, name_length = _HEADER.unpack_from(frame)
+    except Exception as error:
+        raise ProtocolError(f"a request header of {len(frame)} bytes") from error
+    api = APIS.get(api_key)
+    if api is None:
+        raise UnsupportedVersion(f"api key {api_key} version {version} is not offered")
+    if version not in api:
+        if api_key != ApiKey.API_VERSIONS:
+            raise UnsupportedVersion(f"{ApiKey(api_key).name} version {version} is not offered (only {api.first} to {api.last})")
+        return Request(api_key, version, correlation_id, None, frame[0:0], supported=False)
+    position = _HEADER.size + max(name_length, 0)
+    if position > len(frame) or name_length < -1:
+        raise ProtocolError("a client id longer than its frame")
+    client_id = None if name_length < 0 else str(frame[_HEADER.size : position], "utf-8", "replace")
+    if version >= api.flexible_from:
+        position = skip_tags(frame, position)
+    return Request(api_key, version, correlation_id, client_id, frame[position:])
+
+
+def response_header(request: Request) -> bytes:
+    """Correlation id, and the empty tag section of a flexible response. ApiVersions always answers with the old header."""
+    header = FRAME_LENGTH.pack(request.correlation_id)
+    flexible = request.version >= APIS[request.api_key].flexible_from and request.api_key != ApiKey.API_VERSIONS
+    return header + b"\0" if flexible else header

@@ -1,0 +1,91 @@
+"""The few primitives that the hand-written codecs share: unsigned varints, compact lengths, strings, tagged fields.
+
+A reader takes (view, position) and returns (value, next position). Lengths are checked against the view before they are used.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from broker.errors import ProtocolError
+
+_INT16 = Struct(">h")
+
+
+def read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint of at most five bytes."""
+    if position < len(view) and view[position] < 0x80:
+        return view[position], position + 1
+    value = shift = 0
+    while shift < 35:
+        if position >= len(view):
+            raise ProtocolError("a varint beyond the end of the request")
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise ProtocolError("a varint of more than five bytes")
+
+
+def write_uvarint(value: int) -> bytes:
+    """The shortest encoding of a value from 0 to 2^32-1."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_string(view: memoryview, position: int) -> tuple[str | None, int]:
+    """A nullable string with a two-byte length."""
+    (length,) = _INT16.unpack_from(view, position)
+    return _text(view, position + 2, length)
+
+
+def read_compact_string(view: memoryview, position: int) -> tuple[str | None, int]:
+    """A nullable string with a varint length (plus one)."""
+    length, position = read_uvarint(view, position)
+    return _text(view, position, length - 1)
+
+
+def _text(view: memoryview, position: int, length: int) -> tuple[str | None, int]:
+    if length == -1:
+        return None, position
+    end = position + length
+    if length < 0 or end > len(view):
+        raise ProtocolError("a string longer than its request")
+    try:
+        return str(view[position:end], "utf-8"), end
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a string that is not UTF-8") from error
+
+
+def skip_tags(view: memoryview, position: int) -> int:
+    """Step over a tagged-field section: unknown tags are legal and ignored."""
+    count, position = read_uvarint(view, position)
+    for _ in range(count):
+        _, position = read_uvarint(view, position)
+        size, position = read_uvarint(view, position)
+        position += size
+        if position > len(view):
+            raise ProtocolError("a tagged field longer than its request")
+    return position
+
+
+def write_string(text: str | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    raw = text.encode()
+    return _INT16.pack(len(raw)) + raw
+
+
+def write_compact_string(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
+    raw = text.encode()
+    return write_uvarint(len(raw) + 1) + raw

@@ -1,0 +1,128 @@
+"""What a producer sent, checked before anything is stored: one whole, undamaged v2 batch of data records.
+
+The order of the checks is Kafka's, so the same damage gets the same error code: shape, magic, size, checksum, counts, kind,
+codec, timestamps. Nothing here looks at the records themselves, with one exception: a client that left `max_timestamp` unset
+would make its records invisible to searches by time, so there it is computed from the records and the header is written again.
+
+Hot path, once per batch: 2 us and 0.05 us per KiB for the checksum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from broker.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, MessageTooLarge, UnsupportedCompressionType
+from broker.records.batch import (
+    BATCH_HEADER_BYTES,
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    CRC_START,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    read_header,
+)
+from broker.records.builder import seal
+from broker.records.compression import CODEC_MAX
+from broker.records.reader import read_timestamps
+
+RECORD_BYTES_MIN = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
+_UNUSUAL_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT
+INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class NewBatch:
+    """A checked batch that has no offset yet. `view` is writable and may reach into a connection's buffer. Not frozen: building
+    a frozen one costs 0.6 us more, once per batch."""
+
+    view: memoryview
+    header: BatchHeader
+
+
+def validate_new_batch(
+    records: memoryview | None,
+    *,
+    message_bytes_max: int,
+    now_ms: int,
+    timestamp_after_ms_max: int = 3_600_000,
+    timestamp_before_ms_max: int = INT64_MAX,
+) -> NewBatch:
+    """The batch in `records`, or the RequestError that says what is wrong with it."""
+    if not records:
+        raise InvalidRecord("no records: each partition takes exactly one record batch")
+    if len(records) < BATCH_HEADER_BYTES:
+        raise InvalidRecord(f"{len(records)} bytes are less than a record batch's header of {BATCH_HEADER_BYTES}")
+    header = read_header(records)
+    if header.magic != MAGIC:
+        raise InvalidRecord(f"message format version {header.magic}: only version {MAGIC} is offered")
+    size = header.length + 12
+    if size != len(records):
+        raise InvalidRecord(_size_fault(header, len(records)))
+    if size > message_bytes_max:
+        raise MessageTooLarge(f"a batch of {size} bytes is larger than max.message.bytes={message_bytes_max}")
+    if crc32c(records[CRC_START:]) != header.crc:
+        raise CorruptMessage("the batch's checksum does not match its bytes")
+    _check_header(header)
+    if header.max_timestamp < header.base_timestamp:
+        header = _with_max_timestamp(records, header)
+    if header.max_timestamp > now_ms + timestamp_after_ms_max or header.base_timestamp < now_ms - timestamp_before_ms_max:
+        _check_timestamps(header, now_ms, timestamp_after_ms_max)
+    return NewBatch(records, header)
+
+
+def _size_fault(header: BatchHeader, available: int) -> str:
+    if header.length < BATCH_HEADER_BYTES - 12:
+        return f"a batch length of {header.length} is less than its header"
+    if header.size > available:
+        return f"a batch of {header.size} bytes is cut short to {available}"
+    return f"{available - header.size} bytes after the batch: each partition takes exactly one record batch"
+
+
+def _check_header(header: BatchHeader) -> None:
+    if header.base_offset != 0:
+        raise InvalidRecord(f"base offset {header.base_offset}: a producer's batch begins at 0, the broker numbers it")
+    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidRecord(f"{header.record_count} records with a last offset delta of {header.last_offset_delta}")
+    if header.producer_id > NO_PRODUCER_ID and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise InvalidRecord(
+            f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}"
+        )
+    if header.attributes & _UNUSUAL_BITS:
+        _check_kind(header)
+    codec = header.attributes & COMPRESSION_MASK
+    if codec > CODEC_MAX:
+        raise UnsupportedCompressionType(f"compression codec {codec} is unknown")
+    if not codec and header.record_count * RECORD_BYTES_MIN > header.size - BATCH_HEADER_BYTES:
+        raise InvalidRecord(f"{header.record_count} records do not fit into {header.size - BATCH_HEADER_BYTES} bytes")
+
+
+def _check_kind(header: BatchHeader) -> None:
+    if header.is_control:
+        raise InvalidRecord("control batches are the broker's own")
+    if header.is_transactional:
+        raise InvalidRecord("transactions are not offered")
+    raise InvalidTimestamp("a producer may not mark its timestamps as the time of append")
+
+
+def _with_max_timestamp(batch: memoryview, header: BatchHeader) -> BatchHeader:
+    largest = max(timestamp for _, timestamp in read_timestamps(batch))
+    return seal(batch, header._replace(max_timestamp=max(largest, NO_TIMESTAMP)))
+
+
+def _check_timestamps(header: BatchHeader, now_ms: int, after_ms_max: int) -> None:
+    if header.max_timestamp > now_ms + after_ms_max:
+        raise InvalidTimestamp(
+            f"timestamp {header.max_timestamp} is further ahead of the broker's clock ({now_ms}) than "
+            f"message.timestamp.after.max.ms={after_ms_max} allows"
+        )
+    if header.base_timestamp != NO_TIMESTAMP:
+        raise InvalidTimestamp(
+            f"timestamp {header.base_timestamp} is further behind the broker's clock ({now_ms}) than "
+            "message.timestamp.before.max.ms allows"
+        )

@@ -1,0 +1,59 @@
+"""Kafka's checkpoint files: one number for each partition, in text.
+
+0                   version
+2                   entries
+access 0 1500       topic, partition, offset
+access 1 1487
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from broker.errors import StartupError
+from broker.storage.filesystem import FileSystem
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+
+TopicPartition = tuple[str, int]
+Offsets = dict[TopicPartition, int]
+
+_VERSION = "0"
+
+
+def read_checkpoint(filesystem: FileSystem, path: Path) -> Offsets:
+    """The file's entries; none where there is no file. StartupError where it is not such a file."""
+    try:
+        lines = filesystem.read_bytes(path).decode().splitlines()
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError:
+        raise StartupError(_fault(path, "it is not text")) from None
+    try:
+        version, count, *entries = lines
+        if version != _VERSION or int(count) != len(entries):
+            raise ValueError(f"version {version} with {len(entries)} of {count} entries")
+        return dict(map(_parse_entry, entries))
+    except ValueError as error:
+        raise StartupError(_fault(path, str(error))) from None
+
+
+def write_checkpoint(filesystem: FileSystem, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace the file as a whole; on the disk when this returns."""
+    lines = [
+        _VERSION,
+        str(len(offsets)),
+        *(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())),
+    ]
+    filesystem.replace_bytes(path, "\n".join(lines).encode() + b"\n")
+
+
+def _parse_entry(line: str) -> tuple[TopicPartition, int]:
+    topic, partition, offset = line.split(" ")
+    return (topic, int(partition)), int(offset)
+
+
+def _fault(path: Path, reason: str) -> str:
+    return f"{path} cannot be read: {reason}. Remove it after an unclean stop: every log is then checked from its beginning"

@@ -1,0 +1,26 @@
+"""A run of bytes in a segment file, on its way to a consumer."""
+
+from __future__ import annotations
+
+from broker.storage.filesystem import OpenFile
+
+
+class FileSlice:
+    """`length` bytes from `position` of an open file. It keeps the file open until it is released, also when the segment is
+    deleted."""
+
+    __slots__ = ("_file", "length", "position")
+
+    def __init__(self, file: OpenFile, position: int, length: int) -> None:
+        self._file: OpenFile | None = file
+        self.position = position
+        self.length = length
+
+    def fileno(self) -> int:
+        """The descriptor to send from; valid until `release`."""
+        assert self._file is not None, "a released slice has no file"
+        return self._file.fileno()
+
+    def release(self) -> None:
+        """Let go of the file; at most the last holder's release closes it. Again is harmless."""
+        self._file = None

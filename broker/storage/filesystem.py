@@ -1,0 +1,154 @@
+"""The one file that calls the operating system for files. Everything else in storage takes a FileSystem, so a test can hand it
+a disk that is full, writes half of what it is given, or fails to flush.
+
+Every method raises OSError as the system does; the callers know what that means for the log and raise StorageError.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.records.batch import Buffer
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+BUFFERS_PER_WRITE_MAX = os.sysconf("SC_IOV_MAX") if os.sysconf("SC_IOV_MAX") > 0 else 16  # the system's limit for one pwritev
+
+
+class OpenFile:
+    """An open descriptor that closes when nobody refers to it any more.
+
+    A segment that retention deletes may still be on its way to a consumer. Whoever sends it holds this object, so the
+    descriptor's number cannot be closed, and given to another file, under the sender's hands.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "path")
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def __del__(self, close=os.close) -> None:  # type: ignore[no-untyped-def]  # bound early: `os` may be gone when the interpreter ends
+        close(self._descriptor)
+
+
+class FileSystem:
+    """The machine's files."""
+
+    def open(self, path: Path, *, create: bool = False) -> OpenFile:
+        """Open for reading and writing; `create` makes it and refuses one that exists."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return OpenFile(path, os.open(path, flags, FILE_MODE))
+
+    def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the file's end."""
+        return os.pread(file.fileno(), length, position)
+
+    def write_at(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> None:
+        """All of `buffers` from `position` on: one system call unless the system takes only a part."""
+        written = self.write_some(file, buffers[:BUFFERS_PER_WRITE_MAX], position)
+        total = sum(map(len, buffers))
+        while written < total:
+            rest = _behind(buffers, written)
+            written += self.write_some(file, rest[:BUFFERS_PER_WRITE_MAX], position + written)
+
+    def write_some(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> int:
+        """A first part of `buffers`, most often all of them; returns how many bytes, at least one."""
+        written = os.pwritev(file.fileno(), buffers, position)
+        if not written:
+            raise OSError(errno.EIO, "the system wrote nothing", str(file.path))
+        return written
+
+    def truncate(self, file: OpenFile, length: int) -> None:
+        os.ftruncate(file.fileno(), length)
+
+    def sync_data(self, file: OpenFile) -> None:
+        """Return when the file's bytes and its length are on the disk."""
+        os.fdatasync(file.fileno())
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the directory's names are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def size(self, file: OpenFile) -> int:
+        return os.fstat(file.fileno()).st_size
+
+    def size_of(self, path: Path) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: Path) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list_names(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def is_directory(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def make_directory(self, path: Path) -> None:
+        """Make it and its parents, for the owner alone; one that exists is left as it is."""
+        path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+
+    def rename(self, path: Path, target: Path) -> None:
+        os.rename(path, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or a directory with all that is in it; one that is gone already is well."""
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def read_bytes(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def write_bytes(self, path: Path, data: Buffer) -> None:
+        """The whole file, written anew and on the disk when this returns; a crash may leave a part of it."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        file = OpenFile(path, descriptor)
+        if data:
+            self.write_at(file, (data,), 0)
+        self.sync_data(file)
+
+    def replace_bytes(self, path: Path, data: Buffer) -> None:
+        """The whole file, old or new and never a mixture, whatever happens; on the disk when this returns."""
+        temporary = path.with_name(path.name + ".tmp")
+        self.write_bytes(temporary, data)
+        os.replace(temporary, path)
+        self.sync_directory(path.parent)
+
+    def lock(self, path: Path) -> OpenFile | None:
+        """Lock the file and write this process's id into it, or None where another holds it. The lock ends with the object, and
+        with the process."""
+        file = OpenFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        self.truncate(file, 0)
+        self.write_at(file, (f"{os.getpid()}\n".encode(),), 0)
+        return file
+
+
+def _behind(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
+    """What of `buffers` follows their first `written` bytes."""
+    rest: list[Buffer] = []
+    for buffer in buffers:
+        if written < len(buffer):
+            rest.append(memoryview(buffer)[written:])
+            written = 0
+        else:
+            written -= len(buffer)
+    return rest

@@ -1,0 +1,52 @@
+"""One flush of a partition's log: begun and finished by the loop, run by any thread.
+
+The loop notes what is written but not flushed; the ticket brings it to the disk while the loop goes on appending; then the loop
+moves the flushed offset to where the log ended when the ticket was begun. A file that was sealed meanwhile waits for the next
+ticket, so the flushed offset never passes a hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.errors import StorageError
+from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.segment import Segment
+
+
+class FlushTicket:
+    """What one flush has to do."""
+
+    __slots__ = ("_directory", "_file", "_filesystem", "active", "end_offset", "end_position", "sealed")
+
+    def __init__(
+        self, filesystem: FileSystem, *, sealed: Sequence[Segment], active: Segment, end_offset: int, directory: Path | None
+    ) -> None:
+        self._filesystem = filesystem
+        self._directory = directory  # set where a file was made since the last flush
+        self._file: OpenFile = active.file
+        self.sealed = tuple(sealed)
+        self.active = active
+        self.end_offset = end_offset
+        self.end_position = active.size
+
+    def run(self) -> None:
+        """Any thread. StorageError: nothing may be believed about what is on the disk; hand it to `fail_flush`."""
+        try:
+            for segment in self.sealed:
+                self._filesystem.sync_data(segment.file)
+            self._filesystem.sync_data(self._file)
+            if self._directory is not None:
+                self._filesystem.sync_directory(self._directory)
+        except OSError as error:
+            raise StorageError(f"cannot flush {self.active.directory}: {error}") from error
+        for segment in self.sealed:
+            self._save_index(segment)
+
+    def _save_index(self, segment: Segment) -> None:
+        """Indexes can be rebuilt, so a full disk here fails nothing: `index_saved` stays false and the next flush tries again."""
+        try:
+            segment.save_index()
+        except OSError:
+            segment.index_saved = False

@@ -1,0 +1,51 @@
+"""The sparse offset index of one segment: for a batch every few KiB, its last offset and where in the file it begins.
+
+An entry is Kafka's: last offset of the batch relative to the segment's base (u32), position of the batch (u32), big-endian,
+ascending. The object holds the entries in that very form, so saving is one write, loading is one read, and a search unpacks the
+handful of entries it looks at. Pure: reading and writing the file is the segment's part. An entry is only a place to begin
+reading: the reader checks it against the batch it finds there, so a wrong file costs time and never gives a wrong answer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from struct import Struct
+
+from broker.records.batch import Buffer
+
+ENTRY = Struct(">II")
+ENTRY_BYTES = ENTRY.size
+ENTRIES_MAX = 10 * (1 << 20) // ENTRY_BYTES  # Kafka's segment.index.bytes, 10 MiB: a fuller index rolls the segment
+
+_unpack = ENTRY.unpack_from
+
+
+class OffsetIndex:
+    """Ascending (relative last offset, position) pairs; grows only at its end."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Buffer = b"") -> None:
+        self.data = bytearray(data)
+
+    def __len__(self) -> int:
+        return len(self.data) // ENTRY_BYTES
+
+    def entry(self, number: int) -> tuple[int, int]:
+        """Entry `number` from 0."""
+        relative_offset, position = _unpack(self.data, number * ENTRY_BYTES)
+        return relative_offset, position
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self.data += ENTRY.pack(relative_offset, position)
+
+    def floor(self, relative_offset: int) -> tuple[int, int] | None:
+        """The last entry whose batch ends at or before `relative_offset`; None: begin at the segment's start."""
+        count = len(self.data) // ENTRY_BYTES
+        if not count:
+            return None
+        last: tuple[int, int] = _unpack(self.data, (count - 1) * ENTRY_BYTES)
+        if relative_offset >= last[0]:  # consumers read mostly at the end
+            return last
+        found = bisect_right(range(count), relative_offset, key=lambda number: _unpack(self.data, number * ENTRY_BYTES)[0])
+        return self.entry(found - 1) if found else None

@@ -1,0 +1,297 @@
+"""The log of one partition: segments in a directory, appended at the end, read anywhere, flushed beside the loop, deleted from
+the front.
+
+Offsets are dense: each batch begins where the one before it ended. Four of them matter, in ascending order:
+
+    log_start_offset    the first that may be read; retention moves it
+    flushed_offset      all below it is on the disk; what consumers see never passes it
+    end_offset          where the next batch goes
+    (and in recovery)   the recovery point: the flushed offset as last written to the checkpoint file
+
+Everything changes only after the write succeeded: a short write or a full disk leaves the log as it was. A failed flush does
+not: the system may have dropped the pages that it could not write, so the log goes offline and stays so until the broker is
+started again (recovery then reads what is really there). The loop owns the log; FlushTicket.run and TimeSearch.run are for any
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from broker.clock import Clock
+from broker.config import LogConfig
+from broker.errors import OffsetOutOfRange, StorageError
+from broker.records.batch import BatchHeader
+from broker.storage.file_slice import FileSlice
+from broker.storage.filesystem import FileSystem
+from broker.storage.flush import FlushTicket
+from broker.storage.recovery import LogOpener, OpenedLog, Recovery
+from broker.storage.retention import expendable_segments
+from broker.storage.rolling import should_roll
+from broker.storage.segment import Segment
+from broker.storage.segment_list import SegmentList
+from broker.storage.time_search import TimeSearch
+
+
+class PartitionLog:
+    """See the file's theory. Made by `open`."""
+
+    def __init__(self, directory: Path, *, config: LogConfig, filesystem: FileSystem, clock: Clock, opened: OpenedLog) -> None:
+        self.directory = directory
+        self.config = config  # replaced when the topic's settings change
+        self.recovery: Recovery = opened.recovery
+        self.offline_reason = opened.offline_reason  # empty: online
+        self.end_offset = self.flushed_offset = opened.end_offset
+        self.log_start_offset = opened.log_start_offset
+        self._filesystem = filesystem
+        self._clock = clock
+        self._segments = SegmentList(opened.segments)
+        self._rolled_ms = clock.now_ms()
+        self._unflushed: list[Segment] = []  # sealed, not flushed or indexes not saved
+        self._directory_changed = False
+        self._flushing: FlushTicket | None = None
+        self._flushed_segment = opened.segments[-1] if opened.segments else None
+        self._flushed_position = opened.segments[-1].size if opened.segments else 0
+        self._removed_paths: list[Path] = []
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        config: LogConfig,
+        filesystem: FileSystem,
+        clock: Clock,
+        clean: bool,
+        recovery_point: int,
+        log_start_offset: int = 0,
+    ) -> PartitionLog:
+        """Open and, after a crash, recover. A log that is damaged or cannot be read opens offline: everything it is asked for
+        raises StorageError with the reason, and the rest of the broker goes on."""
+        opener = LogOpener(
+            directory=directory,
+            filesystem=filesystem,
+            index_interval_bytes=config.index_interval_bytes,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+        )
+        return cls(directory, config=config, filesystem=filesystem, clock=clock, opened=opener.open_or_explain(clean=clean))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments that are not deleted."""
+        return self._segments.size_bytes
+
+    # Writing
+
+    def append(self, views: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
+        """Write stamped batches, the first of which begins at `end_offset`, in one system call. StorageError: nothing has
+        changed."""
+        self._require_online()
+        assert headers[0].base_offset == self.end_offset, "batches are stamped densely"
+        size = sum(map(len, views))
+        active = self._segments.active
+        if should_roll(active, headers, size, config=self.config, age_ms=self._clock.now_ms() - self._rolled_ms):
+            active = self._roll()
+        try:
+            active.append(views, headers, size)
+        except OSError as error:
+            self._take_back(active, error)
+        self.end_offset = headers[-1].next_offset
+
+    def _roll(self) -> Segment:
+        try:
+            segment = Segment.create(
+                self.directory, self.end_offset, interval_bytes=self.config.index_interval_bytes, filesystem=self._filesystem
+            )
+        except OSError as error:
+            raise StorageError(f"cannot begin a new segment in {self.directory}: {error}") from error
+        self._unflushed.append(self._segments.active)
+        self._segments.add(segment)
+        self._directory_changed = True
+        self._rolled_ms = self._clock.now_ms()
+        return segment
+
+    def _take_back(self, active: Segment, error: OSError) -> None:
+        """Remove what a failed write left behind the last whole batch."""
+        try:
+            active.cut(active.size)
+        except OSError as second:
+            self._go_offline(f"cannot write {self.directory} ({error}), nor take the write back ({second})")
+        raise StorageError(f"cannot write {self.directory}: {error}") from error
+
+    # Flushing
+
+    def begin_flush(self) -> FlushTicket | None:
+        """What a flush would have to do now; None where nothing is dirty or a flush is under way."""
+        self._require_online()
+        if self._flushing is not None or self.flushed_offset == self.end_offset:
+            return None
+        directory = self.directory if self._directory_changed else None
+        self._directory_changed = False
+        self._flushing = FlushTicket(
+            self._filesystem,
+            sealed=self._unflushed,
+            active=self._segments.active,
+            end_offset=self.end_offset,
+            directory=directory,
+        )
+        return self._flushing
+
+    def finish_flush(self, ticket: FlushTicket) -> None:
+        """The ticket has run: its records may be seen."""
+        if self.offline_reason:
+            return  # closed or deleted meanwhile
+        assert ticket is self._flushing, "one flush at a time"
+        self._flushing = None
+        self.flushed_offset = ticket.end_offset
+        self._flushed_segment, self._flushed_position = ticket.active, ticket.end_position
+        for segment in ticket.sealed:
+            if segment.index_saved:
+                self._unflushed.remove(segment)
+                segment.forget()
+
+    def fail_flush(self, ticket: FlushTicket, error: BaseException) -> None:
+        """The ticket's run raised: the log goes offline. A flush is not tried again, since the second would succeed without the
+        lost pages."""
+        self._flushing = None
+        self._go_offline(str(error))
+
+    # Reading
+
+    def locate(self, offset: int, max_bytes: int, *, upto_offset: int) -> FileSlice:
+        """Where a consumer's bytes lie: from the batch that contains `offset`, up to `max_bytes` but one whole batch at least,
+        within one segment and before `upto_offset`, which is where a batch begins. Empty where `offset` is at or beyond
+        `upto_offset`."""
+        self._require_online()
+        if not self.log_start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(f"offset {offset} is not within {self.log_start_offset} to {self.end_offset}")
+        if offset >= upto_offset:
+            return FileSlice(self._segments.active.file, self._segments.active.size, 0)
+        segment = self._segments.holding(offset)
+        try:
+            position, batch_bytes = segment.batch_at(offset)
+            available = self._readable_bytes(segment, upto_offset) - position
+            return FileSlice(segment.file, position, max(min(max_bytes, available), batch_bytes))
+        except OSError as error:
+            raise StorageError(f"cannot read {segment.directory}: {error}") from error
+
+    def _readable_bytes(self, segment: Segment, upto_offset: int) -> int:
+        """How much of `segment`, which begins before `upto_offset`, lies before it."""
+        if upto_offset >= (self.end_offset if segment.end_offset is None else segment.end_offset):
+            return segment.size
+        if upto_offset == self.flushed_offset and segment is self._flushed_segment:
+            return self._flushed_position
+        return segment.batch_at(upto_offset)[0]
+
+    def search_by_time(self, timestamp_ms: int, *, upto_offset: int) -> TimeSearch:
+        """A search for the first record at or after `timestamp_ms` below `upto_offset`; run it beside the loop."""
+        self._require_online()
+        return TimeSearch(
+            segments=self._segments.holding_and_after(self.log_start_offset),
+            timestamp_ms=timestamp_ms,
+            start_offset=self.log_start_offset,
+            upto_offset=min(upto_offset, self.end_offset),
+        )
+
+    def recent_offset(self, age_ms: int) -> int:
+        """The start of the oldest segment that was written to within the last `age_ms`, or of the log where all were."""
+        self._require_online()
+        oldest_ms = self._clock.now_ms() - age_ms
+        for segment in self._segments:
+            if segment.end_offset is None or segment.modified_ms >= oldest_ms:
+                return max(segment.base_offset, self.log_start_offset)
+        return self.end_offset
+
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """The header of every batch from the one that contains `offset` to the end."""
+        for _, _, header in self._walk_from(offset):
+            yield header
+
+    def batches_from(self, offset: int) -> Iterator[bytes]:
+        """Every batch from the one that contains `offset` to the end: how the broker reads its own topics."""
+        for segment, position, header in self._walk_from(offset):
+            yield segment.read(position, header.size)
+
+    def _walk_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        self._require_online()
+        for segment in self._segments.holding_and_after(offset):
+            start = segment.batch_at(offset)[0] if segment.base_offset < offset < self.end_offset else 0
+            for position, header in segment.headers(start):
+                if header.next_offset > offset:
+                    yield segment, position, header
+            if segment.end_offset is not None:
+                segment.forget()
+
+    # Deleting
+
+    def delete_before(self, offset: int) -> None:
+        """Move the log's start forward; whole segments before it go with the next retention. OffsetOutOfRange beyond what is
+        flushed."""
+        self._require_online()
+        if not 0 <= offset <= self.flushed_offset:
+            raise OffsetOutOfRange(
+                f"cannot delete before offset {offset}: the log has {self.log_start_offset} to {self.flushed_offset}"
+            )
+        self.log_start_offset = max(self.log_start_offset, offset)
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Delete the old segments that the configuration lets go; returns how many. Their files wait in `take_removed_paths`."""
+        self._require_online()
+        deletable = expendable_segments(
+            tuple(self._segments),
+            config=self.config,
+            log_start_offset=self.log_start_offset,
+            size_bytes=self.size_bytes,
+            now_ms=now_ms,
+        )
+        count = 0
+        try:
+            for segment in deletable:
+                if segment in self._unflushed:
+                    break
+                self._removed_paths += segment.mark_deleted()
+                self._segments.drop_first()
+                self.log_start_offset = max(self.log_start_offset, self._segments.first.base_offset)
+                count += 1
+        except OSError as error:
+            raise StorageError(f"cannot delete old segments of {self.directory}: {error}") from error
+        return count
+
+    def take_removed_paths(self) -> list[Path]:
+        """Renamed files of deleted segments, for a helper thread to remove: a large file takes a while."""
+        paths, self._removed_paths = self._removed_paths, []
+        return paths
+
+    # Ending
+
+    def close(self) -> None:
+        """Flush all that is written, save the indexes and let go of the files. StorageError where that fails, and where the log
+        is offline: the stop is not clean, and the next start has to recover."""
+        self._require_online()
+        try:
+            for segment in (*self._unflushed, self._segments.active):
+                self._filesystem.sync_data(segment.file)
+            self.flushed_offset = self.end_offset
+            for segment in self._segments:
+                if segment.has_index_loaded and not segment.index_saved:
+                    segment.save_index()
+            self._filesystem.sync_directory(self.directory)
+        except OSError as error:
+            self._go_offline(f"cannot flush {self.directory}: {error}")
+            raise StorageError(self.offline_reason) from error
+        self.abandon("closed")
+
+    def abandon(self, reason: str) -> None:
+        """Let go of the files without flushing: the partition is being deleted, or its directory cannot be trusted."""
+        self._go_offline(reason)
+        self._segments.clear()
+        self._unflushed, self._flushed_segment = [], None
+
+    def _go_offline(self, reason: str) -> None:
+        self.offline_reason = self.offline_reason or reason
+
+    def _require_online(self) -> None:
+        if self.offline_reason:
+            raise StorageError(self.offline_reason)

@@ -1,0 +1,34 @@
+"""Which old segments may go: too old, too many bytes, or wholly before the log's start. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from broker.config import LogConfig
+from broker.storage.segment import Segment
+
+
+def expendable_segments(
+    segments: Iterable[Segment], *, config: LogConfig, log_start_offset: int, size_bytes: int, now_ms: int
+) -> Iterator[Segment]:
+    """The oldest segments, in order, up to the first that must stay. The one being written always stays."""
+    excess_bytes = size_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
+    for segment in segments:
+        if segment.end_offset is None:
+            return
+        is_before_start = segment.end_offset <= log_start_offset
+        if not (is_before_start or excess_bytes >= segment.size or is_expired(segment, config.retention_ms, now_ms)):
+            return
+        yield segment
+        excess_bytes -= segment.size
+
+
+def is_expired(segment: Segment, retention_ms: int, now_ms: int) -> bool:
+    """Whether the youngest record is older than `retention_ms`. A segment without timestamps, or with one from the future, which
+    would keep it for ever, is as old as its file."""
+    if retention_ms < 0:
+        return False
+    youngest_ms = segment.largest_timestamp
+    if not 0 <= youngest_ms <= now_ms:
+        youngest_ms = segment.modified_ms
+    return now_ms - youngest_ms > retention_ms

@@ -1,0 +1,59 @@
+"""Walks the batches of a segment file from header to header: how indexes are rebuilt, a damaged tail is found, producers are
+remembered.
+
+Small batches are read many at a time; where batches are larger than a chunk only their headers are read. A walk ends at `end`,
+or at the first place that cannot be a batch, and its caller compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from broker.records.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, MAGIC, BatchHeader, read_header
+from broker.storage.filesystem import FileSystem, OpenFile
+
+CHUNK_BYTES = 64 * 1024  # holds a few batches of the usual 16 KiB; larger chunks were no faster
+CHECKSUM_CHUNK_BYTES = 1 << 20  # a torn header may claim 2 GiB: never read more than this at once
+
+PlacedHeader = tuple[int, BatchHeader]
+
+
+def is_plausible(header: BatchHeader, available: int) -> bool:
+    """Whether this can be a stored batch within the next `available` bytes; what a hole of zeros or garbage is not."""
+    return (
+        header.magic == MAGIC
+        and BATCH_HEADER_BYTES - LENGTH_END <= header.length <= available - LENGTH_END
+        and header.last_offset_delta >= 0
+        and header.base_offset >= 0
+    )
+
+
+def scan_headers(filesystem: FileSystem, file: OpenFile, start: int, end: int) -> Iterator[PlacedHeader]:
+    """Position and header of each batch from `start`, which must be where a batch begins."""
+    position, chunk_start, chunk = start, start, b""
+    while end - position >= BATCH_HEADER_BYTES:
+        place = position - chunk_start
+        if place + BATCH_HEADER_BYTES > len(chunk):
+            chunk_start, place = position, 0
+            chunk = filesystem.read_at(file, min(CHUNK_BYTES, end - position), position)
+            if len(chunk) < BATCH_HEADER_BYTES:
+                return
+        header = read_header(chunk, place)
+        if not is_plausible(header, end - position):
+            return
+        yield position, header
+        position += header.length + LENGTH_END
+
+
+def checksum_matches(filesystem: FileSystem, file: OpenFile, position: int, header: BatchHeader) -> bool:
+    """Whether the stored batch at `position` is undamaged."""
+    checksum, place, end = 0, position + CRC_START, position + header.size
+    while place < end:
+        data = filesystem.read_at(file, min(CHECKSUM_CHUNK_BYTES, end - place), place)
+        if not data:
+            return False
+        checksum = crc32c(data, checksum)
+        place += len(data)
+    return checksum == header.crc

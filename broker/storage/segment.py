@@ -1,0 +1,228 @@
+"""One segment of a partition's log: a file of batches named after its first offset, with its sparse indexes beside it.
+
+`00000000000000000042.log` holds batches just as producers sent them; `.index` and `.timeindex` are Kafka's; `.indexnote` is
+ours and says whether the two can be believed. Only the last segment of a log is written. `size` moves only after a write
+succeeded, so bytes behind it do not exist for anybody.
+
+The loop owns a segment. Another thread may read one (`file`, `index`, `batch_at`): files are opened and indexes loaded on first
+use, and doing so twice at once is harmless, since the later result replaces an equal one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+
+from broker.errors import StorageError
+from broker.records.batch import BATCH_HEADER_BYTES, LENGTH_END, BatchHeader
+from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.scan import PlacedHeader, scan_headers
+from broker.storage.segment_index import IndexNote, SegmentIndex
+
+LOG, INDEX, TIME_INDEX, INDEX_NOTE = ".log", ".index", ".timeindex", ".indexnote"
+SUFFIXES = (LOG, INDEX, TIME_INDEX, INDEX_NOTE)
+DELETED = ".deleted"
+
+_HOP_BYTES = 4096  # the batches between two index entries of the default interval, read at once
+_HOP = Struct(">qi11xi")  # base offset, length, last offset delta: all that finding an offset needs
+
+
+def segment_name(base_offset: int, suffix: str = LOG) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """A run of batches in one file."""
+
+    __slots__ = (
+        "_file",
+        "_filesystem",
+        "_index",
+        "_interval_bytes",
+        "_largest_timestamp",
+        "base_offset",
+        "directory",
+        "end_offset",
+        "first_timestamp",
+        "index_saved",
+        "size",
+    )
+
+    def __init__(self, directory: Path, base_offset: int, *, size: int, interval_bytes: int, filesystem: FileSystem) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.index_saved = False
+        self.end_offset: int | None = None  # where the next segment begins; None: this one is being written
+        self.first_timestamp: int | None = None  # largest one of the first batch, known once it has been seen
+        self._interval_bytes = interval_bytes
+        self._filesystem = filesystem
+        self._file: OpenFile | None = None
+        self._index: SegmentIndex | None = None
+        self._largest_timestamp: int | None = None
+
+    @classmethod
+    def create(cls, directory: Path, base_offset: int, *, interval_bytes: int, filesystem: FileSystem) -> Segment:
+        """A new, empty segment with its file; OSError where there is one already."""
+        segment = cls(directory, base_offset, size=0, interval_bytes=interval_bytes, filesystem=filesystem)
+        segment._file = filesystem.open(segment.path(LOG), create=True)
+        segment._index = SegmentIndex(base_offset=base_offset, interval_bytes=interval_bytes)
+        return segment
+
+    @classmethod
+    def existing(cls, directory: Path, base_offset: int, *, interval_bytes: int, filesystem: FileSystem) -> Segment:
+        """A segment whose file is there; nothing is read yet."""
+        size = filesystem.size_of(directory / segment_name(base_offset))
+        return cls(directory, base_offset, size=size, interval_bytes=interval_bytes, filesystem=filesystem)
+
+    def path(self, suffix: str) -> Path:
+        return self.directory / segment_name(self.base_offset, suffix)
+
+    @property
+    def file(self) -> OpenFile:
+        """The log file, opened on first use."""
+        file = self._file
+        if file is None:
+            file = self._file = self._filesystem.open(self.path(LOG))
+        return file
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The indexes, loaded on first use and rebuilt from the log where they cannot be believed."""
+        index = self._index
+        if index is None:
+            index = self._load_index()
+            self.index_saved = index is not None
+            self._index = index = index or self._rebuild_index()
+        return index
+
+    @property
+    def has_index_loaded(self) -> bool:
+        return self._index is not None
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Of all its records, -1 where none has one. Reads the small note alone where that suffices."""
+        if self._index is not None:
+            return self._index.largest_timestamp
+        if self._largest_timestamp is None:
+            note = self._read_note()
+            self._largest_timestamp = note.largest_timestamp if note else self.index.largest_timestamp
+        return self._largest_timestamp
+
+    @property
+    def modified_ms(self) -> int:
+        return self._filesystem.modified_ms(self.path(LOG))
+
+    def append(self, views: Sequence[memoryview], headers: Sequence[BatchHeader], size: int) -> None:
+        """Write stamped batches of `size` bytes together behind the last one; on OSError the file may be longer, the segment is
+        not."""
+        position = self.size
+        self._filesystem.write_at(self.file, views, position)
+        if not position:
+            self.first_timestamp = headers[0].max_timestamp
+        observe = self.index.observe
+        for header in headers:
+            observe(position, header)
+            position += header.length + LENGTH_END
+        self.size = position
+        self.index_saved = False
+
+    def cut(self, size: int) -> None:
+        """Make the file end at `size`, which is where a batch ends."""
+        self._filesystem.truncate(self.file, size)
+        self.size = size
+
+    def adopt_index(self, index: SegmentIndex) -> None:
+        """Take indexes that recovery has just built from the log."""
+        self._index = index
+        self.index_saved = False
+
+    def save_index(self) -> None:
+        """Write the indexes and their note; any thread, once the segment is sealed. A crash within leaves a note that does not
+        fit."""
+        index = self.index
+        index.complete()
+        self._filesystem.write_bytes(self.path(INDEX), index.offsets.data)
+        self._filesystem.write_bytes(self.path(TIME_INDEX), index.times.data)
+        self._filesystem.write_bytes(self.path(INDEX_NOTE), index.note(self.size).encode())
+        self._largest_timestamp = index.largest_timestamp
+        self.index_saved = True
+
+    def forget(self) -> None:
+        """Give back the memory of the indexes and the open file; both come back on the next use. Not before the indexes are
+        saved, which is also the sign that the file has been flushed. Any thread."""
+        if self._index is None or self.index_saved:
+            self._index = self._file = None
+
+    def batch_at(self, offset: int) -> tuple[int, int]:
+        """Position and size of the batch that contains `offset`, which this segment holds. StorageError where it
+        does not: then the file is damaged."""
+        entry = self.index.offsets.floor(offset - self.base_offset)
+        position = entry[1] if entry else 0
+        chunk, chunk_start = b"", position
+        while True:
+            place = position - chunk_start
+            if place + BATCH_HEADER_BYTES > len(chunk):
+                chunk, chunk_start, place = self._filesystem.read_at(self.file, _HOP_BYTES, position), position, 0
+                if len(chunk) < BATCH_HEADER_BYTES:
+                    break
+            base_offset, length, last_offset_delta = _HOP.unpack_from(chunk, place)
+            if base_offset > offset or length < BATCH_HEADER_BYTES - LENGTH_END or position + length + LENGTH_END > self.size:
+                break
+            if base_offset + last_offset_delta >= offset:
+                return position, length + LENGTH_END
+            position += length + LENGTH_END
+        raise StorageError(f"{self.path(LOG)}: no batch with offset {offset} at position {position}: the file is damaged")
+
+    def mark_deleted(self) -> list[Path]:
+        """Rename the files so that a start does not take them for the log's; returns what is left to remove."""
+        renamed = []
+        names = set(self._filesystem.list_names(self.directory))
+        for suffix in SUFFIXES:
+            path = self.path(suffix)
+            if path.name in names:
+                target = path.with_name(path.name + DELETED)
+                self._filesystem.rename(path, target)
+                renamed.append(target)
+        return renamed
+
+    def headers(self, start: int = 0) -> Iterator[PlacedHeader]:
+        """Every batch from position `start` to the end as it is now; StorageError where batches do not fill the file."""
+        position, end = start, self.size
+        for position, header in scan_headers(self._filesystem, self.file, start, end):
+            yield position, header
+            position += header.size
+        if position != end:
+            raise StorageError(f"{self.path(LOG)}: no batch at position {position} of {end}: the file is damaged")
+
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes of the log file; any thread."""
+        return self._filesystem.read_at(self.file, length, position)
+
+    def _read_note(self) -> IndexNote | None:
+        try:
+            note = IndexNote.decode(self._filesystem.read_bytes(self.path(INDEX_NOTE)))
+        except FileNotFoundError:
+            return None
+        return note if note and note.log_bytes == self.size else None
+
+    def _load_index(self) -> SegmentIndex | None:
+        note = self._read_note()
+        if note is None:
+            return None
+        try:
+            offsets = self._filesystem.read_bytes(self.path(INDEX))
+            times = self._filesystem.read_bytes(self.path(TIME_INDEX))
+        except FileNotFoundError:
+            return None
+        return SegmentIndex.load(
+            base_offset=self.base_offset, interval_bytes=self._interval_bytes, offsets=offsets, times=times, note=note
+        )
+
+    def _rebuild_index(self) -> SegmentIndex:
+        index = SegmentIndex(base_offset=self.base_offset, interval_bytes=self._interval_bytes)
+        for position, header in scan_headers(self._filesystem, self.file, 0, self.size):
+            index.observe(position, header)
+        return index

@@ -1,0 +1,123 @@
+"""Both sparse indexes of one segment, kept in step: an entry in each whenever `interval_bytes` of batches have passed.
+
+The indexes of the segment being written live in memory alone. They are saved when the segment is sealed or closed in good
+order, with a small note beside them: the length of the log they describe and the checksums of both files. What is loaded is
+believed only where the note fits, so an index that is missing, cut, damaged or of another time is found out at once and rebuilt
+from the log (`Segment.index`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from broker.records.batch import LENGTH_END, NO_TIMESTAMP, BatchHeader
+from broker.storage.offset_index import ENTRIES_MAX, OffsetIndex
+from broker.storage.time_index import TimeIndex
+
+NOTE_VERSION = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexNote:
+    """What is written beside saved indexes so that they can be believed later."""
+
+    log_bytes: int
+    largest_timestamp: int
+    offsets_checksum: int
+    times_checksum: int
+
+    def encode(self) -> bytes:
+        fields = {
+            "version": NOTE_VERSION,
+            "log_bytes": self.log_bytes,
+            "largest_timestamp": self.largest_timestamp,
+            "index_crc32c": self.offsets_checksum,
+            "timeindex_crc32c": self.times_checksum,
+        }
+        return json.dumps({**fields, "note_crc32c": _checksum(fields)}).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> IndexNote | None:
+        """The note, or None where it is not one that this version can read."""
+        try:
+            fields = json.loads(data)
+            if fields.pop("note_crc32c") != _checksum(fields) or fields["version"] != NOTE_VERSION:
+                return None
+            return cls(
+                log_bytes=fields["log_bytes"],
+                largest_timestamp=fields["largest_timestamp"],
+                offsets_checksum=fields["index_crc32c"],
+                times_checksum=fields["timeindex_crc32c"],
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def _checksum(fields: dict[str, int]) -> int:
+    return crc32c(json.dumps(fields, sort_keys=True).encode())
+
+
+class SegmentIndex:
+    """The offset index and the time index of one segment, and what is needed to go on with them."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "base_offset",
+        "interval_bytes",
+        "largest_relative_offset",
+        "largest_timestamp",
+        "offsets",
+        "times",
+    )
+
+    def __init__(self, *, base_offset: int, interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.interval_bytes = interval_bytes
+        self.offsets = OffsetIndex()
+        self.times = TimeIndex()
+        self.largest_timestamp = NO_TIMESTAMP
+        self.largest_relative_offset = 0
+        self._bytes_since_entry = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.offsets) >= ENTRIES_MAX
+
+    def observe(self, position: int, header: BatchHeader) -> None:
+        """Take in the next batch of the segment, which begins at `position`."""
+        if header.max_timestamp > self.largest_timestamp:
+            self.largest_timestamp = header.max_timestamp
+            self.largest_relative_offset = header.base_offset + header.last_offset_delta - self.base_offset
+        if self._bytes_since_entry > self.interval_bytes:
+            self.offsets.append(header.base_offset + header.last_offset_delta - self.base_offset, position)
+            self.times.maybe_append(self.largest_timestamp, self.largest_relative_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += header.length + LENGTH_END
+
+    def complete(self) -> None:
+        """Make the largest timestamp the last entry of the time index: before the indexes are saved."""
+        self.times.maybe_append(self.largest_timestamp, self.largest_relative_offset)
+
+    def note(self, log_bytes: int) -> IndexNote:
+        """What to write beside these indexes, for a log of `log_bytes`."""
+        return IndexNote(
+            log_bytes=log_bytes,
+            largest_timestamp=self.largest_timestamp,
+            offsets_checksum=crc32c(self.offsets.data),
+            times_checksum=crc32c(self.times.data),
+        )
+
+    @classmethod
+    def load(cls, *, base_offset: int, interval_bytes: int, offsets: bytes, times: bytes, note: IndexNote) -> SegmentIndex | None:
+        """Saved indexes, or None where they are not what `note` says was saved."""
+        if crc32c(offsets) != note.offsets_checksum or crc32c(times) != note.times_checksum:
+            return None
+        index = cls(base_offset=base_offset, interval_bytes=interval_bytes)
+        index.offsets, index.times = OffsetIndex(offsets), TimeIndex(times)
+        index.largest_timestamp, index.largest_relative_offset = index.times.last() or (NO_TIMESTAMP, 0)
+        last = index.offsets.entry(len(index.offsets) - 1) if len(index.offsets) else (0, 0)
+        index._bytes_since_entry = note.log_bytes - last[1]
+        return index

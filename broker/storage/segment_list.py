@@ -1,0 +1,85 @@
+"""The segments of one partition in order of offset: found by binary search over their first offsets (the paper, section 3.1).
+
+Only the last one is written. Of the sealed ones the few that were read most recently stay warm, with their file open and their
+indexes in memory; the others cost an object each, however long the log is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
+
+from broker.storage.segment import Segment
+
+# One for each consumer that reads the past at the same time. The indexes of a full segment take 5 MiB.
+WARM_SEGMENTS_MAX = 4
+
+
+class SegmentList:
+    """Never empty, except for a log that is offline."""
+
+    __slots__ = ("_bases", "_segments", "_warm")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        for segment, following in pairwise(segments):
+            segment.end_offset = following.base_offset
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._warm: deque[Segment] = deque()
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def active(self) -> Segment:
+        """The one being written."""
+        return self._segments[-1]
+
+    @property
+    def first(self) -> Segment:
+        return self._segments[0]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    def holding(self, offset: int) -> Segment:
+        """The one whose range `offset` falls into; it is kept warm."""
+        segment = self._segments[bisect_right(self._bases, offset) - 1]
+        if segment.end_offset is not None:
+            self._keep_warm(segment)
+        return segment
+
+    def holding_and_after(self, offset: int) -> tuple[Segment, ...]:
+        """The one that holds `offset` and those behind it, as they are now; the first ones where it is before them all."""
+        return tuple(self._segments[max(bisect_right(self._bases, offset) - 1, 0) :])
+
+    def add(self, segment: Segment) -> None:
+        """Seal the active one; `segment` takes its place."""
+        self.active.end_offset = segment.base_offset
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def drop_first(self) -> None:
+        segment = self._segments.pop(0)
+        del self._bases[0]
+        if segment in self._warm:
+            self._warm.remove(segment)
+
+    def clear(self) -> None:
+        self._segments, self._bases = [], []
+        self._warm.clear()
+
+    def _keep_warm(self, segment: Segment) -> None:
+        if self._warm and self._warm[-1] is segment:
+            return
+        if segment in self._warm:
+            self._warm.remove(segment)
+        self._warm.append(segment)
+        if len(self._warm) > WARM_SEGMENTS_MAX:
+            self._warm.popleft().forget()

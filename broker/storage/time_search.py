@@ -1,0 +1,80 @@
+"""Finds the first record, by offset, whose timestamp is at or after an instant: exactly, whatever the order of the timestamps.
+
+First the first segment, then the first batch whose largest timestamp reaches the instant; then the records of that batch,
+decompressed, since its header does not say which of them does. Where none does (a client overstated the largest), the search
+goes on behind it. It reads cold files and decompresses, so it runs beside the loop, on its own reads; everything it needs from
+the loop was noted when it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.errors import CorruptMessage, InvalidRecord, StorageError
+from broker.records.batch import BatchHeader
+from broker.records.reader import read_timestamps
+from broker.storage.segment import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSearch:
+    """A search for `timestamp_ms` among the offsets from `start_offset` to before `upto_offset`."""
+
+    segments: Sequence[Segment]
+    timestamp_ms: int
+    start_offset: int
+    upto_offset: int
+
+    def run(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the record, or None where there is none; any thread."""
+        for segment in self.segments:
+            if segment.base_offset >= self.upto_offset:
+                return None
+            try:
+                found = self._search(segment)
+            except FileNotFoundError:
+                continue  # retention has deleted it since: its records are before the log's start now
+            except OSError as error:
+                raise StorageError(f"cannot search {segment.directory}: {error}") from error
+            if found:
+                return found
+        return None
+
+    def _search(self, segment: Segment) -> tuple[int, int] | None:
+        if segment.largest_timestamp < self.timestamp_ms:
+            return None
+        was_cold = not segment.has_index_loaded
+        try:
+            return self._search_batches(segment)
+        finally:
+            if was_cold:
+                segment.forget()
+
+    def _search_batches(self, segment: Segment) -> tuple[int, int] | None:
+        for position, header in segment.headers(self._start_position(segment)):
+            if header.base_offset >= self.upto_offset:
+                return None
+            if header.max_timestamp >= self.timestamp_ms and header.next_offset > self.start_offset:
+                found = self._search_batch(segment, position, header)
+                if found:
+                    return found
+        return None
+
+    def _start_position(self, segment: Segment) -> int:
+        entry = segment.index.times.floor(self.timestamp_ms)
+        before = segment.index.offsets.floor(entry[1]) if entry else None
+        return before[1] if before else 0
+
+    def _search_batch(self, segment: Segment, position: int, header: BatchHeader) -> tuple[int, int] | None:
+        if header.timestamp_type_is_append:
+            return max(header.base_offset, self.start_offset), header.max_timestamp
+        try:
+            for offset, timestamp in read_timestamps(segment.read(position, header.size)):
+                if timestamp >= self.timestamp_ms and offset >= self.start_offset:
+                    return offset, timestamp
+        except (InvalidRecord, CorruptMessage) as error:
+            raise CorruptMessage(
+                f"the batch at offset {header.base_offset} in {segment.directory} cannot be read: {error}"
+            ) from error
+        return None

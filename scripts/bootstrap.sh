@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Make the environment in the folder given (.venv): needs Python 3.11 or newer and nothing else; gets uv where it is missing.
+set -euo pipefail
+venv=${1:-.venv}
+cd "$(dirname "$0")/.."
+
+python=
+for candidate in ${PYTHON:-} python3.11 python3.12 python3.13 python3; do
+  if command -v "$candidate" >/dev/null 2>&1 && "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+    python=$(command -v "$candidate")
+    break
+  fi
+done
+if [ -z "$python" ]; then
+  echo "error: Python 3.11, 3.12 or 3.13 is needed and was not found. Install it, or name it: make ... PYTHON=/path/to/python3.11" >&2
+  exit 1
+fi
+
+uv=$(command -v uv || true)
+if [ -z "$uv" ]; then
+  uv=.tools/uv/bin/uv
+  if [ ! -x "$uv" ]; then
+    echo "getting uv (into .tools/) ..." >&2
+    "$python" -m venv .tools/uv || { echo "error: $python cannot make virtual environments (Debian: apt-get install python3-venv)" >&2; exit 1; }
+    .tools/uv/bin/pip install --quiet --disable-pip-version-check uv
+  fi
+fi
+
+echo "making the environment in $venv (Airflow, Spark and friends: about a minute the first time) ..." >&2
+UV_PROJECT_ENVIRONMENT="$venv" "$uv" sync --frozen --quiet --python "$python" --no-python-downloads
+touch "$venv/.ready"

@@ -1,0 +1,11 @@
+"""For the whole suite: a home for Airflow that is nobody's own, and the captured wire frames where they are there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+# Airflow reads its home when it is first imported, and some tests import it: never the developer's own.
+os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="logbus-airflow-"))
+os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+os.environ.setdefault("AIRFLOW__CORE__UNIT_TEST_MODE", "False")

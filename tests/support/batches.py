@@ -1,0 +1,44 @@
+"""Record batches for tests of the broker's records, storage and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.records.batch import BatchHeader, read_header, stamp
+from broker.records.builder import NewRecord, build_batch, seal
+from broker.records.validation import NewBatch, validate_new_batch
+
+NOW_MS = 1_700_000_000_000
+
+
+def records_at(timestamps: Sequence[int], *, value: bytes = b"value") -> list[NewRecord]:
+    """One record for each timestamp."""
+    return [NewRecord(timestamp=timestamp, value=value) for timestamp in timestamps]
+
+
+def plain_batch(count: int = 1, *, timestamp: int = NOW_MS, value: bytes = b"value", codec: int = 0) -> bytearray:
+    """`count` records of one timestamp."""
+    return build_batch(records_at([timestamp] * count, value=value), codec=codec)
+
+
+def stamped(batch: bytearray, base_offset: int, leader_epoch: int = 0) -> tuple[memoryview, BatchHeader]:
+    """A batch as a partition hands it to its log."""
+    stamp(batch, base_offset, leader_epoch)
+    return memoryview(batch), read_header(batch)
+
+
+def validated(batch: bytearray, *, now_ms: int = NOW_MS) -> NewBatch:
+    """A batch as the produce handler hands it to a partition."""
+    return validate_new_batch(memoryview(batch), message_bytes_max=1 << 30, now_ms=now_ms)
+
+
+def produced(producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0) -> bytearray:
+    """A batch of an idempotent producer."""
+    return build_batch(records_at([NOW_MS] * count), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def altered(batch: bytearray, **changes: int) -> bytearray:
+    """The batch with header fields changed and a checksum that matches again."""
+    copy = bytearray(batch)
+    seal(copy, read_header(copy)._replace(**changes))
+    return copy

@@ -1,0 +1,130 @@
+"""The broker without sockets, for unit tests: a clock that is moved, helper jobs that run when they are told to, requests as
+messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.clock import ManualClock
+from broker.config import BrokerConfig, LogConfig
+from broker.engine import Engine
+from broker.handlers.reply import Parts, Pending
+from broker.protocol.api import ApiKey
+from broker.protocol.control import request_class, response_class
+from broker.protocol.framing import Request
+from broker.records.builder import NewRecord, build_batch
+from broker.storage.file_slice import FileSlice
+from broker.storage.filesystem import FileSystem
+
+
+class ManualHelpers:
+    """Jobs wait until `run` is called; their outcomes wait until they are drained."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
+        self._outcomes: deque[Callable[[], None]] = deque()
+
+    def submit(self, job: Callable[[], Any], outcome: Callable[[Any, BaseException | None], None]) -> None:
+        self.jobs.append((job, outcome))
+
+    def run(self) -> None:
+        while self.jobs:
+            job, outcome = self.jobs.popleft()
+            result, error = None, None
+            try:
+                result = job()
+            except Exception as caught:
+                error = caught
+            self._outcomes.append(lambda outcome=outcome, result=result, error=error: outcome(result, error))  # type: ignore[misc]
+
+    def drain(self) -> None:
+        while self._outcomes:
+            self._outcomes.popleft()()
+
+    def close(self) -> None:
+        self.run()
+        self.drain()
+
+
+class Harness:
+    """An engine in a directory; `ask` sends a control request, `produce` and `fetch` the hand-written ones."""
+
+    def __init__(
+        self, directory: Path, *, filesystem: FileSystem | None = None, log: LogConfig | None = None, **settings: Any
+    ) -> None:
+        self.clock = ManualClock()
+        self.helpers = ManualHelpers()
+        config = BrokerConfig(log_dirs=directory, log=log or LogConfig(), **settings)
+        self.engine = Engine(config, clock=self.clock, filesystem=filesystem or FileSystem(), helpers=self.helpers, port=9092)
+
+    def turn(self) -> None:
+        """One turn of the loop, without letting helpers run."""
+        self.engine.drain_helpers()
+        self.engine.end_turn()
+
+    def settle(self) -> None:
+        """Turns until no helper has anything left to do."""
+        self.turn()
+        while self.helpers.jobs:
+            self.helpers.run()
+            self.turn()
+
+    def flush(self) -> None:
+        """Let the flush interval pass, so that everything written is on disk and visible."""
+        self.turn()
+        self.clock.advance_ms(LogConfig().flush_interval_ms)
+        self.settle()
+
+    def dispatch(self, api_key: ApiKey, version: int, body: bytes | bytearray) -> Parts | Pending:
+        return self.engine.dispatch(Request(int(api_key), version, 1, "test", memoryview(body)))
+
+    def ask(self, api_key: ApiKey, version: int, **values: Any) -> Any:
+        """Send a control request and give its decoded response."""
+        body = request_class(api_key)(**values)
+        body._header = None
+        answer = self.dispatch(api_key, version, bytes(body.encode(version=version)))
+        return response_class(api_key).decode(self.bytes_of(answer), version=version)
+
+    def bytes_of(self, answer: Parts | Pending) -> bytes:
+        """The response's body, after as many turns as it takes."""
+        if isinstance(answer, Pending):
+            self.settle()
+            assert answer.parts is not None, "still waiting"
+            answer = answer.parts
+        return b"".join(read_part(part) for part in answer)
+
+    def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
+        row = request_class(ApiKey.CREATE_TOPICS)
+        topic = row.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            assignments=[],
+            configs=[
+                row.CreatableTopic.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
+            ],
+        )
+        (result,) = self.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000, validate_only=False).topics
+        return result
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def read_part(part: bytes | FileSlice) -> bytes:
+    if isinstance(part, bytes):
+        return part
+    import os
+
+    data = os.pread(part.fileno(), part.length, part.position)
+    part.release()
+    return data
+
+
+def batch(*values: bytes, timestamp: int = 1_700_000_000_000, **fields: Any) -> bytearray:
+    """One v2 batch with a record for each value."""
+    return build_batch([NewRecord(timestamp=timestamp + n, value=value) for n, value in enumerate(values)], **fields)

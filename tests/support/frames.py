@@ -1,0 +1,39 @@
+"""Frames that today's clients sent to Apache Kafka, where the checkout has them beside it; an outside user does not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+FRAMES_FILE = Path(__file__).parents[2].parent / "shared" / "data" / "wire_frames.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedPair:
+    """One request and Apache Kafka's response, without the four length bytes."""
+
+    api_key: int
+    version: int
+    client: str
+    request: bytes
+    response: bytes
+
+
+@cache
+def captured_pairs() -> tuple[CapturedPair, ...]:
+    """Every captured pair; empty where the file is absent."""
+    if not FRAMES_FILE.exists():
+        return ()
+    rows = [json.loads(line) for line in FRAMES_FILE.read_text().splitlines()]
+    return tuple(
+        CapturedPair(
+            api_key=row["api_key"],
+            version=row["version"],
+            client=row["client"],
+            request=bytes.fromhex(row["request"]),
+            response=bytes.fromhex(row["response"]),
+        )
+        for row in rows
+    )

@@ -1,0 +1,243 @@
+"""Topics, offsets, configurations and the rest of the control plane through the engine, and what survives a restart."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.protocol.api import APIS, ApiKey
+from broker.protocol.control import request_class
+from tests.support.engine import Harness, batch
+from tests.support.wire import produce_body
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    yield harness
+    harness.close()
+
+
+def metadata(broker: Harness, *names: str, create: bool = True, version: int = 12) -> list[Any]:
+    row = request_class(ApiKey.METADATA).MetadataRequestTopic
+    asked = [row(name=name, topic_id=uuid.UUID(int=0)) for name in names]
+    return broker.ask(ApiKey.METADATA, version, topics=asked, allow_auto_topic_creation=create).topics
+
+
+def list_offsets(broker: Harness, timestamp: int, *, topic: str = "clicks", index: int = 0, version: int = 6) -> Any:
+    row = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
+    part = row.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
+    answer = broker.ask(
+        ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=[row(name=topic, partitions=[part])]
+    )
+    return answer.topics[0].partitions[0]
+
+
+def test_every_offered_api_says_so(broker: Harness) -> None:
+    answer = broker.ask(ApiKey.API_VERSIONS, 3, client_software_name="test", client_software_version="1")
+    assert {(row.api_key, row.min_version, row.max_version) for row in answer.api_keys} == {
+        (k, a.first, a.last) for k, a in APIS.items()
+    }
+
+
+def test_metadata_creates_a_topic_only_where_both_sides_allow_it(broker: Harness) -> None:
+    (refused,) = metadata(broker, "clicks", create=False)
+    assert refused.error_code == 3
+    (made,) = metadata(broker, "clicks")
+    assert (made.error_code, len(made.partitions)) == (0, 1)
+
+
+def test_metadata_is_kept_and_forgotten_with_a_change(broker: Harness) -> None:
+    broker.create("clicks")
+    first = metadata(broker, "clicks")
+    assert metadata(broker, "clicks") == first
+    broker.engine.partitions.delete(broker.engine.partitions.registry.get("clicks"))
+    (again,) = metadata(broker, "clicks")
+    assert again.topic_id != first[0].topic_id
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"name": "a/b"}, 17),
+        ({"num_partitions": 0}, 37),
+        ({"num_partitions": 20_000}, 37),
+        ({"replication_factor": 3}, 38),
+        ({"configs": {"retention.seconds": "1"}}, 40),
+        ({"configs": {"cleanup.policy": "compact"}}, 40),
+        ({"name": "exists"}, 36),
+    ],
+)
+def test_a_topic_that_cannot_be_made_says_why(broker: Harness, changes: dict[str, Any], code: int) -> None:
+    broker.create("exists")
+    row = request_class(ApiKey.CREATE_TOPICS).CreatableTopic
+    configs = [row.CreatableTopicConfig(name=k, value=v) for k, v in changes.pop("configs", {}).items()]
+    values = {"name": "clicks", "num_partitions": 1, "replication_factor": 1} | changes
+    topic = row(assignments=[], configs=configs, **values)
+    (result,) = broker.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000, validate_only=False).topics
+    assert result.error_code == code
+    assert result.error_message
+
+
+def test_validate_only_makes_nothing(broker: Harness) -> None:
+    row = request_class(ApiKey.CREATE_TOPICS).CreatableTopic
+    topic = row(name="clicks", num_partitions=2, replication_factor=1, assignments=[], configs=[])
+    (result,) = broker.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000, validate_only=True).topics
+    assert (result.error_code, result.num_partitions) == (0, 2)
+    assert "clicks" not in broker.engine.partitions.registry
+
+
+def test_a_topic_is_deleted_by_name_or_by_id(broker: Harness) -> None:
+    broker.create("first")
+    second = broker.create("second")
+    row = request_class(ApiKey.DELETE_TOPICS).DeleteTopicState
+    asked = [
+        row(name="first", topic_id=uuid.UUID(int=0)),
+        row(name=None, topic_id=second.topic_id),
+        row(name="absent", topic_id=uuid.UUID(int=0)),
+    ]
+    answer = broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked, timeout_ms=1000)
+    assert [r.error_code for r in answer.responses] == [0, 0, 3]
+    assert len(broker.engine.partitions) == 0
+
+
+def test_offsets_are_found_by_place_and_by_time(broker: Harness) -> None:
+    broker.create("clicks")
+    for start in (1_000, 5_000):
+        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=start)}))
+    assert list_offsets(broker, -2).offset == 0
+    assert list_offsets(broker, -1).offset == 4  # what was acknowledged before the question counts
+    found = list_offsets(broker, 1_001)
+    assert (found.offset, found.timestamp) == (1, 1_001)
+    assert list_offsets(broker, 2_000).offset == 2
+    assert (list_offsets(broker, 9_000).offset, list_offsets(broker, 9_000).error_code) == (-1, 0)
+    assert list_offsets(broker, -9).error_code == 35
+    assert list_offsets(broker, -1, topic="absent").error_code == 3
+
+
+def commit(broker: Harness, offset: int, *, group: str = "g", member: str = "", generation: int = -1, metadata: str = "m") -> int:
+    row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
+    part = row.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
+    )
+    answer = broker.ask(
+        ApiKey.OFFSET_COMMIT,
+        8,
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member,
+        group_instance_id=None,
+        topics=[row(name="clicks", partitions=[part])],
+    )
+    return answer.topics[0].partitions[0].error_code
+
+
+def committed(broker: Harness, group: str = "g") -> Any:
+    row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
+    asked = row(group_id=group, topics=[row.OffsetFetchRequestTopics(name="clicks", partition_indexes=[0])])
+    return broker.ask(ApiKey.OFFSET_FETCH, 8, groups=[asked], require_stable=False).groups[0].topics[0].partitions[0]
+
+
+def test_a_simple_commit_is_read_back_with_its_metadata(broker: Harness) -> None:
+    broker.create("clicks")
+    assert committed(broker).committed_offset == -1
+    assert commit(broker, 42) == 0
+    assert (committed(broker).committed_offset, committed(broker).metadata) == (42, "m")
+
+
+def test_commits_that_cannot_be_have_their_codes(broker: Harness) -> None:
+    assert commit(broker, 1) == 3
+    broker.create("clicks")
+    assert commit(broker, 1, group="") == 24
+    assert commit(broker, 1, member="somebody", generation=3) == 25
+    assert commit(broker, 1, metadata="x" * 5000) == 12
+
+
+def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) -> None:
+    for crash in (False, True):
+        directory = tmp_path / str(crash)
+        broker = Harness(directory)
+        created = broker.create("clicks", 1, retention_ms="-1")
+        raw = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
+        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): raw}))
+        assert commit(broker, 2) == 0
+        broker.settle()
+        if crash:
+            broker.engine.partitions._directory._lock = None  # the process is gone: its lock with it, nothing else was done
+        else:
+            broker.close()
+        again = Harness(directory)
+        assert again.engine.partitions.registry.get("clicks").topic_id == created.topic_id
+        assert list_offsets(again, -1).offset == 2
+        assert committed(again).committed_offset == 2
+        repeated = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
+        again.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): repeated}))
+        assert list_offsets(again, -1).offset == 2
+        again.close()
+
+
+def test_records_are_deleted_up_to_an_offset(broker: Harness) -> None:
+    broker.create("clicks")
+    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", b"c")}))
+    broker.flush()
+    row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
+    for offset, expected in ((2, (2, 0)), (99, (-1, 1)), (-1, (3, 0))):
+        part = row.DeleteRecordsPartition(partition_index=0, offset=offset)
+        answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=[row(name="clicks", partitions=[part])], timeout_ms=1000)
+        result = answer.topics[0].partitions[0]
+        assert (result.low_watermark, result.error_code) == expected
+    assert list_offsets(broker, -2).offset == 3
+
+
+def test_configurations_say_where_they_come_from(broker: Harness) -> None:
+    broker.create("clicks", 1, retention_ms="-1")
+    row = request_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
+    asked = [
+        row(resource_type=2, resource_name="clicks", configuration_keys=["retention.ms", "segment.bytes"]),
+        row(resource_type=4, resource_name="0", configuration_keys=None),
+        row(resource_type=2, resource_name="absent", configuration_keys=None),
+    ]
+    topic, node, absent = broker.ask(
+        ApiKey.DESCRIBE_CONFIGS, 4, resources=asked, include_synonyms=True, include_documentation=False
+    ).results
+    assert {c.name: (c.value, c.config_source) for c in topic.configs} == {
+        "retention.ms": ("-1", 1),
+        "segment.bytes": ("1073741824", 5),
+    }
+    assert {"broker.id", "log.dirs", "log.segment.bytes"} <= {c.name for c in node.configs}
+    assert absent.error_code == 3
+
+
+def test_producer_ids_are_given_once_and_transactions_are_refused(broker: Harness) -> None:
+    ids = [broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout_ms=0).producer_id for _ in range(3)]
+    assert len(set(ids)) == 3
+    assert broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="t", transaction_timeout_ms=0).error_code == 53
+
+
+def test_the_coordinator_and_the_cluster_are_this_broker(broker: Harness) -> None:
+    old = broker.ask(ApiKey.FIND_COORDINATOR, 3, key="g", key_type=0)
+    assert (old.error_code, old.node_id, old.port) == (0, 0, 9092)
+    (new,) = broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"]).coordinators
+    assert (new.key, new.node_id) == ("g", 0)
+    assert broker.ask(ApiKey.FIND_COORDINATOR, 3, key="t", key_type=1).error_code == 15
+    assert broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=False, endpoint_type=1).controller_id == 0
+
+
+def test_a_directory_that_no_topic_owns_is_set_aside_not_adopted(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.create("clicks")
+    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"old")}))
+    broker.settle()
+    broker.engine.partitions.registry.remove(
+        broker.engine.partitions.registry.get("clicks")
+    )  # the crash comes before the directory is gone
+    broker.close()
+    again = Harness(tmp_path)
+    again.create("clicks")
+    assert list_offsets(again, -1).offset == 0
+    assert [path for path in tmp_path.iterdir() if path.name.endswith("-stray")]
+    again.close()

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from broker.handlers.purgatory import Purgatory, WaitingFetch
+
+PARTITION, OTHER = object(), object()
+
+
+def waiting(
+    answered: list[str], name: str, *, missing: int, deadline: float = 10.0, partitions: tuple[object, ...] = (PARTITION,)
+) -> WaitingFetch:
+    return WaitingFetch(
+        partitions=list(partitions), bytes_missing=missing, deadline=deadline, answer=lambda: answered.append(name)
+    )  # type: ignore[arg-type]
+
+
+def test_a_fetch_is_answered_once_enough_bytes_are_exposed() -> None:
+    answered: list[str] = []
+    purgatory = Purgatory()
+    purgatory.add(waiting(answered, "a", missing=100))
+    purgatory.exposed(PARTITION, 60)  # type: ignore[arg-type]
+    assert answered == []
+    purgatory.exposed(PARTITION, 40)  # type: ignore[arg-type]
+    purgatory.exposed(PARTITION, 40)  # type: ignore[arg-type]
+    assert answered == ["a"]
+
+
+def test_bytes_of_several_partitions_count_together() -> None:
+    answered: list[str] = []
+    purgatory = Purgatory()
+    purgatory.add(waiting(answered, "a", missing=100, partitions=(PARTITION, OTHER)))
+    purgatory.exposed(PARTITION, 50)  # type: ignore[arg-type]
+    purgatory.exposed(OTHER, 50)  # type: ignore[arg-type]
+    assert answered == ["a"]
+    assert not purgatory.has_waiters(PARTITION)  # type: ignore[arg-type]
+    assert not purgatory.has_waiters(OTHER)  # type: ignore[arg-type]
+
+
+def test_deadlines_expire_in_their_order_and_once() -> None:
+    answered: list[str] = []
+    purgatory = Purgatory()
+    purgatory.add(waiting(answered, "late", missing=1, deadline=9.0))
+    purgatory.add(waiting(answered, "early", missing=1, deadline=3.0))
+    assert purgatory.next_deadline() == 3.0
+    purgatory.expire(5.0)
+    assert answered == ["early"]
+    purgatory.expire(20.0)
+    assert answered == ["early", "late"]
+    assert purgatory.next_deadline() is None
+
+
+def test_a_cancelled_fetch_is_never_answered() -> None:
+    answered: list[str] = []
+    purgatory = Purgatory()
+    fetch = waiting(answered, "a", missing=1)
+    purgatory.add(fetch)
+    purgatory.cancel(fetch)
+    purgatory.exposed(PARTITION, 10)  # type: ignore[arg-type]
+    purgatory.expire(100.0)
+    assert answered == []
+
+
+def test_a_partition_that_goes_away_wakes_its_waiters() -> None:
+    answered: list[str] = []
+    purgatory = Purgatory()
+    purgatory.add(waiting(answered, "a", missing=1000))
+    purgatory.wake(PARTITION)  # type: ignore[arg-type]
+    assert answered == ["a"]

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from broker.errors import OutOfOrderSequence, StorageError
+from broker.partitions.partition import Partition, Staged
+from broker.records.batch import read_header
+from broker.records.reader import read_records
+from tests.support.batches import plain_batch, produced, validated
+from tests.support.logs import FailingDisk, flush, open_log, read_all
+
+TOPIC_ID = UUID(int=1)
+
+
+def partition_on(directory: Path, disk: FailingDisk | None = None, **config: int) -> Partition:
+    return Partition("access", 3, TOPIC_ID, open_log(directory, filesystem=disk, **config), 6)
+
+
+def test_staging_numbers_and_stamps_and_shows_nothing(tmp_path: Path) -> None:
+    partition = partition_on(tmp_path)
+    first, second = plain_batch(3), plain_batch(2)
+    assert partition.stage(validated(first)) == Staged(0, False)
+    assert partition.stage(validated(second)) == Staged(3, False)
+    assert [record.offset for record in read_records(second)] == [3, 4]
+    assert read_header(second).leader_epoch == 6
+    assert partition.has_staged
+    assert (partition.end_offset, partition.visible_offset, partition.log_start_offset) == (0, 0, 0)
+
+
+def test_what_is_staged_is_written_together_and_visible_once_flushed(tmp_path: Path) -> None:
+    partition = partition_on(tmp_path)
+    partition.stage(validated(plain_batch(3)))
+    partition.stage(validated(plain_batch(2)))
+    partition.write_staged()
+    assert not partition.has_staged
+    assert (partition.end_offset, partition.visible_offset) == (5, 0)
+    flush(partition.log)
+    assert partition.visible_offset == 5
+    assert [record.offset for record in read_all(partition.log)] == list(range(5))
+
+
+def test_writing_nothing_is_harmless(tmp_path: Path) -> None:
+    partition = partition_on(tmp_path)
+    partition.write_staged()
+    assert partition.end_offset == 0
+
+
+def test_a_duplicate_gets_its_old_offset_and_is_not_written_again(tmp_path: Path) -> None:
+    partition = partition_on(tmp_path)
+    partition.stage(validated(plain_batch(4)))
+    partition.stage(validated(produced(9, 0, 2)))
+    assert partition.stage(validated(produced(9, 0, 2))) == Staged(4, True), "also while the first one is only staged"
+    partition.write_staged()
+    assert partition.stage(validated(produced(9, 0, 2))) == Staged(4, True)
+    assert not partition.has_staged
+    assert partition.end_offset == 6
+
+
+def test_a_refused_batch_leaves_the_others_of_the_turn(tmp_path: Path) -> None:
+    partition = partition_on(tmp_path)
+    partition.stage(validated(produced(9, 0, 2)))
+    with pytest.raises(OutOfOrderSequence):
+        partition.stage(validated(produced(9, 5)))
+    assert partition.stage(validated(produced(9, 2))) == Staged(2, False)
+    partition.write_staged()
+    assert partition.end_offset == 3
+
+
+def test_a_failed_write_takes_the_whole_turn_back(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    partition = partition_on(tmp_path, disk)
+    partition.stage(validated(produced(9, 0, 2)))
+    partition.write_staged()
+    partition.stage(validated(produced(9, 2, 2)))
+    partition.stage(validated(produced(10, 0, 1)))
+    disk.writable_bytes = 100
+    with pytest.raises(StorageError, match="No space left"):
+        partition.write_staged()
+    assert not partition.has_staged
+    assert partition.end_offset == 2
+    disk.writable_bytes = None
+    assert partition.stage(validated(produced(9, 2, 2))) == Staged(2, False), "its producer may send it again"
+    assert partition.stage(validated(produced(10, 77))) == Staged(4, False), "a producer that never got through is unknown"
+    partition.write_staged()
+    assert [record.offset for record in read_all(partition.log)] == list(range(5))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_producers_are_remembered_over_a_restart(tmp_path: Path, clean: bool) -> None:
+    partition = partition_on(tmp_path, segment_bytes=200)
+    for sequence in range(8):
+        partition.stage(validated(produced(9, sequence)))
+        partition.write_staged()
+    if clean:
+        partition.log.close()
+    log = open_log(tmp_path, clean=clean, recovery_point=8 if clean else 0, segment_bytes=200)
+    partition = Partition("access", 3, TOPIC_ID, log, 6)
+    assert partition.stage(validated(produced(9, 5))) == Staged(5, True)
+    assert partition.stage(validated(produced(9, 8))) == Staged(8, False)
+
+
+def test_a_partition_whose_log_is_damaged_is_made_all_the_same_and_refuses_writes(tmp_path: Path) -> None:
+    log = open_log(tmp_path, recovery_point=5)
+    partition = Partition("access", 3, TOPIC_ID, log, 6)
+    assert partition.name == "access-3"
+    partition.stage(validated(plain_batch()))
+    with pytest.raises(StorageError, match="had been flushed"):
+        partition.write_staged()

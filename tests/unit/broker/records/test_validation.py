@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.errors import (
+    BrokerError,
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
+    UnsupportedCompressionType,
+)
+from broker.records.batch import CRC_START, read_header
+from broker.records.builder import NewRecord, build_batch
+from broker.records.reader import read_records
+from broker.records.validation import NewBatch, validate_new_batch
+from tests.support.batches import NOW_MS, altered, plain_batch, produced, records_at
+
+
+def check(batch: bytearray | bytes | None, **settings: int) -> NewBatch:
+    settings = {"message_bytes_max": 1 << 20, "now_ms": NOW_MS, **settings}
+    return validate_new_batch(None if batch is None else memoryview(batch), **settings)
+
+
+def test_a_valid_batch_passes_unchanged() -> None:
+    batch = plain_batch(3)
+    before = bytes(batch)
+    assert check(batch).header == read_header(batch)
+    assert bytes(batch) == before
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_every_codec_of_the_format_passes(codec: int) -> None:
+    assert check(plain_batch(10, codec=codec)).header.compression == codec
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "text"),
+    [
+        (None, InvalidRecord, "no records"),
+        (b"", InvalidRecord, "no records"),
+        (plain_batch()[:60], InvalidRecord, "less than a record batch's header"),
+        (plain_batch()[:-1], InvalidRecord, "cut short"),
+        (plain_batch() + plain_batch(), InvalidRecord, "exactly one record batch"),
+        (plain_batch() + b"x", InvalidRecord, "exactly one record batch"),
+        (altered(plain_batch(), magic=1), InvalidRecord, "version 1"),
+        (altered(plain_batch(), magic=0), InvalidRecord, "version 0"),
+        (altered(plain_batch(), length=48), InvalidRecord, "less than its header"),
+        (altered(plain_batch(), length=-1), InvalidRecord, "less than its header"),
+        (altered(plain_batch(), length=1 << 30), InvalidRecord, "cut short"),
+        (altered(plain_batch(2), record_count=3), InvalidRecord, "3 records with a last offset delta of 1"),
+        (altered(plain_batch(2), last_offset_delta=2), InvalidRecord, "last offset delta of 2"),
+        (altered(plain_batch(), record_count=0, last_offset_delta=-1), InvalidRecord, "0 records"),
+        (altered(plain_batch(), record_count=-5, last_offset_delta=-6), InvalidRecord, "-5 records"),
+        (altered(plain_batch(), record_count=1000, last_offset_delta=999), InvalidRecord, "do not fit"),
+        (altered(plain_batch(), attributes=0x20), InvalidRecord, "control"),
+        (altered(plain_batch(), attributes=0x10), InvalidRecord, "transactions"),
+        (altered(plain_batch(), base_offset=7), InvalidRecord, "base offset 7"),
+        (altered(produced(5, 0), base_sequence=-1), InvalidRecord, "sequence -1"),
+        (altered(produced(5, 0), producer_epoch=-1), InvalidRecord, "epoch -1"),
+        (altered(plain_batch(), attributes=0x05), UnsupportedCompressionType, "codec 5"),
+        (altered(plain_batch(), attributes=0x07), UnsupportedCompressionType, "codec 7"),
+        (altered(plain_batch(), attributes=0x08), InvalidTimestamp, "time of append"),
+    ],
+)
+def test_a_batch_that_contradicts_itself_is_refused(batch: bytes | None, error: type[BrokerError], text: str) -> None:
+    with pytest.raises(error, match=text):
+        check(batch)
+
+
+def test_every_flipped_bit_behind_the_checksum_is_found() -> None:
+    good = plain_batch(2)
+    for position in range(CRC_START, len(good)):
+        for bit in range(8):
+            batch = bytearray(good)
+            batch[position] ^= 1 << bit
+            with pytest.raises(CorruptMessage):
+                check(batch)
+
+
+def test_a_wrong_checksum_is_found() -> None:
+    batch = plain_batch()
+    batch[17] ^= 0xFF
+    with pytest.raises(CorruptMessage, match="checksum"):
+        check(batch)
+
+
+def test_a_batch_of_exactly_the_limit_passes_and_one_byte_more_does_not() -> None:
+    batch = plain_batch()
+    assert check(batch, message_bytes_max=len(batch))
+    with pytest.raises(MessageTooLarge, match=f"{len(batch)} bytes is larger than max.message.bytes={len(batch) - 1}"):
+        check(batch, message_bytes_max=len(batch) - 1)
+
+
+def test_size_is_checked_before_the_checksum_and_magic_before_the_size() -> None:
+    batch = plain_batch()
+    batch[-1] ^= 1
+    with pytest.raises(MessageTooLarge):
+        check(batch, message_bytes_max=10)
+    batch[16] = 1
+    with pytest.raises(InvalidRecord):
+        check(batch, message_bytes_max=10)
+
+
+def test_a_timestamp_is_allowed_up_to_the_limit_ahead() -> None:
+    assert check(plain_batch(timestamp=NOW_MS + 1000), timestamp_after_ms_max=1000)
+    with pytest.raises(InvalidTimestamp, match=r"message\.timestamp\.after\.max\.ms=1000"):
+        check(plain_batch(timestamp=NOW_MS + 1001), timestamp_after_ms_max=1000)
+
+
+def test_the_largest_timestamp_of_the_batch_counts() -> None:
+    batch = build_batch(records_at([NOW_MS, NOW_MS + 5_000, NOW_MS]))
+    with pytest.raises(InvalidTimestamp):
+        check(batch, timestamp_after_ms_max=1000)
+
+
+def test_any_past_is_allowed_unless_limited() -> None:
+    assert check(plain_batch(timestamp=0))
+    with pytest.raises(InvalidTimestamp, match="before"):
+        check(plain_batch(timestamp=NOW_MS - 1001), timestamp_before_ms_max=1000)
+
+
+def test_records_without_timestamps_are_allowed() -> None:
+    batch = build_batch([NewRecord(value=b"a"), NewRecord(value=b"b")])
+    assert check(batch, timestamp_before_ms_max=1000).header.max_timestamp == -1
+
+
+@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize("unset", [-1, 0])
+def test_an_unset_largest_timestamp_is_computed_from_the_records(codec: int, unset: int) -> None:
+    batch = altered(build_batch(records_at([100, 900, 300]), codec=codec), max_timestamp=unset)
+    header = check(batch).header
+    assert header.max_timestamp == 900
+    assert header == read_header(batch)
+    assert check(batch).header == header, "the checksum was computed again"
+    assert [record.timestamp for record in read_records(batch)] == [100, 900, 300]
+
+
+def test_an_unset_largest_timestamp_over_unreadable_records_is_refused() -> None:
+    batch = altered(plain_batch(3, codec=1), max_timestamp=-1)
+    batch[61] ^= 0xFF
+    batch = altered(batch)
+    with pytest.raises(CorruptMessage, match="gzip"):
+        check(batch)
+
+
+def test_a_computed_largest_timestamp_is_held_to_the_limit() -> None:
+    batch = altered(build_batch(records_at([NOW_MS, NOW_MS + 5000])), max_timestamp=-1)
+    with pytest.raises(InvalidTimestamp):
+        check(batch, timestamp_after_ms_max=1000)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.errors import StartupError
+from broker.storage.checkpoint import read_checkpoint, write_checkpoint
+from broker.storage.filesystem import FileSystem
+
+
+def test_a_checkpoint_has_the_text_that_apache_kafka_writes(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    write_checkpoint(FileSystem(), path, {("b", 1): 20, ("a.b-c", 10): 0})
+    assert path.read_text() == "0\n2\na.b-c 10 0\nb 1 20\n"
+    assert read_checkpoint(FileSystem(), path) == {("b", 1): 20, ("a.b-c", 10): 0}
+
+
+def test_a_missing_checkpoint_has_no_entries(tmp_path: Path) -> None:
+    assert read_checkpoint(FileSystem(), tmp_path / "checkpoint") == {}
+
+
+@pytest.mark.parametrize("text", ["", "0", "1\n0\n", "0\n2\na 1 2\n", "0\n1\na 1\n", "0\n1\na x 2\n", "0\none\n"])
+def test_what_is_no_checkpoint_is_refused_with_a_way_out(tmp_path: Path, text: str) -> None:
+    (tmp_path / "checkpoint").write_text(text)
+    with pytest.raises(StartupError, match="cannot be read: .* Remove it"):
+        read_checkpoint(FileSystem(), tmp_path / "checkpoint")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(StartupError, match="not text"):
+        read_checkpoint(FileSystem(), tmp_path / "checkpoint")

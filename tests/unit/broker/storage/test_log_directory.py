@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from broker.errors import StartupError, StorageError
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import CLEAN_MARKER, META, PARTITION_METADATA, LogDirectory
+from tests.support.batches import plain_batch
+from tests.support.logs import FailingDisk, append, flush, open_log
+
+TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+
+def opened(path: Path, *, broker_id: int = 0, cluster_id: str | None = None, filesystem: FileSystem | None = None) -> LogDirectory:
+    return LogDirectory.open(path, broker_id=broker_id, cluster_id=cluster_id, filesystem=filesystem or FileSystem())
+
+
+def test_a_new_directory_is_made_for_the_owner_alone_and_keeps_its_cluster(tmp_path: Path) -> None:
+    directory = opened(tmp_path / "data")
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+    assert len(directory.cluster_id) == 22, "Kafka's form of a UUID"
+    assert not directory.was_clean
+    directory.close()
+    assert opened(tmp_path / "data").cluster_id == directory.cluster_id
+
+
+def test_a_given_cluster_id_is_taken(tmp_path: Path) -> None:
+    assert opened(tmp_path, cluster_id="ours").cluster_id == "ours"
+    assert (tmp_path / META).read_text() == "cluster.id=ours\nversion=0\nbroker.id=0\n"
+
+
+def test_a_second_broker_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    with pytest.raises(StartupError, match=rf"another broker \(pid {os.getpid()}\) uses the data directory .*: stop it, or set log.dirs"):
+        opened(tmp_path)
+    first.close()
+    assert opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("meta", "text"),
+    [
+        ("cluster.id=c\nversion=0\nbroker.id=1\n", "belongs to broker 1, this is broker 0: set broker.id or log.dirs"),
+        ("cluster.id=c\nversion=1\nbroker.id=0\n", "format version 1, this broker knows 0: use the broker that wrote it"),
+        ("cluster.id=other\nversion=0\nbroker.id=0\n", "belongs to cluster other, this is cluster c"),
+        ("version=0\nbroker.id=0\n", "names no cluster"),
+        ("", "format version None"),
+    ],
+)
+def test_the_directory_of_another_is_refused_and_left_as_it_is(tmp_path: Path, meta: str, text: str) -> None:
+    (tmp_path / META).write_text(meta)
+    (tmp_path / CLEAN_MARKER).touch()
+    with pytest.raises(StartupError, match=text):
+        opened(tmp_path, cluster_id="c")
+    assert (tmp_path / META).read_text() == meta
+    assert (tmp_path / CLEAN_MARKER).exists()
+
+
+def test_meta_properties_as_apache_kafka_writes_them_are_read(tmp_path: Path) -> None:
+    (tmp_path / META).write_text("#\n#Sat Nov 21 11:00:00 UTC 2026\ncluster.id=abc\nversion=0\nbroker.id=0\n")
+    assert opened(tmp_path).cluster_id == "abc"
+
+
+def test_meta_properties_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / META).write_bytes(b"\xff\xfe")
+    with pytest.raises(StartupError, match="not text"):
+        opened(tmp_path)
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartupError, match="cannot use the data directory .*file.*set log.dirs to another"):
+        opened(tmp_path / "file")
+
+
+def test_a_clean_stop_is_believed_once(tmp_path: Path) -> None:
+    opened(tmp_path).close(clean=True)
+    directory = opened(tmp_path)
+    assert directory.was_clean
+    assert not (tmp_path / CLEAN_MARKER).exists(), "a crash from now on is seen as one"
+    directory.close(clean=False)
+    assert not opened(tmp_path).was_clean
+
+
+def test_partitions_are_what_looks_like_one(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    for name, partition in [("b", 0), ("a-1", 12), ("a.b_c", 3)]:
+        directory.create_partition(name, partition, TOPIC_ID)
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "file-1").touch()
+    assert directory.partitions() == [
+        ("a-1", 12, tmp_path / "a-1-12"),
+        ("a.b_c", 3, tmp_path / "a.b_c-3"),
+        ("b", 0, tmp_path / "b-0"),
+    ]
+
+
+def test_partition_metadata_has_the_text_that_apache_kafka_writes(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    path = directory.create_partition("t", 0, TOPIC_ID)
+    assert (path / PARTITION_METADATA).read_text() == "version: 0\ntopic_id: ABEiM0RVZneImaq7zN3u_w\n"
+    assert directory.topic_id("t", 0) == TOPIC_ID
+
+
+@pytest.mark.parametrize("text", ["", "version: 0\n", "version: 0\ntopic_id: short\n", "topic_id: \xff"])
+def test_partition_metadata_that_say_nothing_give_no_topic(tmp_path: Path, text: str) -> None:
+    directory = opened(tmp_path)
+    path = directory.create_partition("t", 0, TOPIC_ID)
+    (path / PARTITION_METADATA).write_bytes(text.encode("latin-1"))
+    assert directory.topic_id("t", 0) is None
+    assert directory.topic_id("absent", 0) is None
+
+
+def test_a_deleted_partition_is_out_of_the_way_at_once(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    path = directory.create_partition("t" * 249, 7, TOPIC_ID)
+    (path / "00000000000000000000.log").write_bytes(b"x")
+    doomed = directory.delete_partition("t" * 249, 7)
+    assert directory.partitions() == []
+    assert doomed.exists()
+    directory.create_partition("t" * 249, 7, TOPIC_ID)
+    assert len(directory.partitions()) == 1
+    directory.close()
+    opened(tmp_path)
+    assert not doomed.exists(), "what nobody removed goes with the next start"
+
+
+def test_checkpoints_say_where_recovery_and_reading_begin(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    log = open_log(directory.create_partition("t", 0, TOPIC_ID), segment_bytes=100)
+    for _ in range(5):
+        append(log, plain_batch())
+    flush(log)
+    append(log, plain_batch())
+    log.delete_before(3)
+    directory.write_checkpoints({("t", 0): log})
+    directory.close(clean=False)
+    directory = opened(tmp_path)
+    assert directory.recovery_point("t", 0) == 5, "what is not flushed is not promised"
+    assert directory.log_start_offset("t", 0) == 3
+    assert directory.recovery_point("t", 1) == directory.log_start_offset("t", 1) == 0
+
+
+def test_a_topic_made_again_inherits_no_checkpoint(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    log = open_log(directory.create_partition("t", 0, TOPIC_ID))
+    append(log, plain_batch(9))
+    log.close()
+    directory.write_checkpoints({("t", 0): log})
+    directory.delete_partition("t", 0)
+    directory.create_partition("t", 0, TOPIC_ID)
+    directory.close(clean=False)
+    assert opened(tmp_path).recovery_point("t", 0) == 0
+
+
+@pytest.mark.parametrize("failing", ["write_bytes", "sync_directory"])
+def test_a_full_disk_is_a_storage_error_and_keeps_the_old_files(tmp_path: Path, failing: str) -> None:
+    disk = FailingDisk()
+    directory = opened(tmp_path, filesystem=disk)
+    directory.write_json_atomic("topics.json", {"a": 1})
+    disk.failing = {failing}
+    with pytest.raises(StorageError, match="cannot make"):
+        directory.create_partition("t", 0, TOPIC_ID)
+    with pytest.raises(StorageError, match="cannot write the checkpoints"):
+        directory.write_checkpoints({})
+    with pytest.raises(StorageError, match="cannot mark"):
+        directory.close(clean=True)
+    if failing == "write_bytes":
+        with pytest.raises(StorageError, match="cannot write"):
+            directory.write_json_atomic("topics.json", {"a": 2})
+        assert directory.read_json("topics.json") == {"a": 1}
+
+
+def test_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    assert directory.read_json("topics.json") is None
+    directory.write_json_atomic("topics.json", {"topics": [{"name": "t"}]})
+    assert directory.read_json("topics.json") == {"topics": [{"name": "t"}]}
+
+
+def test_json_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    (tmp_path / "topics.json").write_text("{")
+    with pytest.raises(StartupError, match=r"topics\.json cannot be read: .*restore it"):
+        directory.read_json("topics.json")

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.clock import ManualClock
+from broker.errors import OffsetOutOfRange, StorageError
+from broker.records.reader import read_records
+from tests.support.batches import NOW_MS, plain_batch
+from tests.support.logs import FailingDisk, append, files_with, flush, located_bytes, open_log, read_all
+
+
+def test_a_new_log_begins_at_zero_and_is_empty(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert (log.log_start_offset, log.flushed_offset, log.end_offset, log.size_bytes) == (0, 0, 0, 0)
+    assert read_all(log) == []
+    assert log.locate(0, 100, upto_offset=0).length == 0
+
+
+def test_appended_batches_are_read_back_byte_for_byte(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    first, second = plain_batch(3), plain_batch(2, codec=4)
+    append(log, first, second)
+    append(log, third := plain_batch(1))
+    assert log.end_offset == 6
+    assert located_bytes(log, 0, 1 << 20, upto_offset=6) == first + second + third
+    assert (tmp_path / "00000000000000000000.log").read_bytes() == first + second + third
+
+
+def test_one_append_is_one_write_call(tmp_path: Path) -> None:
+    class Counting(FailingDisk):
+        writes = 0
+
+        def write_some(self, *arguments: object) -> int:  # type: ignore[override]
+            Counting.writes += 1
+            return super().write_some(*arguments)  # type: ignore[arg-type]
+
+    log = open_log(tmp_path, filesystem=Counting())
+    append(log, *[plain_batch() for _ in range(50)])
+    assert Counting.writes == 1
+
+
+def test_a_batch_is_located_by_any_offset_in_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    batches = [plain_batch(5) for _ in range(4)]
+    append(log, *batches)
+    for offset in range(20):
+        assert located_bytes(log, offset, 1, upto_offset=20) == batches[offset // 5]
+
+
+def test_locating_gives_one_whole_batch_at_least_and_otherwise_no_more_than_asked(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    batches = [plain_batch(5) for _ in range(4)]
+    append(log, *batches)
+    size = len(batches[0])
+    assert log.locate(0, 0, upto_offset=20).length == size
+    assert log.locate(0, size + 10, upto_offset=20).length == size + 10
+    assert log.locate(5, 1 << 30, upto_offset=20).length == 3 * size
+
+
+def test_nothing_at_or_beyond_the_upper_offset_is_located(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    batches = [plain_batch(5) for _ in range(4)]
+    append(log, *batches)
+    assert located_bytes(log, 0, 1 << 20, upto_offset=10) == batches[0] + batches[1]
+    assert log.locate(10, 1 << 20, upto_offset=10).length == 0
+    assert log.locate(17, 1 << 20, upto_offset=10).length == 0
+
+
+def test_what_is_flushed_is_located_and_what_is_not_is_not(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, first := plain_batch(3))
+    flush(log)
+    append(log, plain_batch(3))
+    assert log.flushed_offset == 3
+    assert located_bytes(log, 0, 1 << 20, upto_offset=log.flushed_offset) == first
+
+
+@pytest.mark.parametrize("offset", [-1, 4, 21, 2**62])
+def test_an_offset_outside_the_log_is_out_of_range(tmp_path: Path, offset: int) -> None:
+    log = open_log(tmp_path)
+    append(log, *[plain_batch(5) for _ in range(4)])
+    flush(log)
+    log.delete_before(5)
+    with pytest.raises(OffsetOutOfRange, match=f"offset {offset} is not within 5 to 20"):
+        log.locate(offset, 100, upto_offset=20)
+
+
+def test_a_full_segment_is_followed_by_another(tmp_path: Path) -> None:
+    size = len(plain_batch(5))
+    log = open_log(tmp_path, segment_bytes=2 * size)
+    batches = [plain_batch(5) for _ in range(5)]
+    for batch in batches:
+        append(log, batch)
+    assert [path.name for path in files_with(tmp_path, ".log")] == [
+        "00000000000000000000.log",
+        "00000000000000000010.log",
+        "00000000000000000020.log",
+    ]
+    assert log.size_bytes == 5 * size
+    assert located_bytes(log, 7, 1 << 20, upto_offset=25) == batches[1], "one segment at a time"
+    assert [record.offset for record in read_all(log)] == list(range(25))
+
+
+def test_a_turn_larger_than_a_segment_stays_together(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=100)
+    append(log, *[plain_batch() for _ in range(10)])
+    append(log, plain_batch())
+    assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000000.log", "00000000000000000010.log"]
+
+
+def test_a_segment_rolls_when_its_records_span_the_configured_time(tmp_path: Path) -> None:
+    log = open_log(tmp_path, roll_ms=1_000)
+    for timestamp in (5_000, 6_000, 6_001):
+        append(log, plain_batch(timestamp=timestamp))
+    assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000000.log", "00000000000000000002.log"]
+
+
+def test_a_segment_of_records_without_time_rolls_by_the_clock(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = open_log(tmp_path, roll_ms=1_000, clock=clock)
+    for _ in range(3):
+        append(log, plain_batch(timestamp=-1))
+        clock.advance_ms(600)
+    assert [path.name for path in files_with(tmp_path, ".log")] == ["00000000000000000000.log", "00000000000000000002.log"]
+
+
+@pytest.mark.parametrize("room", [0, 1, 60, 61, 100])
+def test_a_full_disk_leaves_the_log_as_it_was_and_heals_by_itself(tmp_path: Path, room: int) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk)
+    append(log, plain_batch(2))
+    before = (tmp_path / "00000000000000000000.log").read_bytes()
+    disk.writable_bytes = room
+    with pytest.raises(StorageError, match="No space left"):
+        append(log, plain_batch(3), plain_batch(3))
+    assert (tmp_path / "00000000000000000000.log").read_bytes() == before
+    assert (log.end_offset, log.size_bytes) == (2, len(before))
+    disk.writable_bytes = None
+    append(log, plain_batch(4))
+    assert [record.offset for record in read_all(log)] == list(range(6))
+
+
+def test_short_writes_are_continued(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    disk.bytes_per_write = 7
+    log = open_log(tmp_path, filesystem=disk)
+    append(log, plain_batch(2), plain_batch(3))
+    assert [record.offset for record in read_all(log)] == list(range(5))
+
+
+def test_a_segment_that_cannot_be_made_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
+    append(log, plain_batch())
+    disk.failing = {"create"}
+    with pytest.raises(StorageError, match="cannot begin a new segment"):
+        append(log, plain_batch())
+    assert log.end_offset == 1
+    disk.failing = set()
+    append(log, plain_batch())
+    assert [record.offset for record in read_all(log)] == [0, 1]
+
+
+def test_a_write_that_cannot_be_taken_back_takes_the_log_offline(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk)
+    append(log, plain_batch())
+    disk.writable_bytes = 10
+    disk.failing = {"truncate"}
+    with pytest.raises(StorageError):
+        append(log, plain_batch())
+    disk.writable_bytes, disk.failing = None, set()
+    with pytest.raises(StorageError, match="nor take the write back"):
+        append(log, plain_batch())
+
+
+def test_an_offline_log_refuses_everything(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, plain_batch())
+    flush(log)
+    log.abandon("the reason")
+    for call in (
+        lambda: append(log, plain_batch()),
+        log.begin_flush,
+        lambda: log.locate(0, 1, upto_offset=1),
+        lambda: log.search_by_time(0, upto_offset=1),
+        lambda: list(log.headers_from(0)),
+        lambda: log.apply_retention(0),
+        lambda: log.delete_before(0),
+        log.close,
+    ):
+        with pytest.raises(StorageError, match="the reason"):
+            call()
+
+
+def test_headers_and_batches_are_walked_from_the_batch_that_holds_the_offset(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=300)
+    for _ in range(10):
+        append(log, plain_batch(5))
+    assert [header.base_offset for header in log.headers_from(0)] == list(range(0, 50, 5))
+    assert [header.base_offset for header in log.headers_from(23)] == [20, 25, 30, 35, 40, 45]
+    assert [next(read_records(batch)).offset for batch in log.batches_from(30)] == [30, 35, 40, 45]
+    assert list(log.headers_from(50)) == []
+
+
+def test_a_closed_log_opens_as_it_was(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=300)
+    for _ in range(10):
+        append(log, plain_batch(5, timestamp=NOW_MS))
+    records = read_all(log)
+    log.close()
+    log = open_log(tmp_path, segment_bytes=300, clean=True, recovery_point=50)
+    assert log.recovery.was_clean
+    assert log.recovery.checked_bytes == 0
+    assert (log.end_offset, log.flushed_offset) == (50, 50)
+    assert read_all(log) == records
+    append(log, plain_batch())
+    assert log.end_offset == 51
+
+
+def test_a_read_piece_outlives_its_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=100, retention_bytes=0)
+    append(log, first := plain_batch())
+    append(log, plain_batch())
+    flush(log)
+    piece = log.locate(0, 1 << 20, upto_offset=2)
+    assert log.apply_retention(NOW_MS) == 1
+    for path in log.take_removed_paths():
+        path.unlink()
+    append(log, plain_batch())
+    assert os.pread(piece.fileno(), piece.length, piece.position) == first
+    descriptor = piece.fileno()
+    piece.release()
+    piece.release()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_few_sealed_segments_stay_open_however_many_are_read(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=100)
+    for _ in range(40):
+        append(log, plain_batch())
+    flush(log)
+    before = len(os.listdir("/proc/self/fd"))
+    for offset in range(40):
+        log.locate(offset, 1, upto_offset=40).release()
+        log.search_by_time(NOW_MS, upto_offset=40).run()
+    assert len(os.listdir("/proc/self/fd")) - before <= 4
+
+
+def test_damage_found_while_reading_is_a_storage_error(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, plain_batch(), plain_batch(), plain_batch())
+    with open(tmp_path / "00000000000000000000.log", "r+b") as file:
+        file.seek(len(plain_batch()))
+        file.write(bytes(61))
+    with pytest.raises(StorageError, match="the file is damaged"):
+        log.locate(2, 100, upto_offset=3)
+    with pytest.raises(StorageError, match="the file is damaged"):
+        list(log.headers_from(0))

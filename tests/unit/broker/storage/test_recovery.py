@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.errors import StorageError
+from broker.records.batch import BATCH_HEADER_BYTES
+from broker.storage.partition_log import PartitionLog
+from tests.support.batches import NOW_MS, altered, plain_batch, stamped
+from tests.support.logs import FailingDisk, append, crash_copy, files_with, flush, open_log, read_all
+
+FIRST = "00000000000000000000.log"
+BATCH_BYTES = len(plain_batch(5))
+
+
+def written_log(directory: Path, batches: int = 4, **config: int) -> PartitionLog:
+    """A log of batches of five records, flushed as a whole."""
+    log = open_log(directory, **config)
+    for _ in range(batches):
+        append(log, plain_batch(5))
+    flush(log)
+    return log
+
+
+def cut(data: bytearray) -> bytes:
+    return bytes(data[:-1])
+
+
+def cut_within_a_header(data: bytearray) -> bytes:
+    return bytes(data[: 3 * BATCH_BYTES + 30])
+
+
+def zero_filled(data: bytearray) -> bytes:
+    return bytes(data[: 3 * BATCH_BYTES]) + bytes(5000)
+
+
+def partly_zero_filled(data: bytearray) -> bytes:
+    return bytes(data[: 3 * BATCH_BYTES + BATCH_HEADER_BYTES]) + bytes(BATCH_BYTES - BATCH_HEADER_BYTES)
+
+
+def flipped(data: bytearray) -> bytes:
+    data[-3] ^= 0x10
+    return bytes(data)
+
+
+def length_flipped(data: bytearray) -> bytes:
+    data[3 * BATCH_BYTES + 8] = 0x7F
+    return bytes(data)
+
+
+def garbage_behind(data: bytearray) -> bytes:
+    return bytes(data[: 3 * BATCH_BYTES]) + b"\xa5" * 700
+
+
+def a_batch_of_another_place(data: bytearray) -> bytes:
+    return bytes(data[: 3 * BATCH_BYTES]) + bytes(stamped(plain_batch(5), 99)[0])
+
+
+TORN_TAILS = [
+    cut,
+    cut_within_a_header,
+    zero_filled,
+    partly_zero_filled,
+    flipped,
+    length_flipped,
+    garbage_behind,
+    a_batch_of_another_place,
+]
+
+
+@pytest.mark.parametrize("tear", TORN_TAILS)
+def test_recovery_truncates_a_torn_tail_behind_the_last_whole_batch(tmp_path: Path, tear: Callable[[bytearray], bytes]) -> None:
+    written_log(tmp_path)
+    file = tmp_path / FIRST
+    good = file.read_bytes()
+    torn = tear(bytearray(good))
+    file.write_bytes(torn)
+    log = open_log(tmp_path, recovery_point=15)
+    assert (log.end_offset, log.flushed_offset) == (15, 15)
+    assert log.recovery.truncated_bytes == len(torn) - 3 * BATCH_BYTES
+    assert FIRST in log.recovery.reason
+    assert file.read_bytes() == good[: 3 * BATCH_BYTES]
+    append(log, plain_batch(5))
+    assert [record.offset for record in read_all(log)] == list(range(20))
+
+
+def test_recovery_of_a_whole_log_truncates_nothing(tmp_path: Path) -> None:
+    written_log(tmp_path)
+    log = open_log(tmp_path)
+    assert (log.end_offset, log.recovery.truncated_bytes, log.recovery.reason) == (20, 0, "")
+    assert log.recovery.checked_bytes == 4 * BATCH_BYTES
+
+
+def test_recovery_checks_only_what_lies_behind_the_recovery_point(tmp_path: Path) -> None:
+    written_log(tmp_path)
+    log = open_log(tmp_path, recovery_point=15)
+    assert log.recovery.checked_bytes == BATCH_BYTES
+
+
+def test_recovery_flushes_what_it_keeps_before_anybody_sees_it(tmp_path: Path) -> None:
+    written_log(tmp_path)
+    disk = FailingDisk()
+    disk.failing = {"sync_data"}
+    log = open_log(tmp_path, filesystem=disk)
+    with pytest.raises(StorageError, match="sync_data"):
+        log.locate(0, 1, upto_offset=1)
+
+
+# Checksums below the recovery point are not computed: a start must not read the whole log. `verify` does.
+@pytest.mark.parametrize("tear", [tear for tear in TORN_TAILS if tear not in (flipped, partly_zero_filled)])
+def test_damage_below_the_recovery_point_keeps_the_partition_offline_and_the_files_as_they_are(
+    tmp_path: Path, tear: Callable[[bytearray], bytes]
+) -> None:
+    written_log(tmp_path)
+    file = tmp_path / FIRST
+    torn = tear(bytearray(file.read_bytes()))
+    file.write_bytes(torn)
+    log = open_log(tmp_path, recovery_point=20)
+    with pytest.raises(StorageError, match="batches up to offset 20 had been flushed, but the log ends at 15"):
+        append(log, plain_batch())
+    assert file.read_bytes() == torn
+    assert log.end_offset == 20, "an offline log does not pretend to be shorter than it was"
+
+
+def test_a_partition_whose_files_are_gone_is_offline(tmp_path: Path) -> None:
+    log = open_log(tmp_path, recovery_point=7)
+    with pytest.raises(StorageError, match="no segment, but records up to offset 7 had been flushed"):
+        log.locate(0, 1, upto_offset=1)
+    assert files_with(tmp_path, ".log") == []
+
+
+def test_a_missing_segment_between_flushed_ones_is_damage(tmp_path: Path) -> None:
+    written_log(tmp_path, segment_bytes=BATCH_BYTES)
+    (tmp_path / "00000000000000000015.log").unlink()
+    log = open_log(tmp_path, recovery_point=20)
+    with pytest.raises(StorageError, match="had been flushed"):
+        log.locate(0, 1, upto_offset=1)
+
+
+def test_segments_behind_a_torn_one_are_removed(tmp_path: Path) -> None:
+    written_log(tmp_path, segment_bytes=BATCH_BYTES)
+    with open(tmp_path / "00000000000000000010.log", "r+b") as file:
+        file.truncate(BATCH_BYTES - 9)
+    log = open_log(tmp_path, recovery_point=10, segment_bytes=BATCH_BYTES)
+    assert (log.end_offset, log.recovery.removed_segments) == (10, 1)
+    assert log.recovery.truncated_bytes == 2 * BATCH_BYTES - 9
+    append(log, plain_batch(5))
+    assert [record.offset for record in read_all(log)] == list(range(15))
+    assert [path.name for path in files_with(tmp_path, ".log")] == [
+        FIRST,
+        "00000000000000000005.log",
+        "00000000000000000010.log",
+    ]
+
+
+def test_a_segment_that_does_not_follow_is_removed(tmp_path: Path) -> None:
+    written_log(tmp_path, segment_bytes=BATCH_BYTES)
+    (tmp_path / "00000000000000000015.log").rename(tmp_path / "00000000000000000017.log")
+    log = open_log(tmp_path, recovery_point=10)
+    assert log.end_offset == 15
+    assert "does not begin at offset 15" in log.recovery.reason
+
+
+def test_a_clean_stop_whose_file_is_torn_after_all_is_recovered(tmp_path: Path) -> None:
+    written_log(tmp_path).close()
+    with open(tmp_path / FIRST, "ab") as file:
+        file.write(b"garbage")
+    log = open_log(tmp_path, clean=True, recovery_point=20)
+    assert (log.end_offset, log.recovery.was_clean, log.recovery.truncated_bytes) == (20, False, 7)
+
+
+def test_a_clean_stop_whose_file_is_too_short_is_damage(tmp_path: Path) -> None:
+    written_log(tmp_path).close()
+    with open(tmp_path / FIRST, "r+b") as file:
+        file.truncate(3 * BATCH_BYTES)
+    log = open_log(tmp_path, clean=True, recovery_point=20)
+    with pytest.raises(StorageError, match="had been flushed"):
+        log.locate(0, 1, upto_offset=1)
+
+
+def test_leftovers_of_a_stop_in_the_middle_are_removed(tmp_path: Path) -> None:
+    written_log(tmp_path)
+    for name in (
+        "00000000000000000000.log.deleted",
+        "00000000000000000000.index.deleted",
+        "partition.metadata.tmp",
+        "00000000000000000077.index",
+        "00000000000000000077.timeindex",
+    ):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "partition.metadata").write_bytes(b"kept")
+    open_log(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {FIRST, "partition.metadata"}
+
+
+def test_a_log_that_begins_late_opens_where_it_begins(tmp_path: Path) -> None:
+    log = written_log(tmp_path, segment_bytes=BATCH_BYTES)
+    log.delete_before(12)
+    log.apply_retention(NOW_MS)
+    log.close()
+    log = open_log(tmp_path, clean=True, recovery_point=20, log_start_offset=12)
+    assert (log.log_start_offset, log.end_offset) == (12, 20)
+    assert files_with(tmp_path, ".log")[0].name == "00000000000000000010.log"
+
+
+def test_a_log_that_ends_before_its_start_is_damage(tmp_path: Path) -> None:
+    written_log(tmp_path)
+    log = open_log(tmp_path, log_start_offset=21)
+    with pytest.raises(StorageError, match="its start had moved to 21"):
+        log.locate(21, 1, upto_offset=21)
+
+
+def test_a_batch_that_lies_about_its_records_is_not_taken_for_whole(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, plain_batch(2))
+    with open(tmp_path / FIRST, "ab") as file:
+        file.write(stamped(altered(plain_batch(2), last_offset_delta=-3), 2)[0])
+    assert open_log(crash_copy(tmp_path, tmp_path.with_name("copy"))).end_offset == 2

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.errors import CorruptMessage
+from broker.records.builder import build_batch
+from broker.storage.partition_log import PartitionLog
+from tests.support.batches import altered, plain_batch, records_at
+from tests.support.logs import append, flush, open_log
+
+
+def search(log: PartitionLog, timestamp: int, *, upto_offset: int | None = None) -> tuple[int, int] | None:
+    return log.search_by_time(timestamp, upto_offset=log.end_offset if upto_offset is None else upto_offset).run()
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_the_first_record_by_offset_is_found_inside_a_disordered_batch(tmp_path: Path, codec: int) -> None:
+    log = open_log(tmp_path)
+    append(log, build_batch(records_at([50, 10, 90, 20, 95, 90]), codec=codec))
+    assert [search(log, timestamp) for timestamp in (0, 50, 51, 90, 91, 95, 96)] == [
+        (0, 50),
+        (0, 50),
+        (2, 90),
+        (2, 90),
+        (4, 95),
+        (4, 95),
+        None,
+    ]
+
+
+def test_an_earlier_offset_wins_over_an_earlier_time(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, build_batch(records_at([500])))
+    append(log, build_batch(records_at([100])))
+    assert search(log, 100) == (0, 500)
+
+
+def test_an_overstated_largest_timestamp_sends_the_search_on(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, altered(build_batch(records_at([10, 20])), max_timestamp=1_000))
+    append(log, build_batch(records_at([30])))
+    assert search(log, 25) == (2, 30)
+
+
+def test_a_batch_stamped_at_append_is_found_by_its_first_record(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, altered(build_batch(records_at([10, 20])), attributes=0x08, max_timestamp=70))
+    assert search(log, 60) == (0, 70)
+
+
+def test_nothing_at_or_beyond_the_upper_offset_is_found(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, build_batch(records_at([10])))
+    append(log, build_batch(records_at([20])))
+    assert search(log, 20, upto_offset=1) is None
+    assert search(log, 20, upto_offset=2) == (1, 20)
+
+
+def test_nothing_before_the_logs_start_is_found(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, build_batch(records_at([10, 11, 12])))
+    flush(log)
+    log.delete_before(2)
+    assert search(log, 0) == (2, 12)
+
+
+def test_the_search_crosses_segments(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=100)
+    for timestamp in (10, 50, 20, 60, 70):
+        append(log, build_batch(records_at([timestamp])))
+    assert [search(log, timestamp) for timestamp in (10, 11, 55, 61, 71)] == [(0, 10), (1, 50), (3, 60), (4, 70), None]
+
+
+def test_a_search_begun_before_retention_goes_on_behind_what_was_deleted(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=100, retention_bytes=0)
+    append(log, plain_batch(timestamp=10))
+    append(log, plain_batch(timestamp=20))
+    flush(log)
+    begun = log.search_by_time(0, upto_offset=2)
+    assert log.apply_retention(0) == 1
+    for path in log.take_removed_paths():
+        path.unlink()
+    assert begun.run() in ((0, 10), (1, 20)), "the open file's record, or the next one: never an error"
+    assert search(log, 0) == (1, 20)
+
+
+def test_a_batch_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    batch = build_batch(records_at([10] * 50), codec=1)
+    batch[61] ^= 0xFF
+    log = open_log(tmp_path)
+    append(log, plain_batch(timestamp=1), altered(batch))
+    with pytest.raises(CorruptMessage, match="the batch at offset 1 in .* cannot be read"):
+        search(log, 5)
+
+
+def test_records_without_timestamps_are_never_found(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, plain_batch(timestamp=-1))
+    assert search(log, 0) is None
