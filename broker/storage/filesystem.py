@@ -114,13 +114,15 @@ class FileSystem:
     def read_bytes(self, path: Path) -> bytes:
         return path.read_bytes()
 
-    def write_bytes(self, path: Path, data: Buffer) -> None:
-        """The whole file, written anew and on the disk when this returns; a crash may leave a part of it."""
+    def write_bytes(self, path: Path, data: Buffer, *, durable: bool = True) -> None:
+        """The whole file, written anew, and on the disk when this returns if it is to be `durable`; a crash may leave a part of
+        it."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         file = OpenFile(path, descriptor)
         if data:
             self.write_at(file, (data,), 0)
-        self.sync_data(file)
+        if durable:
+            self.sync_data(file)
 
     def replace_bytes(self, path: Path, data: Buffer) -> None:
         """The whole file, old or new and never a mixture, whatever happens; on the disk when this returns."""

@@ -86,8 +86,7 @@ class PartitionLog:
     # Writing
 
     def append(self, views: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
-        """Write stamped batches, the first of which begins at `end_offset`, in one system call. StorageError: nothing has
-        changed."""
+        """Write stamped batches, the first at `end_offset`, in one system call. StorageError: nothing has changed."""
         self._require_online()
         assert headers[0].base_offset == self.end_offset, "batches are stamped densely"
         size = sum(map(len, views))
@@ -227,8 +226,7 @@ class PartitionLog:
     # Deleting
 
     def delete_before(self, offset: int) -> None:
-        """Move the log's start forward; whole segments before it go with the next retention. OffsetOutOfRange beyond what is
-        flushed."""
+        """Move the log's start forward, up to what is flushed; whole segments before it go with the next retention."""
         self._require_online()
         if not 0 <= offset <= self.flushed_offset:
             raise OffsetOutOfRange(
@@ -271,17 +269,22 @@ class PartitionLog:
         is offline: the stop is not clean, and the next start has to recover."""
         self._require_online()
         try:
-            for segment in (*self._unflushed, self._segments.active):
-                self._filesystem.sync_data(segment.file)
-            self.flushed_offset = self.end_offset
+            self._flush_all()
             for segment in self._segments:
-                if segment.has_index_loaded and not segment.index_saved:
+                if segment.size and segment.has_index_loaded and not segment.index_saved:
                     segment.save_index()
-            self._filesystem.sync_directory(self.directory)
         except OSError as error:
             self._go_offline(f"cannot flush {self.directory}: {error}")
             raise StorageError(self.offline_reason) from error
         self.abandon("closed")
+
+    def _flush_all(self) -> None:
+        """Here and now. A log that nobody wrote to costs nothing: a broker may hold ten thousand and has to stop in seconds."""
+        if self._unflushed or self.flushed_offset != self.end_offset:
+            for segment in (*self._unflushed, self._segments.active):
+                self._filesystem.sync_data(segment.file)
+            self._filesystem.sync_directory(self.directory)
+        self.flushed_offset = self.end_offset
 
     def abandon(self, reason: str) -> None:
         """Let go of the files without flushing: the partition is being deleted, or its directory cannot be trusted."""

@@ -140,13 +140,13 @@ class Segment:
         self.index_saved = False
 
     def save_index(self) -> None:
-        """Write the indexes and their note; any thread, once the segment is sealed. A crash within leaves a note that does not
-        fit."""
+        """Write the indexes and their note; any thread, once the segment is sealed. They are not flushed: what a crash leaves of
+        them is found out by the note, and rebuilt."""
         index = self.index
         index.complete()
-        self._filesystem.write_bytes(self.path(INDEX), index.offsets.data)
-        self._filesystem.write_bytes(self.path(TIME_INDEX), index.times.data)
-        self._filesystem.write_bytes(self.path(INDEX_NOTE), index.note(self.size).encode())
+        self._filesystem.write_bytes(self.path(INDEX), index.offsets.data, durable=False)
+        self._filesystem.write_bytes(self.path(TIME_INDEX), index.times.data, durable=False)
+        self._filesystem.write_bytes(self.path(INDEX_NOTE), index.note(self.size).encode(), durable=False)
         self._largest_timestamp = index.largest_timestamp
         self.index_saved = True
 

@@ -53,7 +53,9 @@ def check_against(log: PartitionLog, stored: list[bytes]) -> None:
         for offset in range(log.end_offset + 1):
             data = located_bytes(log, offset, 200, upto_offset=upto)
             following = b"".join(
-                batch for batch, header in zip(stored, headers, strict=True) if header.last_offset >= offset and header.base_offset < upto
+                batch
+                for batch, header in zip(stored, headers, strict=True)
+                if header.last_offset >= offset and header.base_offset < upto
             )
             assert following.startswith(data)
             assert bool(data) == (offset < upto)
@@ -111,7 +113,9 @@ def test_a_crash_keeps_all_that_was_flushed_and_a_prefix_of_the_rest(
             tail = data.draw(st.sampled_from([b"", bytes(80), b"\xa5" * 80, bytes(len(content))]))
             path.write_bytes((content[:place] + tail)[: len(content)])
         recovered = open_log(
-            directory / "crashed", recovery_point=data.draw(st.integers(0, flushed).map(lambda at: boundary(stored, at))), **SETTINGS
+            directory / "crashed",
+            recovery_point=data.draw(st.integers(0, flushed).map(lambda at: boundary(stored, at))),
+            **SETTINGS,
         )
         assert recovered.offline_reason == ""
         assert flushed <= recovered.end_offset == recovered.flushed_offset <= log.end_offset

@@ -59,12 +59,13 @@ def test_damaged_bytes_are_refused_by_name(records: list[NewRecord], codec: int,
     batch = batch[: data.draw(st.integers(0, len(batch)))] if data.draw(st.booleans()) else batch
     if len(batch) >= BATCH_HEADER_BYTES:
         batch = altered(batch)
+    refused, read = "", 0
     try:
         checked = validate_new_batch(memoryview(batch), message_bytes_max=1 << 20, now_ms=NOW_MS)
-        assert checked.header.size == len(batch)
-        assert len(list(read_records(checked.view))) == checked.header.record_count
+        read = len(list(read_records(checked.view)))
     except RequestError as error:
-        assert str(error)
+        refused = str(error)
+    assert refused or read == checked.header.record_count
 
 
 @given(st.binary(max_size=300))

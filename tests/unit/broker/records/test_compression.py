@@ -61,6 +61,10 @@ def test_a_cut_block_of_javas_snappy_library_is_refused(cut: int) -> None:
         decompress(2, xerial(b"first ", b"second " * 10)[:-cut])
 
 
+def test_lz4_blocks_are_independent_as_kafkas_java_clients_demand() -> None:
+    assert compress(3, DATA)[4] & 0x20, "bit 5 of the frame's flags"
+
+
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_an_unknown_codec_is_named(codec: int) -> None:
     with pytest.raises(UnsupportedCompressionType, match=f"codec {codec}"):

@@ -23,7 +23,7 @@ def test_a_missing_checkpoint_has_no_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "0", "1\n0\n", "0\n2\na 1 2\n", "0\n1\na 1\n", "0\n1\na x 2\n", "0\none\n"])
 def test_what_is_no_checkpoint_is_refused_with_a_way_out(tmp_path: Path, text: str) -> None:
     (tmp_path / "checkpoint").write_text(text)
-    with pytest.raises(StartupError, match="cannot be read: .* Remove it"):
+    with pytest.raises(StartupError, match=r"cannot be read: .* Remove it"):
         read_checkpoint(FileSystem(), tmp_path / "checkpoint")
 
 

@@ -15,7 +15,9 @@ from tests.support.logs import FailingDisk, append, flush, open_log
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
-def opened(path: Path, *, broker_id: int = 0, cluster_id: str | None = None, filesystem: FileSystem | None = None) -> LogDirectory:
+def opened(
+    path: Path, *, broker_id: int = 0, cluster_id: str | None = None, filesystem: FileSystem | None = None
+) -> LogDirectory:
     return LogDirectory.open(path, broker_id=broker_id, cluster_id=cluster_id, filesystem=filesystem or FileSystem())
 
 
@@ -35,7 +37,9 @@ def test_a_given_cluster_id_is_taken(tmp_path: Path) -> None:
 
 def test_a_second_broker_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     first = opened(tmp_path)
-    with pytest.raises(StartupError, match=rf"another broker \(pid {os.getpid()}\) uses the data directory .*: stop it, or set log.dirs"):
+    with pytest.raises(
+        StartupError, match=rf"another broker \(pid {os.getpid()}\) uses the data directory .*: stop it, or set log.dirs"
+    ):
         opened(tmp_path)
     first.close()
     assert opened(tmp_path)
@@ -73,7 +77,7 @@ def test_meta_properties_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StartupError, match="cannot use the data directory .*file.*set log.dirs to another"):
+    with pytest.raises(StartupError, match=r"cannot use the data directory .*file.*set log.dirs to another"):
         opened(tmp_path / "file")
 
 

@@ -206,6 +206,39 @@ def test_headers_and_batches_are_walked_from_the_batch_that_holds_the_offset(tmp
     assert list(log.headers_from(50)) == []
 
 
+def test_the_recent_part_of_a_log_begins_with_the_oldest_segment_written_to_lately(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=100)
+    for _ in range(4):
+        append(log, plain_batch())
+    files = files_with(tmp_path, ".log")
+    for path, age_ms in zip(files, (5_000, 2_000, 1_000, 0), strict=True):
+        os.utime(path, ns=(0, (NOW_MS - age_ms) * 1_000_000))
+    assert [log.recent_offset(age_ms) for age_ms in (500, 1_500, 2_500, 10_000)] == [3, 2, 1, 0]
+
+
+def test_a_log_that_nobody_wrote_to_is_closed_without_a_flush(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk)
+    append(log, plain_batch())
+    flush(log)
+    disk.failing = {"sync_data", "sync_directory"}
+    log.close()
+    log = open_log(tmp_path, filesystem=disk, clean=True, recovery_point=1)
+    disk.failing.add("write_bytes")
+    log.close()
+    assert log.flushed_offset == 1
+
+
+def test_a_stop_that_cannot_flush_says_so_and_promises_nothing(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk)
+    append(log, plain_batch())
+    disk.failing = {"sync_data"}
+    with pytest.raises(StorageError, match="cannot flush"):
+        log.close()
+    assert log.flushed_offset == 0
+
+
 def test_a_closed_log_opens_as_it_was(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=300)
     for _ in range(10):

@@ -118,7 +118,7 @@ def test_index_entries_point_at_batches_that_end_at_their_offset(directory: Path
     log = reopened(directory)
     entries = 0
     for segment in log._segments:
-        headers = {position: header for position, header in segment.headers()}
+        headers = dict(segment.headers())
         for number in range(len(segment.index.offsets)):
             relative_offset, position = segment.index.offsets.entry(number)
             assert headers[position].last_offset == segment.base_offset + relative_offset

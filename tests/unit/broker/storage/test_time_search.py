@@ -91,7 +91,7 @@ def test_a_batch_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     batch[61] ^= 0xFF
     log = open_log(tmp_path)
     append(log, plain_batch(timestamp=1), altered(batch))
-    with pytest.raises(CorruptMessage, match="the batch at offset 1 in .* cannot be read"):
+    with pytest.raises(CorruptMessage, match=r"the batch at offset 1 in .* cannot be read"):
         search(log, 5)
 
 

@@ -1,0 +1,123 @@
+"""Child processes under measurement: start, free ports, CPU and memory from /proc, an orderly end.
+
+CPU seconds are user plus system time of the process and of the children it has waited for (fields 14 to 17 of
+/proc/PID/stat): what the work cost the machine, which on a shared machine says more than how long it took.
+A child dies with the thread that started it (PR_SET_PDEATHSIG), so an interrupted run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+STOP_GRACE_SECONDS = 15.0  # a JVM broker takes some seconds to close its logs
+POLL_SECONDS = 0.05
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Missing(Exception):
+    """A program this machine lacks; the text is the reason a caller prints or skips with."""
+
+
+class StartFailed(Exception):
+    """A process did not become ready; the text holds the tail of its output."""
+
+
+def free_port() -> int:
+    """A TCP port that was free on loopback a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start(
+    command: Sequence[str],
+    *,
+    log_path: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own with its output in `log_path`; it dies with its starter."""
+    with log_path.open("ab") as log:
+        return subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=_die_with_starter,  # one system call, safe between fork and exec
+        )
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    """SIGTERM, a grace, SIGKILL; returns the exit status. Calling it again is harmless."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        return process.wait(STOP_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def wait_until_listening(
+    port: int,
+    process: subprocess.Popen[bytes],
+    *,
+    log_path: Path,
+    deadline_seconds: float,
+) -> None:
+    """Return once something accepts on the port; StartFailed with the log's tail when the process ends or time is up."""
+
+    def accepts() -> bool:
+        if process.poll() is not None:
+            raise StartFailed(f"{_program(process)} ended with status {process.returncode}:\n{tail(log_path)}")
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    if not wait_until(accepts, deadline_seconds=deadline_seconds):
+        raise StartFailed(f"{_program(process)} did not listen on port {port} within {deadline_seconds:.0f} s:\n{tail(log_path)}")
+
+
+def wait_until(condition: Callable[[], bool], *, deadline_seconds: float) -> bool:
+    """Poll a condition; False when the deadline passed first."""
+    deadline = time.monotonic() + deadline_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def tail(path: Path, lines: int = 20) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system seconds of a process and of the children it waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of one process."""
+    resident_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return resident_pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _die_with_starter() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _program(process: subprocess.Popen[bytes]) -> str:
+    return Path(process.args[0]).name if isinstance(process.args, list) else str(process.args)

@@ -1,0 +1,8 @@
+"""`python -m logbus`: the same as the command `logbus`."""
+
+from __future__ import annotations
+
+from logbus.cli import main
+
+if __name__ == "__main__":
+    main()

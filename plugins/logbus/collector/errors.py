@@ -1,0 +1,25 @@
+"""What can go wrong while shipping, under the library's own tree."""
+
+from __future__ import annotations
+
+from logbus.errors import LogbusError, UserError
+
+
+class UnreadableLog(UserError):
+    """A file is missing, a directory, not readable, or damaged."""
+
+
+class StateInUse(UserError):
+    """Another run ships with the same state file."""
+
+
+class StateUnusable(UserError):
+    """The state file cannot be read or written."""
+
+
+class TopicUnusable(UserError):
+    """The topic cannot be found, made or written."""
+
+
+class DeliveryFailed(LogbusError):
+    """The broker did not acknowledge everything; the next run goes on from the last position that it did."""

@@ -1,0 +1,85 @@
+"""Lines of a log file with the byte positions they begin and end at, in memory bounded by the longest line allowed.
+
+Positions count bytes of the text itself, so a file has the same positions before and after it was compressed. A line
+ends with a newline; what follows the last newline is a line still being written and is left for the next run, unless
+the caller says otherwise or the file is compressed (nobody appends to those). A line longer than the limit is passed
+over and counted, never held.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from logbus.collector.errors import UnreadableLog
+
+GZIP_MAGIC = b"\x1f\x8b"
+READ_BUFFER_BYTES = 1 << 20
+SKIP_PIECE_BYTES = 1 << 20
+
+
+class Line(NamedTuple):
+    """One line without its line ending, None where it was too long; `end` is where the next one begins."""
+
+    position: int
+    end: int
+    text: bytes | None
+
+
+def is_compressed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == GZIP_MAGIC
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """The file's text from its beginning, decompressed where it is gzip."""
+    if is_compressed(path):
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return path.open("rb", buffering=READ_BUFFER_BYTES)
+
+
+def text_bytes(path: Path) -> int:
+    """How long the text is, for a progress bar: exact for plain files, gzip's own note (modulo 4 GiB) for compressed ones."""
+    stored_bytes = path.stat().st_size
+    if not is_compressed(path):
+        return stored_bytes
+    with path.open("rb") as file:
+        file.seek(-4, 2)
+        return max(stored_bytes, int.from_bytes(file.read(4), "little"))
+
+
+def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line_is_complete: bool) -> Iterator[Line]:
+    """The lines from `position` on, where `file` already stands."""
+    limit = line_bytes_max + 2  # with the line ending
+    while piece := file.readline(limit):
+        end = position + len(piece)
+        if piece.endswith(b"\n"):
+            text = piece[:-2] if piece.endswith(b"\r\n") else piece[:-1]
+        elif len(piece) == limit:
+            end, complete = _pass_over(file, end)
+            if not complete and not last_line_is_complete:
+                return
+            yield Line(position, end, None)
+            position = end
+            continue
+        elif last_line_is_complete:
+            text = piece
+        else:
+            return
+        yield Line(position, end, text if len(text) <= line_bytes_max else None)
+        position = end
+
+
+def _pass_over(file: IO[bytes], position: int) -> tuple[int, bool]:
+    """Read to the end of a line that is too long; where it ends, and whether by a newline."""
+    while piece := file.readline(SKIP_PIECE_BYTES):
+        position += len(piece)
+        if piece.endswith(b"\n"):
+            return position, True
+    return position, False
+
+
+def damaged(path: Path, error: Exception) -> UnreadableLog:
+    return UnreadableLog(f"cannot read {path} to its end: {error}. What was read before is sent; mend the file and run again")

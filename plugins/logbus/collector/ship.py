@@ -1,0 +1,150 @@
+"""Log files to a topic: every line a record, once, oldest first; a second run sends only what is new.
+
+The topic itself remembers what was sent: each record carries its file and the byte its line began at. The state file says how
+far everything is acknowledged (a checkpoint, about once a second). After a clean end that is all. After a kill, the next run
+reads the records that followed the last checkpoint back and leaves out the lines it finds among them. So nothing is lost and
+nothing is sent twice, also by kill -9. Two cases remain: a state file lost or restored from a backup (its lines are sent
+again), and a network that delivers the killed run's last requests later than SETTLE_SECONDS after the next run began.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from logbus.collector import sources as files_seen
+from logbus.collector.delivery import Delivery
+from logbus.collector.errors import UnreadableLog
+from logbus.collector.shipment import Progress, Shipment
+from logbus.collector.sources import Source
+from logbus.collector.stamped_lines import Reading
+from logbus.collector.state import ShipState, TopicState, open_state
+from logbus.collector.topic_client import TopicClient
+from logbus.errors import TopicMissing
+
+PARTITIONS_DEFAULT = 3
+# Retention goes by the records' times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once.
+TOPIC_SETTINGS_DEFAULT: Mapping[str, str] = {"retention.ms": "-1"}
+LINE_BYTES_MAX = 900_000  # below the client's message.max.bytes of 1,000,000 with room for key, headers and the batch around it
+CHECKPOINT_LINES = 100_000  # what a run after a kill may have to read back; about a second of sending
+SETTLE_SECONDS = 2.0  # twice the broker's default flush interval: by then it has shown what a killed run had under way
+FILES_MAX = 500  # open at once while merging; a process may usually open 1,024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipReport:
+    """What one run did. `lines` and `bytes` were sent and acknowledged; nothing else was."""
+
+    files: int
+    lines: int
+    bytes: int
+    skipped: int  # longer than line_bytes_max
+    undated: int  # without a believable time of their own
+    recovered: int  # found in the topic after an interrupted run, so not sent again
+    seconds: float
+
+
+def ship(
+    files: Iterable[Path | str],
+    *,
+    topic: str,
+    client_config: Mapping[str, Any],
+    state_path: Path | str,
+    progress: Progress | None = None,
+    create_topic: bool = True,
+    partitions: int = PARTITIONS_DEFAULT,
+    topic_settings: Mapping[str, str] = TOPIC_SETTINGS_DEFAULT,
+    producer_config: Mapping[str, Any] | None = None,
+    server_name: str | None = None,
+    include_partial_line: bool = False,
+    line_bytes_max: int = LINE_BYTES_MAX,
+    checkpoint_lines: int = CHECKPOINT_LINES,
+    clock: Callable[[], float] = time.time,
+) -> ShipReport:
+    """Send what the topic does not hold yet of these files. Returns when all of it is acknowledged.
+
+    Raises UnreadableLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed when the broker went
+    away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends.
+    """
+    started = clock()
+    paths = _checked(files)
+    client = TopicClient(topic, client_config)
+    with open_state(Path(state_path)) as state:
+        if not client.exists():
+            if not create_topic:
+                raise TopicMissing(f"there is no topic {topic}: make it first, or leave out --no-create-topic")
+            client.create(partitions=partitions, settings=topic_settings)
+        topic_id = client.topic_id()
+        before = recover(state.topic(topic_id, topic), client, sleep=time.sleep)
+        sources = files_seen.identify(paths, list(before.sources.values()), new_id=lambda: secrets.token_hex(8))
+        delivery = Delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
+        checkpoints = _Checkpoints(state, topic_id, before, client)
+        checkpoints.begin(sources)
+        shipment = Shipment(
+            sources=sources,
+            delivery=delivery,
+            checkpoint=checkpoints.note,
+            server_name=server_name or socket.gethostname(),
+            progress=progress or (lambda done, total, lines: None),
+            checkpoint_lines=checkpoint_lines,
+        )
+        sent = shipment.run(Reading(int(started * 1000), line_bytes_max, include_partial_line))
+    return ShipReport(files=len(paths), seconds=clock() - started, **sent.as_dict())
+
+
+def recover(before: TopicState, client: TopicClient, *, sleep: Callable[[float], None]) -> TopicState:
+    """The state, with where the topic ends now and, after an interrupted run, the lines it holds beyond the last checkpoint."""
+    ends = client.end_offsets()
+    if before.clean:
+        return replace(before, next_offsets=ends)
+    while True:
+        sleep(SETTLE_SECONDS)
+        settled, ends = ends, client.end_offsets()
+        if settled == ends:
+            break
+    found = client.positions(before.next_offsets, ends)
+    sources = {name: _with_ahead(source, found.get(name, set())) for name, source in before.sources.items()}
+    return replace(before, next_offsets=ends, sources=sources)
+
+
+def _with_ahead(source: Source, found: set[int]) -> Source:
+    beyond = {position for position in found.union(source.ahead) if position >= source.position}
+    return replace(source, ahead=tuple(sorted(beyond)))
+
+
+class _Checkpoints:
+    """Notes how far the sources are acknowledged, and from where in the topic later lines would lie."""
+
+    def __init__(self, state: ShipState, topic_id: str, before: TopicState, client: TopicClient) -> None:
+        self._state = state
+        self._topic_id = topic_id
+        self._before = before
+        self._client = client
+
+    def begin(self, sources: Sequence[Source]) -> None:
+        """Before the first line: where the topic ended when it was last looked at."""
+        self._save(sources, clean=False, next_offsets=self._before.next_offsets)
+
+    def note(self, sources: Sequence[Source], clean: bool) -> None:
+        """While nothing is under way: all before the topic's end is covered by the sources' positions."""
+        self._save(sources, clean=clean, next_offsets=self._client.end_offsets())
+
+    def _save(self, sources: Sequence[Source], *, clean: bool, next_offsets: Mapping[int, int]) -> None:
+        latest = {source.source_id: source for source in sources}
+        others = {name: source for name, source in self._before.sources.items() if name not in latest}
+        state = TopicState(topic=self._before.topic, clean=clean, next_offsets=next_offsets, sources={**others, **latest})
+        self._state.save(self._topic_id, state)
+
+
+def _checked(files: Iterable[Path | str]) -> list[Path]:
+    paths = [Path(file).absolute() for file in files]
+    for path in paths:
+        files_seen.check_readable(path)
+    if len(paths) > FILES_MAX:
+        raise UnreadableLog(f"{len(paths)} files at once are more than {FILES_MAX}: ship them in several runs, oldest first")
+    return paths

@@ -1,0 +1,125 @@
+"""One run of sending: from merged lines to records, with a checkpoint every so many lines.
+
+The hot loop of the collector: about six microseconds a line on one core of 2020, half of them recognising its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from os import fsencode
+from pathlib import Path
+
+from logbus.collector import line_reader
+from logbus.collector.delivery import Delivery
+from logbus.collector.errors import UnreadableLog
+from logbus.collector.sources import Fingerprint, Source
+from logbus.collector.stamped_lines import Reading, StampedLine, merged
+from logbus.collector.topic_client import position_header
+
+PROGRESS_EVERY_LINES = 10_000
+
+Progress = Callable[[int, int, int], None]  # bytes of the files done, bytes in all (on disk), lines sent
+Checkpoint = Callable[[Sequence[Source], bool], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Sent:
+    """Counts of one run so far."""
+
+    lines: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    undated: int = 0
+    recovered: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class Shipment:
+    """Sends the lines of some sources; calls `checkpoint(sources, clean)` when all before their positions is acknowledged."""
+
+    def __init__(
+        self,
+        *,
+        sources: Sequence[Source],
+        delivery: Delivery,
+        checkpoint: Checkpoint,
+        server_name: str,
+        progress: Progress,
+        checkpoint_lines: int,
+    ) -> None:
+        self._sources = {source.source_id: source for source in sources}
+        self._delivery = delivery
+        self._checkpoint = checkpoint
+        self._server_name = server_name.encode()
+        self._progress = progress
+        self._checkpoint_lines = checkpoint_lines
+        self._headers = {name: self._fixed_headers(source) for name, source in self._sources.items()}
+        self._ahead = {name: set(source.ahead) for name, source in self._sources.items()}
+        self._last: dict[str, StampedLine] = {}
+        self._dated = {name for name, source in self._sources.items() if source.timestamp_ms is not None}
+        self._sent = Sent()
+
+    def run(self, reading: Reading) -> Sent:
+        """Send everything, return when all is acknowledged and noted."""
+        try:
+            self._send_all(reading)
+        except UnreadableLog:
+            self._settle(clean=True)
+            raise
+        except BaseException:
+            self._delivery.abandon()
+            raise
+        self._settle(clean=True)
+        return self._sent
+
+    def _send_all(self, reading: Reading) -> None:
+        bytes_in_all = sum(line_reader.text_bytes(Path(source.path)) - source.position for source in self._sources.values())
+        bytes_done = 0
+        for number, line in enumerate(merged(self._sources.values(), reading), 1):
+            self._take(line)
+            bytes_done += line.end - line.position
+            if number % PROGRESS_EVERY_LINES == 0:
+                self._progress(bytes_done, bytes_in_all, self._sent.lines)
+            if number % self._checkpoint_lines == 0:
+                self._settle(clean=False)
+        self._progress(bytes_done, bytes_in_all, self._sent.lines)
+
+    def _take(self, line: StampedLine) -> None:
+        sent, name = self._sent, line.source_id
+        if line.has_own_time:
+            self._dated.add(name)
+        if line.position in self._ahead[name]:
+            self._ahead[name].discard(line.position)
+            sent.recovered += 1
+        elif line.text is None:
+            sent.skipped += 1
+        else:
+            headers = [*self._headers[name], position_header(name.encode(), line.position)]
+            self._delivery.send(line.text, key=line.host or self._server_name, timestamp_ms=line.timestamp_ms, headers=headers)
+            sent.lines += 1
+            sent.bytes += len(line.text)
+            sent.undated += not line.has_own_time
+        self._last[name] = line
+
+    def _settle(self, *, clean: bool) -> None:
+        self._delivery.settle()
+        self._checkpoint(self._positions(), clean)
+
+    def _positions(self) -> list[Source]:
+        return [self._position(source) for source in self._sources.values()]
+
+    def _position(self, source: Source) -> Source:
+        """The source as far as it has been taken."""
+        line = self._last.get(source.source_id)
+        if line is None:
+            return source
+        last_line = Fingerprint.of(line.text, position=line.position) if line.text else source.last_line
+        timestamp_ms = line.timestamp_ms if source.source_id in self._dated else None
+        ahead = tuple(sorted(self._ahead[source.source_id]))
+        return replace(source, position=line.end, last_line=last_line, timestamp_ms=timestamp_ms, ahead=ahead)
+
+    def _fixed_headers(self, source: Source) -> list[tuple[str, bytes]]:
+        return [("server", self._server_name), ("file", fsencode(source.path))]

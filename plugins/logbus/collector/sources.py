@@ -1,0 +1,117 @@
+"""Which file is this? A log file known by its content, so that a renamed, copied or compressed one is not sent again.
+
+Log rotation renames files, truncates them in place or compresses them. So a source is recognised by a fingerprint of its
+first bytes and of the last line that was sent, at the position where it was sent. Same device and inode and these two
+match: the same file, grown or not. Another inode (renamed across disks, copied, compressed): the same only when enough of it
+was sent that the match is no accident. Anything else is a new source, sent from its beginning.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+
+from logbus.collector import line_reader
+from logbus.collector.errors import UnreadableLog
+
+HEAD_BYTES = 1024  # enough to hold several stamped lines: two logs do not share them by accident
+CONTENT_IDENTITY_BYTES_MIN = 1024  # a file of which less was sent is recognised by its inode only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """The digest of `length` bytes at `position`; what lies there now either matches or is something else."""
+
+    position: int = 0
+    length: int = 0
+    digest: str = ""
+
+    @classmethod
+    def of(cls, content: bytes, *, position: int = 0) -> Fingerprint:
+        return cls(position=position, length=len(content), digest=_digest(content))
+
+    def matches(self, content: bytes) -> bool:
+        return len(content) >= self.length and (not self.length or _digest(content[: self.length]) == self.digest)
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One log file and how far it was sent: every line before `position` is acknowledged."""
+
+    source_id: str
+    path: str
+    device: int
+    inode: int
+    head: Fingerprint
+    last_line: Fingerprint = field(default_factory=Fingerprint)
+    position: int = 0
+    timestamp_ms: int | None = None  # of the last line that had one
+    ahead: tuple[int, ...] = ()  # lines beyond `position` that an interrupted run had sent already
+
+
+def check_readable(path: Path) -> None:
+    """UnreadableLog, saying what to do, for what cannot be read as a log file."""
+    if path.is_dir():
+        raise UnreadableLog(f"{path} is a directory: name the files in it, for example {path / '*.log'}")
+    if not path.exists():
+        raise UnreadableLog(f"{path} does not exist")
+    if not path.is_file():
+        raise UnreadableLog(
+            f"{path} is not a regular file: a run can only go on where the last one stopped in one that keeps its content"
+        )
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise UnreadableLog(f"cannot read {path}: {error.strerror}. Run as a user who may, or change its mode") from error
+
+
+def identify(paths: Iterable[Path], known: Sequence[Source], *, new_id: Callable[[], str]) -> list[Source]:
+    """The source each path is now; a path that turns out to be the same file as an earlier one is left out."""
+    paths = list(paths)
+    inodes = {(source.device, source.inode) for source in known}
+    found: dict[str, Source] = {}
+    for path in sorted(paths, key=lambda path: _device_and_inode(path) not in inodes):  # the file itself before its copies
+        source = _identify(path, [*found.values(), *known], new_id=new_id)
+        found.setdefault(source.source_id, source)
+    by_path = {source.path: source for source in found.values()}
+    return [by_path[name] for name in dict.fromkeys(str(path) for path in paths) if name in by_path]
+
+
+def _identify(path: Path, known: Sequence[Source], *, new_id: Callable[[], str]) -> Source:
+    device, inode = _device_and_inode(path)
+    head = _read(path, 0, HEAD_BYTES)
+    for source in sorted(known, key=lambda source: (source.device, source.inode) != (device, inode)):
+        same_inode = (source.device, source.inode) == (device, inode)
+        if (same_inode or source.position >= CONTENT_IDENTITY_BYTES_MIN) and _holds(path, head, source):
+            return replace(source, path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
+    return Source(source_id=new_id(), path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
+
+
+def _holds(path: Path, head: bytes, source: Source) -> bool:
+    """Does the file begin like the source, and hold its last sent line where it was?"""
+    if not source.head.matches(head):
+        return False
+    line = source.last_line
+    return not line.length or line.matches(_read(path, line.position, line.length))
+
+
+def _read(path: Path, position: int, length: int) -> bytes:
+    try:
+        with line_reader.open_log(path) as file:
+            file.seek(position)
+            return file.read(length)
+    except (OSError, EOFError, zlib.error) as error:
+        raise line_reader.damaged(path, error) from error
+
+
+def _device_and_inode(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino

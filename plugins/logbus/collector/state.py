@@ -1,0 +1,122 @@
+"""How far each file was sent, on disk: one JSON file, replaced as a whole, locked by the run that uses it.
+
+Kept for each topic by its id, so a topic that was deleted and made again starts from nothing. The state is written before
+the first line is sent and then only after everything sent so far is acknowledged (a checkpoint). What a crash leaves is
+therefore a state that may lag behind the topic, never one that runs ahead of it: `clean` is false, and `next_offsets`
+says from where in the topic the lines sent since that checkpoint are to be looked for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from logbus.collector.errors import StateInUse, StateUnusable
+from logbus.collector.sources import Fingerprint, Source
+
+FORMAT_VERSION = 1
+SOURCES_REMEMBERED = 10_000  # years of hourly rotation; the least recently used are forgotten first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """What is known about one topic: its files, and where lines sent after the last checkpoint would lie."""
+
+    topic: str
+    clean: bool = True
+    next_offsets: Mapping[int, int] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+
+class ShipState:
+    """The state file while this run holds its lock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._topics: dict[str, Any] = self._load()
+
+    def topic(self, topic_id: str, name: str) -> TopicState:
+        """The state of a topic; an empty one where nothing was ever sent to it."""
+        stored = self._topics.get(topic_id)
+        if stored is None:
+            return TopicState(topic=name)
+        return TopicState(
+            topic=name,
+            clean=stored["clean"],
+            next_offsets={int(partition): offset for partition, offset in stored["next_offsets"].items()},
+            sources={one["source_id"]: _read_source(one) for one in stored["sources"]},
+        )
+
+    def save(self, topic_id: str, state: TopicState) -> None:
+        """Replace the file; after a crash it holds either the old state or this one."""
+        latest = list(state.sources.values())[-SOURCES_REMEMBERED:]
+        self._topics[topic_id] = {
+            "topic": state.topic,
+            "clean": state.clean,
+            "next_offsets": dict(state.next_offsets),
+            "sources": [asdict(source) for source in latest],
+        }
+        try:
+            _replace(self._path, json.dumps({"version": FORMAT_VERSION, "topics": self._topics}, indent=1))
+        except OSError as error:
+            raise StateUnusable(
+                f"cannot write the state file {self._path}: {error.strerror}. Choose another one with --state"
+            ) from error
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            stored = json.loads(self._path.read_text())
+            if stored["version"] != FORMAT_VERSION:
+                raise StateUnusable(
+                    f"the state file {self._path} has format {stored['version']}, this program writes {FORMAT_VERSION}"
+                )
+            topics: dict[str, Any] = stored["topics"]
+            return topics
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            hint = "move it away (every line is then sent again) or name another one with --state"
+            raise StateUnusable(f"cannot read the state file {self._path}: {error}; {hint}") from error
+
+
+@contextmanager
+def open_state(path: Path) -> Iterator[ShipState]:
+    """The state under its lock; StateInUse when another run holds it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock").open("w")
+    except OSError as error:
+        raise StateUnusable(f"cannot keep state in {path}: {error.strerror}. name another file with --state") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateInUse(
+                f"another run is using the state file {path}: wait for it, or name another one with --state"
+            ) from None
+        yield ShipState(path)
+
+
+def _read_source(stored: dict[str, Any]) -> Source:
+    fingerprints = {name: Fingerprint(**stored[name]) for name in ("head", "last_line")}
+    return Source(**{**stored, **fingerprints, "ahead": tuple(stored["ahead"])})
+
+
+def _replace(path: Path, text: str) -> None:
+    scratch = path.with_name(path.name + ".new")
+    with scratch.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,1 @@
+"""One file for each subcommand of `logbus`; each exposes `command`."""

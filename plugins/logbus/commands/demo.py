@@ -1,0 +1,89 @@
+"""`logbus demo`: see logbus.local.demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from logbus.local.demo import PIPELINE, Demo, DemoResult, home_of_log, sample_log
+from logbus.local.demo_screen import Screen
+from logbus.local.stack import MEMORABLE_PORTS, LocalStack, project_directory
+from logbus.warehouse.embedded import binary
+from logbus.warehouse.engine import libpq_uri
+
+WATCH_SECONDS = 1.0
+
+
+@click.command("demo")
+@click.option(
+    "--log", type=click.Path(path_type=Path), help="A log in the combined (or common) format; without it, a sample is made."
+)
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures as JSON to this file.")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".logbus"),
+    show_default=True,
+    help="Where everything is kept.",
+)
+def command(log: Path | None, report: Path | None, home: Path) -> None:
+    """Take a log through broker, Airflow and Spark into PostgreSQL, hour by hour, and prove it.
+
+    On a terminal everything stays up until Ctrl-C. Otherwise it ends when all is done, with status 0 only if every hour was
+    audited exactly and loading one of them again gave the same.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    console = Console()
+    log = log or sample_log(home)
+    with LocalStack(home_of_log(home, log), project=project_directory(), environment=os.environ, ports=MEMORABLE_PORTS) as stack:
+        demo = Demo(stack, log, Screen(console))
+        result = demo.run()
+        show(result, stack, Screen(console))
+        if report is not None:
+            report.write_text(json.dumps(result.report(), indent=2) + "\n")
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            stay_up(stack, console)
+        else:
+            demo.settle()
+    sys.exit(0 if result.is_exact else 1)
+
+
+def show(result: DemoResult, stack: LocalStack, screen: Screen) -> None:
+    """The table, the proof, the seconds and where to look."""
+    psql = f"{binary('psql')} '{libpq_uri(stack.warehouse_url)}'"
+    screen.windows(result.windows)
+    screen.rerun(result.rerun.before, result.rerun.after, result.rerun.identical)
+    screen.seconds(result.seconds)
+    screen.next_steps(
+        [
+            ("Airflow", f"{stack.airflow.settings.url}/dags/{PIPELINE}"),
+            ("Broker", f"kcat -b {stack.bootstrap_servers} -t {PIPELINE} -C -c 3"),
+            ("Table", f'{psql} -c "select status, count(*) from {PIPELINE} group by 1 order by 2 desc"'),
+            ("Ledger", f"logbus window ls --pipeline {PIPELINE} --warehouse '{stack.warehouse_url}'"),
+        ]
+    )
+
+
+def stay_up(stack: LocalStack, console: Console) -> None:
+    """Until Ctrl-C, or until a part of the stack ends by itself."""
+    console.print("Everything stays up: Ctrl-C ends it.")
+    try:
+        while True:
+            stack.raise_if_broken()
+            time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        console.print("Ending everything ...")
+
+
+def interrupt(number: int, frame: object) -> NoReturn:
+    """A request to end is a Ctrl-C: the stack is ended on the way out."""
+    raise KeyboardInterrupt

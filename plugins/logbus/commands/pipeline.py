@@ -1,0 +1,100 @@
+"""`logbus pipeline`: register a pipeline, list them, begin anew after a topic was made again."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from logbus.commands import options
+from logbus.errors import UserError
+from logbus.warehouse.engine import connect
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import Pipeline, instant_text
+from logbus.windows.schema import create_ledger
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Pipelines: which topic is loaded into which table, and how."""
+
+
+@command.command("register")
+@click.argument("name")
+@click.option("--topic", required=True)
+@click.option("--table", required=True, help="Target table, as table or schema.table.")
+@click.option("--parse", type=click.Choice(["combined", "json", "lines"]), required=True, help="How values become rows.")
+@click.option(
+    "--lateness-minutes", type=click.FloatRange(min=0), default=5.0, show_default=True, help="How long an hour stays open."
+)
+@click.option("--starts-at", type=options.Instant(), help="Where the first window begins; by default at the earliest record.")
+@click.option("--settings", default="{}", help='JSON: {"columns": {"host": "text"}, "accept_loss": false, "offset_gaps": false}.')
+@options.warehouse_option
+@options.bootstrap_option
+@options.client_config_option
+def register(
+    name: str,
+    topic: str,
+    table: str,
+    parse: str,
+    lateness_minutes: float,
+    starts_at: datetime | None,
+    settings: str,
+    warehouse_url: str,
+    bootstrap: str,
+    client_config: Path | None,
+) -> None:
+    """Register NAME, once; doing it again with the same values changes nothing."""
+    pipeline = Pipeline(
+        name=name,
+        topic=topic,
+        table=table,
+        parse=parse,
+        lateness=timedelta(minutes=lateness_minutes),
+        starts_at=starts_at,
+        settings=parse_settings(settings),
+    )
+    log = LogOffsets(options.client_config(bootstrap, client_config))
+    registered = Ledger(connect(warehouse_url)).register(pipeline, log, options.clock())
+    click.echo(f"pipeline {registered.name} loads topic {registered.topic} into table {registered.table}")
+
+
+def parse_settings(text: str) -> dict[str, Any]:
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"--settings is no JSON: {error}") from None
+    if not isinstance(settings, dict):
+        raise UserError("--settings is a JSON object, such as {}")
+    return settings
+
+
+@command.command("ls")
+@options.warehouse_option
+def list_pipelines(warehouse_url: str) -> None:
+    """List the registered pipelines."""
+    engine = connect(warehouse_url)
+    create_ledger(engine)
+    table = Table("pipeline", "topic", "table", "parse", "starts", "lateness")
+    for pipeline in Ledger(engine).pipelines():
+        starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
+        table.add_row(pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, str(pipeline.lateness))
+    Console().print(table)
+
+
+@command.command("rebase")
+@click.argument("name")
+@options.warehouse_option
+@options.bootstrap_option
+@options.client_config_option
+def rebase(name: str, warehouse_url: str, bootstrap: str, client_config: Path | None) -> None:
+    """Begin a new chain of windows for NAME after its topic was deleted and made again."""
+    log = LogOffsets(options.client_config(bootstrap, client_config))
+    pipeline = Ledger(connect(warehouse_url)).rebase(name, log, options.clock())
+    click.echo(f"pipeline {pipeline.name} goes on with the present topic {pipeline.topic}; what is loaded stays")

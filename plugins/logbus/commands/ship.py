@@ -1,0 +1,109 @@
+"""`logbus ship FILE...`: log files to a topic, with a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from logbus.collector.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
+from logbus.collector.shipment import Progress as ShowProgress
+
+
+def default_state_path(topic: str) -> Path:
+    """Where a run notes how far it came, unless --state says otherwise."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return base / "logbus" / "ship" / f"{topic}.json"
+
+
+def parse_settings(values: tuple[str, ...]) -> dict[str, str]:
+    """`name=value` options as a dictionary."""
+    pairs = [value.partition("=") for value in values]
+    for value, (name, separator, _) in zip(values, pairs, strict=True):
+        if not name or not separator:
+            raise click.BadParameter(f"{value!r} is not of the form name=value")
+    return {name.strip(): text.strip() for name, _, text in pairs}
+
+
+@click.command("ship")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--topic", required=True, help="The topic to send to.")
+@click.option(
+    "--bootstrap-server", default="127.0.0.1:9092", show_default=True, envvar="LOGBUS_BOOTSTRAP_SERVER", help="The broker."
+)
+@click.option("--partitions", type=click.IntRange(1), default=PARTITIONS_DEFAULT, show_default=True, help="If the topic is made.")
+@click.option("--no-create-topic", is_flag=True, help="Fail where the topic does not exist.")
+@click.option(
+    "--state", type=click.Path(path_type=Path), help="Where progress is kept  [default: ~/.local/state/logbus/ship/TOPIC.json]"
+)
+@click.option("--server-name", help="The `server` header, and the key where a line names no host  [default: this machine's name]")
+@click.option("--include-partial-line", is_flag=True, help="Also send a last line that has no newline yet.")
+@click.option(
+    "--line-bytes-max", type=click.IntRange(1), default=LINE_BYTES_MAX, show_default=True, help="Pass over longer lines."
+)
+@click.option("--client-option", multiple=True, metavar="NAME=VALUE", help="A librdkafka setting: security.protocol=...")
+@click.option("--producer-option", multiple=True, metavar="NAME=VALUE", help="A librdkafka setting: compression.type=zstd")
+def command(
+    files: tuple[Path, ...],
+    topic: str,
+    bootstrap_server: str,
+    partitions: int,
+    no_create_topic: bool,
+    state: Path | None,
+    server_name: str | None,
+    include_partial_line: bool,
+    line_bytes_max: int,
+    client_option: tuple[str, ...],
+    producer_option: tuple[str, ...],
+) -> None:
+    """Send the lines of log FILEs to a topic, oldest first; run again, it sends only what is new.
+
+    Each line becomes a record: its key is the host in the line, its timestamp the line's own time. Files may be gzip.
+    """
+    with _progress_bar(topic) as show_progress:
+        report = ship(
+            files,
+            topic=topic,
+            client_config={"bootstrap.servers": bootstrap_server, **parse_settings(client_option)},
+            state_path=state or default_state_path(topic),
+            progress=show_progress,
+            create_topic=not no_create_topic,
+            partitions=partitions,
+            producer_config=parse_settings(producer_option),
+            server_name=server_name,
+            include_partial_line=include_partial_line,
+            line_bytes_max=line_bytes_max,
+        )
+    click.echo(summary(topic, report, line_bytes_max))
+
+
+def summary(topic: str, report: ShipReport, line_bytes_max: int) -> str:
+    """What happened, in a sentence or a few."""
+    rate = report.lines / report.seconds if report.seconds else 0.0
+    sent = f"{report.lines:,} lines ({report.bytes:,} bytes) of {report.files} files"
+    sentences = [f"{topic}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
+    if report.recovered:
+        sentences.append(f"{report.recovered} lines that an interrupted run had sent were found in the topic and not sent again")
+    if report.undated:
+        sentences.append(f"{report.undated} lines without a believable time took that of the line before")
+    if report.skipped:
+        sentences.append(f"warning: {report.skipped} lines longer than {line_bytes_max} bytes were NOT sent (--line-bytes-max)")
+    return "\n".join(sentences)
+
+
+@contextmanager
+def _progress_bar(topic: str) -> Iterator[ShowProgress | None]:
+    if not sys.stderr.isatty():
+        yield None
+        return
+    lines = TextColumn("{task.fields[lines]:,} lines")
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), lines, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(topic, total=None, lines=0)
+        yield lambda done, total, lines: bar.update(task, completed=done, total=total, lines=lines)

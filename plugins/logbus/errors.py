@@ -1,0 +1,87 @@
+"""What can go wrong, split by who can mend it.
+
+Every error the library raises on purpose is a `LogbusError`. A `UserError` is one the caller can mend (a server that
+is not running, a wrong name); the others report a fact about the data (records lost, an audit that does not add up)
+or about a load. The command line prints all of them as `error: ...` without a traceback; so a message says what
+happened and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LogbusError(Exception):
+    """Base of everything logbus raises on purpose."""
+
+
+class UserError(LogbusError):
+    """The caller can mend it: a name, a setting, a server that is not running."""
+
+
+class WarehouseUnavailable(UserError):
+    """The warehouse cannot be reached, or is too old."""
+
+
+class BrokerUnavailable(UserError):
+    """The broker did not answer in time."""
+
+
+class TopicMissing(UserError):
+    """The broker does not know the topic."""
+
+
+class PipelineUnknown(UserError):
+    """No pipeline of that name is registered."""
+
+
+class PipelineConflict(UserError):
+    """A pipeline of that name is registered with another topic, table or start."""
+
+
+class LoadFailed(LogbusError):
+    """A load did not put its windows into the warehouse."""
+
+
+class AttemptSuperseded(LoadFailed):
+    """A newer attempt at the same window has begun; this one may not commit any more."""
+
+
+class EquationMismatch(LoadFailed):
+    """What was staged is not exactly what the window's ranges hold; nothing became public."""
+
+
+class ShortRead(LoadFailed):
+    """The broker delivered fewer records than a range holds."""
+
+
+class WindowError(LogbusError):
+    """A window cannot be frozen or loaded as asked."""
+
+
+class WindowNotClosed(WindowError):
+    """The clock has not passed the window's end plus the allowed lateness."""
+
+
+class WindowUnknown(WindowError):
+    """No window with that start is frozen."""
+
+
+class WindowOverlap(WindowError):
+    """The interval overlaps a frozen window with other limits, or lies before the pipeline's start."""
+
+
+class RecordsLost(WindowError):
+    """Retention has deleted records that belong to a window which is not loaded."""
+
+    def __init__(self, message: str, *, lost: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.lost = tuple(lost)
+
+
+class TopicRecreated(WindowError):
+    """The topic was deleted and made again: its offsets mean other records now."""
+
+
+class AuditMismatch(LogbusError):
+    """The table, the ledger and the broker do not agree on a window."""

@@ -1,0 +1,1 @@
+"""Airflow connections turned into what the ledger and the loads need."""

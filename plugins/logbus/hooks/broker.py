@@ -1,0 +1,51 @@
+"""The broker's Airflow connection: the Kafka provider's own type `kafka`, whose extra is the client's configuration.
+
+Everything that talks to the broker here only asks for offsets or is handed to Spark, so callbacks, which the provider resolves
+for its own clients, cannot travel and are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+
+from logbus.errors import UserError
+from logbus.windows.log_offsets import LogOffsets
+
+SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # of librdkafka's settings that hold credentials
+
+
+class BrokerHook(BaseHook):
+    """Reads the connection; makes no client before it is asked for one."""
+
+    conn_name_attr = "kafka_conn_id"
+    default_conn_name = "kafka_default"
+    conn_type = "kafka"
+    hook_name = "Apache Kafka"
+
+    def __init__(self, kafka_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.kafka_conn_id = kafka_conn_id
+
+    def client_config(self) -> dict[str, Any]:
+        """The configuration for a confluent-kafka client; its secrets are masked in logs from here on."""
+        config: dict[str, Any] = dict(self.get_connection(self.kafka_conn_id).extra_dejson)
+        if "bootstrap.servers" not in config:
+            raise UserError(
+                f'the connection {self.kafka_conn_id!r} names no broker: set its extra to {{"bootstrap.servers": "host:9092"}}'
+            )
+        if callbacks := [key for key in config if key.endswith("_cb")]:
+            raise UserError(f"connection {self.kafka_conn_id!r} has callbacks ({', '.join(callbacks)}), which Spark cannot call")
+        for key, value in config.items():
+            if any(word in key for word in SECRET_KEY_WORDS):
+                mask_secret(value)
+                # It travels inside a JSON text, where a quote or a backslash looks different.
+                mask_secret(json.dumps(value)[1:-1] if isinstance(value, str) else value)
+        return config
+
+    def log_offsets(self) -> LogOffsets:
+        """The questions the ledger asks the broker."""
+        return LogOffsets(self.client_config())

@@ -1,0 +1,105 @@
+"""The warehouse's Airflow connection: PostgreSQL, as the type `logbus_warehouse` or a plain `postgres` one.
+
+Host, port, user, password and database stand in their own fields; a host that begins with "/" is a socket directory. The extra
+holds libpq parameters (sslmode and the like); where Airflow's postgres hook keeps options of its own there, they are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL
+
+from logbus.errors import LogbusError, UserError
+from logbus.provider import CONNECTION_TYPE
+from logbus.warehouse.engine import connect
+from logbus.windows.ledger import Ledger
+
+CONNECTION_TYPES = (CONNECTION_TYPE, "postgres", "postgresql")
+LIBPQ_PARAMETERS = (
+    *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "channel_binding"),
+    *("options", "application_name", "target_session_attrs"),
+)
+
+
+class WarehouseHook(BaseHook):
+    """Reads the connection; connects when `get_engine` or `ledger` is called, once for each hook."""
+
+    conn_name_attr = "warehouse_conn_id"
+    default_conn_name = "warehouse_default"
+    conn_type = CONNECTION_TYPE
+    hook_name = "logbus warehouse"
+
+    def __init__(self, warehouse_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.warehouse_conn_id = warehouse_conn_id
+        self._engine: Engine | None = None
+
+    @property
+    def url(self) -> str:
+        """SQLAlchemy URL with the password in it, masked in logs from here on."""
+        connection = self.get_connection(self.warehouse_conn_id)
+        if connection.conn_type not in CONNECTION_TYPES:
+            raise UserError(
+                f"the connection {self.warehouse_conn_id!r} is of type {connection.conn_type!r}: "
+                f"the warehouse is PostgreSQL, so make it {CONNECTION_TYPE!r} or 'postgres'"
+            )
+        if connection.password:
+            for written in (connection.password, quote(connection.password, safe=""), quote_plus(connection.password)):
+                mask_secret(written)  # in a URL it looks different
+        return warehouse_url(
+            host=connection.host,
+            port=connection.port,
+            login=connection.login,
+            password=connection.password,
+            database=connection.schema,
+            extra=connection.extra_dejson,
+        )
+
+    def get_engine(self) -> Engine:
+        if self._engine is None:
+            self._engine = connect(self.url)
+        return self._engine
+
+    def ledger(self) -> Ledger:
+        """The ledger of this warehouse, its tables made if they are missing."""
+        return Ledger(self.get_engine())
+
+    def test_connection(self) -> tuple[bool, str]:
+        """For the button in Airflow's connection form."""
+        try:
+            connect(self.url).dispose()
+        except LogbusError as error:
+            return False, str(error)
+        return True, "Connected to the warehouse."
+
+
+def warehouse_url(
+    *,
+    host: str | None,
+    port: int | None,
+    login: str | None,
+    password: str | None,
+    database: str | None,
+    extra: Mapping[str, Any],
+) -> str:
+    """The connection's fields as one URL."""
+    parameters = {key: str(value) for key, value in extra.items() if key in LIBPQ_PARAMETERS}
+    is_socket_directory = host is not None and host.startswith("/")
+    if is_socket_directory:
+        parameters["host"] = str(host)
+    url = URL.create(
+        "postgresql+psycopg",
+        username=login or None,
+        password=password or None,
+        host=None if is_socket_directory else host,
+        port=port,
+        database=database or None,
+        query=parameters,
+    )
+    return url.render_as_string(hide_password=False)

@@ -1,0 +1,147 @@
+"""Airflow as four supervised processes: api-server first, then scheduler, dag-processor and triggerer.
+
+`airflow standalone` is one process that leaves its components behind when it is ended, so each component runs by itself here.
+The database is the embedded PostgreSQL, the executor runs tasks as local processes, everybody who reaches the port on
+127.0.0.1 is an administrator. Configuration goes by environment only; AIRFLOW_HOME holds logs and keys that survive a restart.
+Tasks started before the api-server answers would burn time on retries: that decides the order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from logbus.local.airflow_api import AirflowApi
+from logbus.local.processes import Program, Supervisor, wait_until
+
+MIGRATE_TIMEOUT_SECONDS = 180.0
+READY_TIMEOUT_SECONDS = 180.0  # seen: 18 to 54 s on two loaded cores
+PARALLELISM = 4  # the executor forks a worker for each: the default of 32 costs a gigabyte
+COMPONENTS: Mapping[str, tuple[str, ...]] = {
+    # Tasks' logs lie on this disk, where the api-server reads them: no log servers, and no ports of theirs to collide.
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+# Tasks and triggers under way are taken up again from the database, so nobody need wait for them. The triggerer, idle too, would
+# take more than ten seconds over SIGTERM.
+GRACE_SECONDS = 4.0
+GRACE_SECONDS_BY_COMPONENT = {"triggerer": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowSettings:
+    """What the instance is made of. `database_url` may name any PostgreSQL driver; `connections` go by Airflow's own ids."""
+
+    home: Path
+    run_directory: Path
+    project: Path
+    port: int
+    database_url: str
+    connections: Mapping[str, Mapping[str, object]]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of every Airflow process and of the tasks and Spark drivers below them."""
+    database = make_url(settings.database_url)
+    programs = str(Path(sys.executable).parent)  # spark-submit, and the python of Spark's workers
+    keys = instance_keys(settings.home / "keys.json")
+    own = {
+        "AIRFLOW_HOME": str(settings.home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(settings.project / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.project / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": str(PARALLELISM),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{settings.url}/execution/",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(settings.port),
+        "AIRFLOW__API__BASE_URL": settings.url,
+        "AIRFLOW__API__SECRET_KEY": keys["api_secret_key"],
+        "AIRFLOW__API_AUTH__JWT_SECRET": keys["jwt_secret"],
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": unmasked(database.set(drivername="postgresql+psycopg2")),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": unmasked(database.set(drivername="postgresql+asyncpg")),
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "PATH": os.pathsep.join([programs, inherited.get("PATH", os.defpath)]),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    connections = {f"AIRFLOW_CONN_{name.upper()}": json.dumps(fields) for name, fields in settings.connections.items()}
+    return {**without_airflow(inherited), **own, **connections}
+
+
+def without_airflow(environment: Mapping[str, str]) -> dict[str, str]:
+    """The user's own Airflow settings (another instance's database, say) are not for this one."""
+    return {name: value for name, value in environment.items() if not name.startswith("AIRFLOW")}
+
+
+def unmasked(url: object) -> str:
+    return url.render_as_string(hide_password=False)  # type: ignore[attr-defined,no-any-return]
+
+
+def instance_keys(path: Path) -> dict[str, str]:
+    """Keys of this instance, made once: tokens and sessions stay valid across a restart."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        keys = {name: secrets.token_urlsafe(64) for name in ("jwt_secret", "api_secret_key")}
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(keys))
+    return dict(json.loads(path.read_text()))
+
+
+class AirflowInstance:
+    """One Airflow, its components run by `supervisor`. `start` blocks until every one has sent a heartbeat of this start."""
+
+    def __init__(self, settings: AirflowSettings, environment: Mapping[str, str], supervisor: Supervisor) -> None:
+        self.settings = settings
+        self.environment = airflow_environment(settings, environment)
+        self.api = AirflowApi(settings.url)
+        self._supervisor = supervisor
+
+    def start(self) -> None:
+        started_at = datetime.now(UTC)
+        self._migrate()
+        api_server = self._supervisor.start(self._program("api-server", "api-server", "--workers", "1"))
+        wait_until(self.api.answers, timeout_seconds=READY_TIMEOUT_SECONDS, what="Airflow's api-server", processes=[api_server])
+        others = [self._supervisor.start(self._program(name, *arguments)) for name, arguments in COMPONENTS.items()]
+        wait_until(
+            lambda: self.api.is_healthy(started_at),
+            timeout_seconds=READY_TIMEOUT_SECONDS,
+            what="Airflow",
+            processes=[api_server, *others],
+        )
+
+    def _migrate(self) -> None:
+        """Bring the database up to this Airflow. Finding out that nothing is to be done takes five seconds: we note it down."""
+        migrated = self.settings.home / "migrated"
+        wanted = f"{version('apache-airflow')} {self.settings.database_url}\n"
+        if not migrated.exists() or migrated.read_text() != wanted:
+            self._supervisor.run(self._program("migrate", "db", "migrate"), MIGRATE_TIMEOUT_SECONDS)
+            migrated.write_text(wanted)
+
+    def _program(self, name: str, *arguments: str) -> Program:
+        return Program(
+            name=f"airflow-{name}",
+            command=[sys.executable, "-m", "airflow", *arguments],
+            environment=self.environment,
+            directory=self.settings.run_directory,
+            working_directory=self.settings.home,
+            grace_seconds=GRACE_SECONDS_BY_COMPONENT.get(name, GRACE_SECONDS),
+        )

@@ -1,0 +1,233 @@
+"""Child processes that cannot outlive us: each runs below a guard (guard.py) that ends it when our end of a pipe closes.
+
+A `SupervisedProcess` has a name, a log file and a process id file. Its guard leads a session of its own, so Ctrl-C in the
+terminal reaches us alone and we decide the order of ending. The process id file names the guard and the moment it started:
+process ids are used again, the pair is not. It lets a later run in the same place find what a killed run left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from logbus.errors import LogbusError
+from logbus.local import guard
+
+GRACE_SECONDS = 10.0  # Airflow's components and the broker end within two or three seconds when they are asked to
+POLL_SECONDS = 0.1
+LOG_TAIL_BYTES = 16_384
+LOG_TAIL_LINES = 15
+
+
+class StackError(LogbusError):
+    """A part of the local stack did not start or has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What to run: `directory` holds its log and its process id file, both named after it."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    directory: Path
+    working_directory: Path
+    grace_seconds: float = GRACE_SECONDS
+
+    @property
+    def log_path(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def pid_path(self) -> Path:
+        return self.directory / f"{self.name}.pid"
+
+
+class SupervisedProcess:
+    """A running program and its guard."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        program.directory.mkdir(parents=True, exist_ok=True)
+        with program.log_path.open("ab") as log:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__, str(program.grace_seconds), *program.command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(program.environment),
+                cwd=program.working_directory,
+                start_new_session=True,
+            )
+        program.pid_path.write_text(f"{self._guard.pid} {started_at(self._guard.pid)}\n")
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while the program runs."""
+        return self._guard.poll()
+
+    def raise_if_ended(self) -> None:
+        if self.exit_code is not None:
+            raise StackError(
+                f"{self.program.name} ended with status {self.exit_code}; the end of {self.program.log_path}:\n{self.log_tail()}"
+            )
+
+    def log_tail(self) -> str:
+        return log_tail(self.program.log_path)
+
+    def ask_to_end(self) -> None:
+        """Start the ending and return at once, so that several can end at the same time."""
+        if self._guard.stdin is not None and not self._guard.stdin.closed:
+            self._guard.stdin.close()
+
+    def wait(self, timeout_seconds: float) -> int:
+        """Exit status of a program that ends by itself."""
+        try:
+            return self._guard.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            where = f"the end of {self.program.log_path}:\n{self.log_tail()}"
+            raise StackError(f"{self.program.name} still runs after {timeout_seconds:.0f} s; {where}") from None
+
+    def end(self) -> None:
+        """End the program and everything it started, and wait until that is so."""
+        self.ask_to_end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guard.wait(self.program.grace_seconds + guard.KILL_WAIT_SECONDS + 1.0)
+        self.program.pid_path.unlink(missing_ok=True)
+
+
+class Supervisor:
+    """All running programs of one stack. Safe to use from several threads: after `end` has begun, nothing starts any more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ending = False
+        self.processes: list[SupervisedProcess] = []
+
+    def start(self, program: Program) -> SupervisedProcess:
+        with self._lock:
+            if self._ending:
+                raise StackError(f"{program.name} is not started: the stack is being ended")
+            process = SupervisedProcess(program)
+            self.processes.append(process)
+            return process
+
+    def run(self, program: Program, timeout_seconds: float) -> None:
+        """Run a program that ends by itself, to its end; anything but success is an error."""
+        process = self.start(program)
+        exit_code = process.wait(timeout_seconds)
+        self.processes.remove(process)
+        process.end()
+        if exit_code != 0:
+            process.raise_if_ended()
+
+    def raise_if_any_ended(self) -> None:
+        for process in list(self.processes):
+            process.raise_if_ended()
+
+    def end(self) -> None:
+        """End all of them at the same time: the slowest decides how long it takes."""
+        with self._lock:
+            self._ending = True
+        for process in self.processes:
+            process.ask_to_end()
+        for process in self.processes:
+            process.end()
+        self.processes.clear()
+
+
+def end_leftovers(directory: Path, timeout_seconds: float = GRACE_SECONDS + 2 * guard.KILL_WAIT_SECONDS) -> list[str]:
+    """End what a killed run left behind in `directory`, by its process id files; returns the names of what still ran.
+
+    Usually nothing does: the guards notice their owner's death by themselves and are at most still ending.
+    """
+    leftovers = [(path, pid) for path in sorted(directory.glob("*.pid")) if (pid := living_guard(path)) is not None]
+    for _, pid in leftovers:
+        guard.send(pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_seconds
+    for path, pid in leftovers:
+        while living_guard(path) is not None:
+            if time.monotonic() > deadline:
+                raise StackError(f"process {pid} of a former run ({path.stem}) does not end: kill -9 {pid} and start again")
+            time.sleep(POLL_SECONDS)
+    for path in directory.glob("*.pid"):
+        path.unlink(missing_ok=True)
+    return [path.stem for path, _ in leftovers]
+
+
+def living_guard(pid_path: Path) -> int | None:
+    """The process id in the file, if the very process that it was written for still lives."""
+    try:
+        pid_text, start = pid_path.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(pid_text) if started_at(int(pid_text)) == start else None
+
+
+def started_at(pid: int) -> str | None:
+    """When the process started, in the kernel's own ticks; None where there is no such process (or only its zombie)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    return "unknown"  # a system without /proc: the process id alone has to do
+
+
+def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return "(no log)"
+
+
+def wait_until(
+    condition: Callable[[], bool], *, timeout_seconds: float, what: str, processes: Sequence[SupervisedProcess] = ()
+) -> None:
+    """Poll until the condition holds. A process that ends meanwhile, or the deadline, is an error that shows the log's end."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        for process in processes:
+            process.raise_if_ended()
+        if time.monotonic() > deadline:
+            tails = "".join(f"\n--- {process.program.log_path}\n{process.log_tail()}" for process in processes)
+            raise StackError(f"{what} is not ready after {timeout_seconds:.0f} s{tails}")
+        time.sleep(POLL_SECONDS)
+
+
+def free_ports(count: int, preferred: Sequence[int] = ()) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on; the preferred ones first, in their places, where they are free."""
+    with contextlib.ExitStack() as held:
+        ports = []
+        for wanted in [*preferred, *([0] * count)][:count]:
+            listener = held.enter_context(socket.socket())
+            try:
+                listener.bind(("127.0.0.1", wanted))
+            except OSError:
+                listener.bind(("127.0.0.1", 0))
+            ports.append(listener.getsockname()[1])
+        return ports
+
+
+def accepts_connections(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Do one thing once: freeze, load or audit windows."""

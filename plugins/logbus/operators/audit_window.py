@@ -1,0 +1,52 @@
+"""The second witness: count the table again, ask the broker again, and fail where anything differs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import Context
+
+from logbus.errors import AuditMismatch
+from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
+from logbus.windows.audit import audit_window
+from logbus.windows.model import AuditReport, instant_text
+
+PROBLEMS_SHOWN_MAX = 20  # of a failed audit over many windows; the log holds all of them
+
+
+class AuditWindowOperator(WindowOperator):
+    """Audit the run's window, or all of `windows`. Exact, or the task fails and says which partition and how many.
+
+    Returns what was counted, window by window.
+    """
+
+    ui_color = "#ddf1de"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        starts = self._starts(context)
+        engine, log = self._warehouse().get_engine(), self._broker().log_offsets()
+        with beyond_retry_fails_at_once():
+            reports = [audit_window(engine, log, self.pipeline.name, start, self._now()) for start in starts]
+        for report in reports:
+            self._tell(report)
+        if problems := [problem for report in reports for problem in dated_problems(report)]:
+            raise AuditMismatch(audit_failure(problems, len(reports)))
+        return {"audited": len(reports), "windows": [report.summary() for report in reports]}
+
+    def _tell(self, report: AuditReport) -> None:
+        found = sum(tally.loaded + tally.dead_lettered for tally in report.found.values())
+        self.log.info("%s %s: %d records found", "exact" if report.ok else "WRONG", report.window.interval, found)
+        for remark in (*report.problems, *report.notes):
+            self.log.info("  %s", remark)
+
+
+def dated_problems(report: AuditReport) -> list[str]:
+    start: datetime = report.window.interval.start
+    return [f"{instant_text(start)}: {problem}" for problem in report.problems]
+
+
+def audit_failure(problems: list[str], window_count: int) -> str:
+    left_out = len(problems) - PROBLEMS_SHOWN_MAX
+    lines = [*problems[:PROBLEMS_SHOWN_MAX], *([f"and {left_out} more, see the log"] if left_out > 0 else [])]
+    return f"the audit of {window_count} window(s) found differences; load them again and audit them again:\n" + "\n".join(lines)

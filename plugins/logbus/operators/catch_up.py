@@ -1,0 +1,52 @@
+"""Freeze every closed hour of a span at once, so that one Spark application can load them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowSkipException
+
+from logbus.errors import UserError
+from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
+from logbus.windows.model import instant_text, parse_instant
+
+
+class FreezeClosedWindowsOperator(WindowOperator):
+    """Freeze the closed hours between `since` and `until` (templated; empty means from the first record, up to the last).
+
+    Returns the starts of the windows as `starts`, for the tasks behind it, which are skipped where no hour is closed.
+    """
+
+    template_fields: Sequence[str] = ("since", "until")
+    ui_color = "#d7ecf5"
+
+    def __init__(self, *, since: str | None = None, until: str | None = None, **kwargs: Any) -> None:
+        super().__init__(multiple_outputs=True, **kwargs)
+        self.since = since
+        self.until = until
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
+        since, until = optional_instant("since", self.since), optional_instant("until", self.until)
+        with beyond_retry_fails_at_once():
+            ledger.register(self.pipeline, log, now)
+            intervals = ledger.closed_intervals(self.pipeline.name, log, now, since=since, until=until)
+            windows = [ledger.freeze_or_get(self.pipeline.name, interval, log, now) for interval in intervals]
+        if not windows:
+            raise AirflowSkipException(f"no closed hour of {self.pipeline.name} lies between {self.since} and {self.until}")
+        records = sum(window.record_count for window in windows)
+        self.log.info("%d hours from %s on hold %d records", len(windows), windows[0].interval, records)
+        return {"starts": [instant_text(window.interval.start) for window in windows], "records": records}
+
+
+def optional_instant(name: str, text: str | None) -> datetime | None:
+    """None for an instant that was left out; a DAG parameter that was left out renders as "None"."""
+    if text is None or text in {"", "None"}:
+        return None
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise UserError(f"{name} is an instant such as 2015-05-17T10:00:00Z: {error}") from None

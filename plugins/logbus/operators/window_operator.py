@@ -1,0 +1,84 @@
+"""What the operators of this package share: the pipeline, the two connections, and how a failure is told.
+
+Operators assign in the constructor and act in `execute`. The windows of a run are its own data interval, or those that `windows`
+lists (starts as ISO instants, or another task's output). Errors that no retry can mend fail the task at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from logbus.errors import PipelineConflict, RecordsLost, TopicRecreated, UserError, WindowOverlap
+from logbus.hooks.broker import BrokerHook
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.run_interval import run_interval
+from logbus.triggers.window_closed import utc_now
+from logbus.windows.model import Pipeline, parse_instant
+
+BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap)
+
+
+class OverWindows:
+    """Mixed into every operator over windows: its fields, and what follows from them."""
+
+    pipeline: Pipeline
+    windows: Sequence[str] | None
+    kafka_conn_id: str
+    warehouse_conn_id: str
+
+    def _broker(self) -> BrokerHook:
+        return BrokerHook(self.kafka_conn_id)
+
+    def _warehouse(self) -> WarehouseHook:
+        return WarehouseHook(self.warehouse_conn_id)
+
+    def _starts(self, context: Mapping[str, Any]) -> list[datetime]:
+        """The starts of the windows to work on, in order."""
+        return [run_interval(context).start] if self.windows is None else window_starts(self.windows)
+
+
+class WindowOperator(OverWindows, BaseOperator):
+    """Base of the operators that work on windows by themselves (not through spark-submit)."""
+
+    template_fields: Sequence[str] = ("windows",)
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        windows: Sequence[str] | None = None,
+        kafka_conn_id: str = BrokerHook.default_conn_name,
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        now: Callable[[], datetime] = utc_now,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+        self.windows = windows
+        self.kafka_conn_id = kafka_conn_id
+        self.warehouse_conn_id = warehouse_conn_id
+        self._now = now
+
+
+def window_starts(windows: Sequence[str] | str) -> list[datetime]:
+    """Instants out of a list, or out of the text a template renders to (separated by commas or blanks)."""
+    words = windows.replace(",", " ").split() if isinstance(windows, str) else windows
+    try:
+        return sorted({parse_instant(word) for word in words})
+    except ValueError as error:
+        raise UserError(f"windows are the starts of hours, such as 2015-05-17T10:00:00Z: {error}") from None
+
+
+@contextlib.contextmanager
+def beyond_retry_fails_at_once() -> Iterator[None]:
+    """Retrying a lost record or a recreated topic only hides it for an hour."""
+    try:
+        yield
+    except BEYOND_RETRY as error:
+        raise AirflowFailException(str(error)) from error

@@ -1,0 +1,1 @@
+"""When may we start?"""

@@ -1,0 +1,99 @@
+"""How a load is handed to Spark: the application, its arguments, its settings and its secrets.
+
+What anyone may see goes on the command line (the pipeline, the windows and their attempts); what nobody may see (the
+warehouse URL, the client configuration of the broker) goes by environment only: command lines show in `ps`, in
+Spark's UI and in logs. The last line of the application's output that starts with `LOGBUS_RESULT ` is its result as
+JSON.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from logbus.errors import LoadFailed, UserError
+from logbus.windows.model import Attempt
+
+WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
+KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
+RESULT_PREFIX = "LOGBUS_RESULT "
+
+LOCAL_MASTER = "local[2]"
+LOCAL_DRIVER_MEMORY = "512m"  # rows never gather in the driver; Python workers hold them, outside the heap
+
+# No speculation: a second copy of a task writes the same rows into the same staging tables for nothing.
+CONF: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
+}
+
+
+def application_path() -> Path:
+    """The program spark-submit runs."""
+    spec = importlib.util.find_spec("spark_jobs")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("the package spark_jobs is not installed beside logbus: install the project again")
+    return Path(spec.submodule_search_locations[0]) / "load_windows.py"
+
+
+def application_arguments(pipeline_name: str, attempts: Sequence[Attempt]) -> list[str]:
+    """`--pipeline NAME --window START=ATTEMPT ...`"""
+    windows = [word for attempt in attempts for word in ("--window", attempt.token)]
+    return ["--pipeline", pipeline_name, *windows]
+
+
+def conf() -> dict[str, str]:
+    """Spark settings, quiet logs included."""
+    logging_file = application_path().with_name("log4j2.properties")
+    java_options = f"{CONF['spark.driver.extraJavaOptions']} -Dlog4j2.configurationFile=file:{logging_file}"
+    return {**CONF, "spark.driver.extraJavaOptions": java_options}
+
+
+def environment(warehouse_url: str, client_config: Mapping[str, Any]) -> dict[str, str]:
+    """What the application finds in its environment; both values are secrets. Python's workers are our own interpreter,
+    and find what it finds: otherwise Spark takes whatever python3 is first on PATH."""
+    return {
+        WAREHOUSE_URL_VARIABLE: warehouse_url,
+        KAFKA_CONFIG_VARIABLE: json.dumps(dict(client_config)),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": python_path(),
+    }
+
+
+def python_path() -> str:
+    """Where `logbus` and `spark_jobs` lie, before whatever PYTHONPATH holds already."""
+    roots = [str(Path(__file__).parents[1]), str(application_path().parents[1])]
+    inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return os.pathsep.join(dict.fromkeys([*roots, *inherited]))
+
+
+def spark_submit_binary() -> str:
+    """The launcher of the pyspark this interpreter has."""
+    return str(Path(sysconfig.get_path("scripts")) / "spark-submit")
+
+
+def command(pipeline_name: str, attempts: Sequence[Attempt], *, master: str = LOCAL_MASTER) -> list[str]:
+    """The whole spark-submit command."""
+    settings = [word for key, value in conf().items() for word in ("--conf", f"{key}={value}")]
+    options = ["--master", master, "--driver-memory", LOCAL_DRIVER_MEMORY, "--name", f"logbus load {pipeline_name}"]
+    return [spark_submit_binary(), *options, *settings, str(application_path()), *application_arguments(pipeline_name, attempts)]
+
+
+def parse_result(output: str) -> dict[str, Any]:
+    """The application's result out of its output."""
+    for line in reversed(output.splitlines()):
+        _, prefix, payload = line.partition(RESULT_PREFIX)
+        if prefix:
+            result: dict[str, Any] = json.loads(payload)
+            return result
+    raise LoadFailed("the Spark application ended without a result; the end of its output says why:\n" + output[-2000:])

@@ -1,0 +1,1 @@
+"""What a deferred sensor waits for in the triggerer."""

@@ -1,0 +1,42 @@
+"""Waits for the clock: fires once when it has passed the instant at which a window closes.
+
+It looks at no data and holds no connection, so thousands of them cost the triggerer next to nothing. The wait goes in short
+sleeps because the wall clock, not the length of a sleep, is what counts: after a laptop slept or a clock was set it is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from logbus.windows.model import instant_text, parse_instant
+
+SLEEP_SECONDS_MAX = 30.0
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class WindowClosedTrigger(BaseTrigger):
+    """Fires at `closes_at`, an instant as text because triggers are stored between processes."""
+
+    def __init__(self, closes_at: str, now: Callable[[], datetime] = utc_now) -> None:
+        super().__init__()
+        self.closes_at = closes_at
+        self._now = now
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return ("logbus.triggers.window_closed.WindowClosedTrigger", {"closes_at": self.closes_at})
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        while (seconds := self._seconds_left()) > 0:
+            await asyncio.sleep(min(seconds, SLEEP_SECONDS_MAX))
+        yield TriggerEvent({"closed_at": instant_text(self._now())})
+
+    def _seconds_left(self) -> float:
+        return (parse_instant(self.closes_at) - self._now()).total_seconds()

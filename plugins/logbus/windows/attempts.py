@@ -1,0 +1,166 @@
+"""Attempts: who may load a window now.
+
+Taking an attempt raises the window's number; from then on no older attempt can make staging tables or commit. That is
+the whole fence: nobody needs to be stopped, told or waited for. What older attempts left behind is dropped by whoever
+comes next, with a short lock timeout, because a driver that outlives its task may still hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, insert, select, text, update
+from sqlalchemy.exc import OperationalError
+
+from logbus.errors import AttemptSuperseded, WindowUnknown
+from logbus.windows import schema
+from logbus.windows.model import Attempt, Interval, instant_text, parse_instant
+from logbus.windows.rows import ATTEMPT_RUNNING, Row, to_attempt
+
+COMMITTED = "committed"
+FAILED = "failed"
+SUPERSEDED = "superseded"
+
+# A stale table somebody still writes to is left for the next one to drop; a load must not wait for it.
+DROP_LOCK_TIMEOUT_MS = 200
+
+# Kept of an error's text; a stack trace of Spark can be a megabyte.
+ERROR_CHARACTERS_MAX = 4_000
+
+
+def begin(
+    engine: Engine, pipeline_name: str, starts: Sequence[datetime], run_id: str, try_number: int, now: datetime
+) -> list[Attempt]:
+    """A new attempt for each window, in the order of `starts`. All or none."""
+    with engine.begin() as connection:
+        rows = lock_windows(connection, pipeline_name, starts)
+        attempts = {row["starts_at"]: begin_one(connection, row, run_id, try_number, now) for row in rows}
+    drop_leftovers(engine, [row["id"] for row in rows])
+    return [attempts[start] for start in starts]
+
+
+def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[datetime]) -> list[Row]:
+    """Rows of the windows in the order of their ids: everybody locks in that order, so nobody waits in a circle."""
+    window, wanted = schema.window, set(starts)
+    query = select(window).where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(wanted)).order_by(window.c.id)
+    rows: list[Row] = list(connection.execute(query.with_for_update()).mappings())
+    missing = sorted(wanted - {row["starts_at"] for row in rows})
+    if missing:
+        names = ", ".join(instant_text(start) for start in missing)
+        raise WindowUnknown(
+            f"no frozen window of {pipeline_name} starts at {names}: freeze it first (`logbus window ls` shows them)"
+        )
+    return rows
+
+
+def begin_one(connection: Connection, row: Row, run_id: str, try_number: int, now: datetime) -> Attempt:
+    window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
+    name = f"w{row['id']}_a{number}"
+    values = {
+        "window_id": row["id"],
+        "number": number,
+        "state": ATTEMPT_RUNNING,
+        "run_id": run_id,
+        "try_number": try_number,
+        "staging_table": name,
+        "dead_letter_table": f"{name}_dead",
+        "began_at": now,
+        "heartbeat_at": now,
+    }
+    older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)
+    connection.execute(update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now))
+    connection.execute(insert(attempt).values(values))
+    connection.execute(update(window).where(window.c.id == row["id"]).values(last_attempt=number))
+    return to_attempt(values, row["pipeline"], Interval(row["starts_at"], row["ends_at"]))
+
+
+def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
+    """The attempt a token names, still the newest or not."""
+    start_text, _, number_text = token.rpartition("=")
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(attempt, window.c.starts_at, window.c.ends_at)
+        .join(window, window.c.id == attempt.c.window_id)
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at == parse_instant(start_text))
+        .where(attempt.c.number == int(number_text))
+    )
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise WindowUnknown(f"pipeline {pipeline_name} has no attempt {token}: attempts are taken before the load is submitted")
+    return to_attempt(row, pipeline_name, Interval(row["starts_at"], row["ends_at"]))
+
+
+def lock_if_current(connection: Connection, attempt: Attempt) -> None:
+    """Holds the window's row to the transaction's end; `AttemptSuperseded` unless the attempt is its newest and still runs."""
+    window, row_of = schema.window, schema.attempt
+    newest = connection.execute(
+        select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()
+    ).scalar_one()
+    mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
+    state = connection.execute(select(row_of.c.state).where(*mine)).scalar_one()
+    if newest != attempt.number or state != ATTEMPT_RUNNING:
+        raise AttemptSuperseded(
+            f"attempt {attempt.number} at window {attempt.interval} of {attempt.pipeline} is {state}; the newest is {newest}"
+        )
+
+
+def state_of(engine: Engine, attempt: Attempt) -> str:
+    row_of = schema.attempt
+    mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
+    with engine.connect() as connection:
+        state: str = connection.execute(select(row_of.c.state).where(*mine)).scalar_one()
+        return state
+
+
+def heartbeat(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> None:
+    with engine.begin() as connection:
+        set_where_running(connection, attempts, {"heartbeat_at": now})
+
+
+def fail(engine: Engine, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
+    """Ends the attempts that still run and drops what they staged. Those committed or superseded stay as they are."""
+    with engine.begin() as connection:
+        set_where_running(connection, attempts, {"state": FAILED, "ended_at": now, "error": error[:ERROR_CHARACTERS_MAX]})
+    drop_leftovers(engine, [attempt.window_id for attempt in attempts])
+
+
+def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
+    row_of = schema.attempt
+    for attempt in attempts:
+        mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number, row_of.c.state == ATTEMPT_RUNNING)
+        connection.execute(update(row_of).where(*mine).values(values))
+
+
+def drop_leftovers(engine: Engine, window_ids: Sequence[int]) -> None:
+    """Drops the tables of attempts that can never commit. One that is locked stays for the next call."""
+    row_of = schema.attempt
+    over = row_of.c.state.in_([FAILED, SUPERSEDED])
+    query = select(row_of).where(row_of.c.window_id.in_(list(window_ids)), over, row_of.c.cleaned.is_(False))
+    with engine.connect() as connection:
+        rows = connection.execute(query).mappings().all()
+    for row in rows:
+        drop_one(engine, row)
+
+
+def drop_one(engine: Engine, row: Row) -> None:
+    row_of = schema.attempt
+    names = [name for table in (row["staging_table"], row["dead_letter_table"]) for name in (table, sealed(table))]
+    try:
+        with engine.begin() as connection:
+            connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
+            connection.execute(text("drop table if exists " + ", ".join(f"{schema.STAGING_SCHEMA}.{name}" for name in names)))
+            mine = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
+            connection.execute(update(row_of).where(*mine).values(cleaned=True))
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+            raise
+
+
+LOCK_NOT_AVAILABLE = "55P03"
+
+
+def sealed(table: str) -> str:
+    """The name a staging table gets when it is sealed: who still writes to the old name fails."""
+    return f"{table}_sealed"

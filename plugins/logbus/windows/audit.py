@@ -1,0 +1,103 @@
+"""The second witness: after the commit, somebody else counts again.
+
+The table is counted anew (not the numbers the load wrote), the ledger is compared, and the broker is asked whether it
+still holds the same topic and the same offsets. Exact, or every difference is named with its partition and how many.
+Records that retention has deleted since are no fault of the load: the window is audited and noted as no longer
+replayable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from sqlalchemy import Engine
+
+from logbus.errors import AuditMismatch
+from logbus.windows import schema, tally
+from logbus.windows.fingerprint import as_text, combine
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import OffsetLog
+from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts, utc
+from logbus.windows.retained import lost_ranges
+
+
+def audit_window(engine: Engine, log: OffsetLog, pipeline_name: str, start: datetime, now: datetime) -> AuditReport:
+    """Counts and compares; keeps the outcome in the ledger. The report says whether it is exact; it does not raise."""
+    ledger = Ledger(engine)
+    pipeline, window = ledger.pipeline(pipeline_name), ledger.window(pipeline_name, start)
+    found = count_public_rows(engine, pipeline, window)
+    notes: list[str] = []
+    problems = [*table_problems(pipeline, window, found), *broker_problems(log, pipeline, window, notes)]
+    expected = {part.partition: part.count for part in window.ranges}
+    report = AuditReport(window=window, expected=expected, found=found, problems=tuple(problems), notes=tuple(notes))
+    ledger.record_audit(report, now)
+    return report
+
+
+def raise_if_wrong(report: AuditReport) -> AuditReport:
+    """The report, if it is exact."""
+    if not report.ok:
+        raise AuditMismatch(
+            f"window {report.window.interval} of {report.window.pipeline} is not what it must be: {'; '.join(report.problems)}"
+        )
+    return report
+
+
+def count_public_rows(engine: Engine, pipeline: Pipeline, window: FrozenWindow) -> Mapping[int, PartitionTally]:
+    rows = tally.target_rows(quoted_table(pipeline.table), "_window_start = :start and _topic = :topic")
+    dead = tally.dead_letters(f"{schema.SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
+    parameters = {"start": utc(window.interval.start), "topic": pipeline.topic, "window_id": window.id}
+    with engine.connect() as connection:
+        return tally.count(connection, rows, dead, parameters)[0]
+
+
+def quoted_table(name: str) -> str:
+    parts = name.split(".") if "." in name else ["public", name]
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
+def table_problems(pipeline: Pipeline, window: FrozenWindow, found: Mapping[int, PartitionTally]) -> Iterator[str]:
+    counts = window.counts
+    if counts is None:
+        yield "the window is not loaded: load it, then audit"
+        return
+    if window.head_unknown:
+        yield "the window's head is unknown: retention deleted records before they were read, so nothing can prove it whole"
+    gaps_allowed = bool(pipeline.settings.get(tally.OFFSET_GAPS)) or counts.filtered > 0
+    yield from tally.problems(window, found, {}, gaps_allowed=gaps_allowed)
+    yield from ledger_problems(window, counts, found)
+
+
+def ledger_problems(window: FrozenWindow, counts: WindowCounts, found: Mapping[int, PartitionTally]) -> Iterator[str]:
+    loaded, dead_lettered = sum(part.loaded for part in found.values()), sum(part.dead_lettered for part in found.values())
+    if counts.read != counts.loaded + counts.dead_lettered + counts.filtered:
+        yield f"the ledger's counts do not add up: read {counts.read}, loaded {counts.loaded}, dead {counts.dead_lettered}"
+    if loaded != counts.loaded:
+        yield f"the table holds {loaded} rows, {counts.loaded} were loaded ({loaded - counts.loaded:+d})"
+    if dead_lettered != counts.dead_lettered:
+        difference = dead_lettered - counts.dead_lettered
+        yield f"{dead_lettered} dead letters are kept, {counts.dead_lettered} were written ({difference:+d})"
+    fingerprint = as_text(combine(part.fingerprint for part in found.values()))
+    if counts.filtered == 0 and fingerprint != window.fingerprint:
+        yield f"the rows' fingerprint is {fingerprint}, the load's was {window.fingerprint}: some row is another record's"
+
+
+def broker_problems(log: OffsetLog, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:
+    """What the broker says today; deleted records are put down in `notes`."""
+    facts = log.topic(window.topic)
+    if facts.topic_id != window.topic_id:
+        notes.append(f"topic {window.topic} was deleted and made again since: the window is no longer replayable")
+        return
+    partitions = [part.partition for part in window.ranges]
+    missing = set(partitions) - set(facts.partitions)
+    if missing:
+        yield f"the broker has no partition {', '.join(map(str, sorted(missing)))} of {window.topic} any more"
+        return
+    lost = lost_ranges(window, log.start_offsets(window.topic, partitions))
+    if lost:
+        notes.append(f"retention has deleted {', '.join(lost)}: the window is no longer replayable")
+    ends = log.end_offsets(window.topic, partitions, pipeline.isolation_level)
+    for part in window.ranges:
+        if ends[part.partition] < part.end_offset:
+            yield f"the broker's log of {part.topic}-{part.partition} ends at {ends[part.partition]}, inside or before {part}"

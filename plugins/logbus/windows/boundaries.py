@@ -1,0 +1,77 @@
+"""Where an hour begins in a partition: pure decisions, no I/O of their own.
+
+B(T), the boundary of a partition at the instant T, is the offset of the first record at or after T, provided its
+timestamp lies within T and `horizon` (now + MAX_FUTURE). A record further ahead is no evidence that an hour began:
+one stamp of 2099 would otherwise make every later hour empty. Where no record is evidence, B(T) is the end of the log
+as it was read BEFORE the search: read the other way round, a record at or after T could land in the hour before. A
+boundary is clamped between its frozen neighbours, so touching hours touch and none overlap, whatever the order of
+freezing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from logbus.windows.log_offsets import FoundRecord
+from logbus.windows.model import utc
+
+# How far ahead of our clock a producer's clock may run before its stamps stop being evidence.
+MAX_FUTURE = timedelta(hours=1)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+def milliseconds(instant: datetime) -> int:
+    """Since the epoch, rounded up: a stamp in whole milliseconds is at or after the instant exactly if it is not below this."""
+    return -((EPOCH - utc(instant)) // MILLISECOND)
+
+
+def horizon_ms(now: datetime) -> int:
+    """The latest timestamp that is evidence."""
+    return milliseconds(now + MAX_FUTURE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """What is frozen around an instant: the boundary (or anchor) before it, the boundary behind it if there is one."""
+
+    lower: int
+    upper: int | None = None
+    lower_is_anchor: bool = False
+
+
+def is_evidence(record: FoundRecord, at_ms: int, horizon: int) -> bool:
+    return at_ms <= record.timestamp_ms <= horizon
+
+
+def needs_scan(first: FoundRecord | None, horizon: int) -> bool:
+    """The index by time found a record too far ahead: only reading on can tell what lies behind it."""
+    return first is not None and first.timestamp_ms > horizon
+
+
+def decide(first: FoundRecord | None, end_offset: int) -> int:
+    """The boundary without its neighbours, where the first record found is evidence or there is none."""
+    return end_offset if first is None else min(first.offset, end_offset)
+
+
+def scan(records: Iterable[FoundRecord], *, at_ms: int, horizon: int, end_offset: int, neighbours: Neighbours) -> int:
+    """The boundary where a stamp from the future hides it: the first evidence among `records`, read from the lower neighbour on.
+
+    Records from the future that lead the whole log go with what comes right behind them: no hour before could ever
+    hold them.
+    """
+    older_seen = False
+    for record in records:
+        if is_evidence(record, at_ms, horizon):
+            return record.offset if older_seen or not neighbours.lower_is_anchor else neighbours.lower
+        older_seen = older_seen or record.timestamp_ms < at_ms
+    return end_offset
+
+
+def clamp(offset: int, neighbours: Neighbours) -> int:
+    """Never before the boundary of an earlier instant, never behind that of a later one."""
+    at_least = max(offset, neighbours.lower)
+    return at_least if neighbours.upper is None else min(at_least, neighbours.upper)

@@ -1,0 +1,85 @@
+"""A pipeline's chain of boundaries in the ledger: what is frozen in each partition, and what lies around an instant.
+
+The chain begins at an anchor and has one boundary for each instant anybody asked for. Boundaries are inserted once
+and never change; the caller holds the pipeline's row, so two that freeze at once see each other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, func, insert, select
+from sqlalchemy.dialects.postgresql import insert as insert_if_absent
+
+from logbus.windows import schema
+from logbus.windows.boundaries import Neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The boundaries of one pipeline on one topic, seen through one connection."""
+
+    connection: Connection
+    pipeline_name: str
+    topic_id: str
+
+    def boundary(self, partition: int, at: datetime) -> int | None:
+        """B(at) where it is decided. An anchor at or behind `at` decides it: nothing of the partition lies before an anchor."""
+        exact = select(schema.boundary.c.offset).where(*self._boundaries(partition), schema.boundary.c.at == at)
+        anchored = select(schema.anchor.c.offset).where(
+            *self._anchors(), schema.anchor.c.partition == partition, schema.anchor.c.at >= at
+        )
+        for query in (exact, anchored):
+            offset: int | None = self.connection.execute(query).scalar_one_or_none()
+            if offset is not None:
+                return offset
+        return None
+
+    def neighbours(self, partition: int, at: datetime) -> Neighbours:
+        """The frozen offsets around `at`; before the first boundary lies the anchor."""
+        row_of, mine = schema.boundary, self._boundaries(partition)
+        lower = self.connection.execute(select(func.max(row_of.c.offset)).where(*mine, row_of.c.at < at)).scalar_one()
+        upper = self.connection.execute(select(func.min(row_of.c.offset)).where(*mine, row_of.c.at > at)).scalar_one()
+        if lower is not None:
+            return Neighbours(lower=lower, upper=upper)
+        anchor = select(schema.anchor.c.offset).where(*self._anchors(), schema.anchor.c.partition == partition)
+        return Neighbours(lower=self.connection.execute(anchor).scalar_one_or_none() or 0, upper=upper, lower_is_anchor=True)
+
+    def freeze(self, partition: int, at: datetime, offset: int, leader_epoch: int | None, now: datetime) -> None:
+        values = {
+            "pipeline": self.pipeline_name,
+            "topic_id": self.topic_id,
+            "partition": partition,
+            "at": at,
+            "offset": offset,
+            "leader_epoch": leader_epoch,
+            "frozen_at": now,
+        }
+        self.connection.execute(insert(schema.boundary).values(values))
+
+    def anchor(self, at: datetime | None, offsets: Iterable[tuple[int, int]], now: datetime) -> None:
+        """Begins the chain at `at` (None: before all time) with an offset for each partition; those anchored already stay."""
+        common = {"pipeline": self.pipeline_name, "topic_id": self.topic_id, "at": at, "frozen_at": now}
+        rows = [{**common, "partition": partition, "offset": offset} for partition, offset in offsets]
+        if rows:
+            self.connection.execute(insert_if_absent(schema.anchor).on_conflict_do_nothing(), rows)
+
+    def anchor_new(self, partitions: Iterable[int], now: datetime) -> None:
+        """A partition first seen now begins at offset 0 and belongs to the windows behind the last one frozen without it."""
+        known = set(self.connection.execute(select(schema.anchor.c.partition).where(*self._anchors())).scalars())
+        self.anchor(self.last_window_end(), [(partition, 0) for partition in partitions if partition not in known], now)
+
+    def last_window_end(self) -> datetime | None:
+        window = schema.window
+        query = select(func.max(window.c.ends_at)).where(window.c.pipeline == self.pipeline_name)
+        end: datetime | None = self.connection.execute(query).scalar_one()
+        return end
+
+    def _boundaries(self, partition: int) -> tuple[ColumnElement[bool], ...]:
+        row_of = schema.boundary
+        return (row_of.c.pipeline == self.pipeline_name, row_of.c.topic_id == self.topic_id, row_of.c.partition == partition)
+
+    def _anchors(self) -> tuple[ColumnElement[bool], ...]:
+        return (schema.anchor.c.pipeline == self.pipeline_name, schema.anchor.c.topic_id == self.topic_id)

@@ -1,0 +1,54 @@
+"""The fingerprint: one number that says which records a window holds, whoever reads them and in whatever order.
+
+A record's hash is xxhash64 (seed 0) of its encoding; a window's fingerprint is the sum of its records' hashes modulo
+2^64, so it can be computed in pieces and the pieces added. The encoding is little-endian: partition int32, offset
+int64, timestamp int64 (milliseconds), then key and value each as int32 length and bytes, null being length -1, then
+the number of headers as int32 and each header as its name (UTF-8) and its value in the same way. Lengths make it
+unambiguous: ("ab", "c") is not ("a", "bc"), and null is not empty.
+
+Rows keep their hash as a signed bigint (`_fingerprint`), so the sealed table itself can be asked for its sum.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import xxhash
+
+MODULUS = 2**64
+
+Header = tuple[str, bytes | None]
+
+_PREFIX = struct.Struct("<iqq")
+_LENGTH = struct.Struct("<i")
+_NULL = _LENGTH.pack(-1)
+
+
+def record_hash(
+    partition: int, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
+) -> int:
+    """The hash of one record, 0 to 2^64 - 1."""
+    parts = [_PREFIX.pack(partition, offset, timestamp_ms), sized(key), sized(value), _LENGTH.pack(len(headers))]
+    for name, content in headers:
+        parts += (sized(name.encode()), sized(content))
+    return xxhash.xxh64_intdigest(b"".join(parts))
+
+
+def sized(content: bytes | None) -> bytes:
+    return _NULL if content is None else _LENGTH.pack(len(content)) + content
+
+
+def combine(hashes: Iterable[int]) -> int:
+    """The fingerprint of all records whose hashes (signed or not) are given."""
+    return sum(hashes) % MODULUS
+
+
+def as_signed(number: int) -> int:
+    """The same 64 bits as PostgreSQL's bigint holds them."""
+    return number - MODULUS if number >= MODULUS // 2 else number
+
+
+def as_text(fingerprint: int) -> str:
+    """Sixteen hexadecimal digits: how a fingerprint is stored and shown."""
+    return f"{fingerprint % MODULUS:016x}"

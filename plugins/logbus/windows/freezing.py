@@ -1,0 +1,207 @@
+"""Freezing: an interval becomes a window whose offsets never change again.
+
+All questions to the broker are asked before the transaction begins, in the order that makes them safe whatever is
+appended meanwhile: topic id, end offsets, first records, start offsets, topic id again. The transaction then holds
+the pipeline's row, clamps between the neighbours frozen by whoever came first, and inserts what is absent. A crash
+leaves either nothing or a whole window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, insert, select
+
+from logbus.errors import RecordsLost, WindowNotClosed, WindowOverlap
+from logbus.windows import boundaries, schema
+from logbus.windows.chain import Chain
+from logbus.windows.log_offsets import FoundRecord, OffsetLog, TopicFacts
+from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline, instant_text
+from logbus.windows.retained import refuse_if_cut, refuse_if_recreated
+from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
+
+# A pipeline's own word that records deleted before they were loaded are given up: `{"accept_loss": true}`.
+ACCEPT_LOSS = "accept_loss"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the broker said about an interval. `scanned` are the boundaries that had to be searched by reading."""
+
+    facts: TopicFacts
+    end_offsets: Mapping[int, int]
+    first: Mapping[datetime, Mapping[int, FoundRecord]]
+    start_offsets: Mapping[int, int]
+    scanned: Mapping[tuple[int, datetime], int] = field(default_factory=dict)
+
+    def candidate(self, partition: int, at: datetime) -> int:
+        """B(at) before it is clamped."""
+        found = boundaries.decide(self.first[at].get(partition), self.end_offsets[partition])
+        return self.scanned.get((partition, at), found)
+
+    def leader_epoch(self, partition: int, at: datetime) -> int | None:
+        first = self.first[at].get(partition)
+        return first.leader_epoch if first else None
+
+
+def freeze_or_get(engine: Engine, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow:
+    """The window of the interval, frozen now unless it is already. Raises what `logbus.errors.WindowError` lists."""
+    with engine.connect() as connection:
+        row = pipeline_row(connection, pipeline_name)
+        existing = find_window(connection, pipeline_name, interval)
+    if existing is not None:
+        refuse_if_cut(existing, log)
+        return existing
+    pipeline = to_pipeline(row)
+    refuse_if_open(pipeline, interval, now)
+    seen = observe(log, pipeline, interval, row["topic_id"])
+    with engine.connect() as connection:
+        seen = scan_past_the_future(Chain(connection, pipeline.name, seen.facts.topic_id), pipeline, seen, log, now)
+    with engine.begin() as connection:
+        pipeline_row(connection, pipeline_name, lock=True)
+        already = find_window(connection, pipeline_name, interval)
+        return already or Freeze(connection=connection, pipeline=pipeline, interval=interval, seen=seen, now=now).window()
+
+
+def find_window(connection: Connection, pipeline_name: str, interval: Interval) -> FrozenWindow | None:
+    """The window with exactly these limits; `WindowOverlap` where one with other limits is in the way."""
+    window = schema.window
+    overlapping = select(window).where(
+        window.c.pipeline == pipeline_name, window.c.starts_at < interval.end, window.c.ends_at > interval.start
+    )
+    for found in load_windows(connection, overlapping):
+        if found.interval == interval:
+            return found
+        raise WindowOverlap(
+            f"{interval} of {pipeline_name} overlaps the frozen window {found.interval}: ask for that one instead"
+        )
+    return None
+
+
+def refuse_if_open(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
+    if pipeline.starts_at is not None and interval.start < pipeline.starts_at:
+        raise WindowOverlap(f"{interval} lies before {instant_text(pipeline.starts_at)}, where pipeline {pipeline.name} starts")
+    closes_at = interval.end + pipeline.lateness
+    if now < closes_at:
+        raise WindowNotClosed(
+            f"the window {interval} of {pipeline.name} closes at {instant_text(closes_at)}, which is its end and "
+            f"{pipeline.lateness} for late records; it is {instant_text(now)} now"
+        )
+
+
+def observe(log: OffsetLog, pipeline: Pipeline, interval: Interval, topic_id: str) -> Observation:
+    """End offsets before first records: read the other way round, a record could land in the hour before its own."""
+    facts = log.topic(pipeline.topic)
+    refuse_if_recreated(pipeline.topic, topic_id, facts.topic_id)
+    ends = log.end_offsets(pipeline.topic, facts.partitions, pipeline.isolation_level)
+    first = {
+        at: log.first_at_or_after(pipeline.topic, facts.partitions, boundaries.milliseconds(at))
+        for at in (interval.start, interval.end)
+    }
+    starts = log.start_offsets(pipeline.topic, facts.partitions)
+    refuse_if_recreated(pipeline.topic, topic_id, log.topic(pipeline.topic).topic_id)
+    return Observation(facts=facts, end_offsets=ends, first=first, start_offsets=starts)
+
+
+def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, log: OffsetLog, now: datetime) -> Observation:
+    """Finds by reading on the boundaries that a stamp from the future hides from the index by time. Rarely any."""
+    horizon = boundaries.horizon_ms(now)
+    scanned = dict(seen.scanned)
+    for at, found in seen.first.items():
+        for partition in (part for part, first in found.items() if boundaries.needs_scan(first, horizon)):
+            around, end = chain.neighbours(partition, at), seen.end_offsets[partition]
+            records = log.records(pipeline.topic, partition, max(around.lower, seen.start_offsets[partition]), end)
+            scanned[partition, at] = boundaries.scan(
+                records, at_ms=boundaries.milliseconds(at), horizon=horizon, end_offset=end, neighbours=around
+            )
+    return Observation(
+        facts=seen.facts, end_offsets=seen.end_offsets, first=seen.first, start_offsets=seen.start_offsets, scanned=scanned
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """One window being frozen, in a transaction that holds the pipeline's row."""
+
+    connection: Connection
+    pipeline: Pipeline
+    interval: Interval
+    seen: Observation
+    now: datetime
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.connection, self.pipeline.name, self.seen.facts.topic_id)
+
+    def window(self) -> FrozenWindow:
+        """Boundaries first, then the window over them."""
+        partitions = self.seen.facts.partitions
+        self.chain.anchor_new(partitions, self.now)
+        unknown = [partition for partition in partitions if self.head_is_unknown(partition)]
+        ranges = [self.freeze_range(partition) for partition in partitions]
+        lost = [part for part in ranges if part.lost]
+        if (lost or unknown) and not self.pipeline.settings.get(ACCEPT_LOSS):
+            raise self.loss(lost, unknown)
+        return self.insert(ranges, head_unknown=bool(lost or unknown))
+
+    def freeze_range(self, partition: int) -> OffsetRange:
+        start, end = (self.freeze_boundary(partition, at) for at in (self.interval.start, self.interval.end))
+        lost = max(0, min(self.seen.start_offsets[partition], end) - start)
+        return OffsetRange(topic=self.pipeline.topic, partition=partition, start_offset=start, end_offset=end, lost=lost)
+
+    def freeze_boundary(self, partition: int, at: datetime) -> int:
+        """B(at): the frozen one, or what the broker said, clamped and frozen now."""
+        frozen = self.chain.boundary(partition, at)
+        if frozen is not None:
+            return frozen
+        offset = boundaries.clamp(self.seen.candidate(partition, at), self.chain.neighbours(partition, at))
+        self.chain.freeze(partition, at, offset, self.seen.leader_epoch(partition, at), self.now)
+        return offset
+
+    def head_is_unknown(self, partition: int) -> bool:
+        """Whether deleted records may have belonged to this window: the log starts behind the last frozen boundary, and no
+        record left of before shows that the window began later."""
+        at, start = self.interval.start, self.seen.start_offsets[partition]
+        if self.chain.boundary(partition, at) is not None:
+            return False  # then how much is lost is known exactly
+        around = self.chain.neighbours(partition, at)
+        if around.upper is not None and around.upper <= around.lower:
+            return False
+        return start > around.lower and self.seen.candidate(partition, at) <= start
+
+    def insert(self, ranges: Sequence[OffsetRange], *, head_unknown: bool) -> FrozenWindow:
+        window, part = schema.window, schema.window_range
+        values = {
+            "pipeline": self.pipeline.name,
+            "topic_id": self.seen.facts.topic_id,
+            "starts_at": self.interval.start,
+            "ends_at": self.interval.end,
+            "head_unknown": head_unknown,
+            "frozen_at": self.now,
+        }
+        window_id = self.connection.execute(insert(window).values(values).returning(window.c.id)).scalar_one()
+        if ranges:
+            self.connection.execute(insert(part), [range_values(window_id, found) for found in ranges])
+        return load_windows(self.connection, select(window).where(window.c.id == window_id))[0]
+
+    def loss(self, lost: Sequence[OffsetRange], unknown: Sequence[int]) -> RecordsLost:
+        names = [f"{part.topic}-{part.partition} [{part.start_offset}, {part.readable_from})" for part in lost]
+        names += [f"{self.pipeline.topic}-{partition} below {self.seen.start_offsets[partition]}" for partition in unknown]
+        return RecordsLost(
+            f"retention has deleted records that belong, or may belong, to window {self.interval} of {self.pipeline.name} "
+            f"before it was frozen: {', '.join(names)}. To load what is left and keep the loss on record, register the pipeline "
+            f'with the setting {{"{ACCEPT_LOSS}": true}}',
+            lost=names,
+        )
+
+
+def range_values(window_id: int, part: OffsetRange) -> dict[str, int]:
+    return {
+        "window_id": window_id,
+        "partition": part.partition,
+        "start_offset": part.start_offset,
+        "end_offset": part.end_offset,
+        "lost": part.lost,
+    }

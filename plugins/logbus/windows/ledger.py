@@ -1,0 +1,104 @@
+"""The ledger: the one front door to pipelines, frozen windows and attempts.
+
+Each method is one theme's function (freezing, catch_up, attempts) on this ledger's engine, in transactions of its
+own; nothing is kept in memory, so any number of ledgers on any number of machines may work at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Engine, select, update
+
+from logbus.errors import WindowUnknown
+from logbus.windows import attempts, catch_up, freezing, registration, schema
+from logbus.windows.log_offsets import OffsetLog
+from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, instant_text, utc
+from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
+
+
+class Ledger:
+    """What was decided and what was done. The clock comes in as `now`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def register(self, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
+        """Makes the ledger and the pipeline unless they are there. Where windows begin is decided by the first call."""
+        return registration.register(self.engine, pipeline, log, utc(now))
+
+    def rebase(self, pipeline_name: str, log: OffsetLog, now: datetime) -> Pipeline:
+        """After the topic was deleted and made again: a new chain of windows on the new topic."""
+        return registration.rebase(self.engine, pipeline_name, log, utc(now))
+
+    def pipeline(self, name: str) -> Pipeline:
+        """The registered pipeline, or `PipelineUnknown`."""
+        with self.engine.connect() as connection:
+            return to_pipeline(pipeline_row(connection, name))
+
+    def pipelines(self) -> list[Pipeline]:
+        """All registered pipelines by name."""
+        with self.engine.connect() as connection:
+            rows = connection.execute(select(schema.pipeline).order_by(schema.pipeline.c.name)).mappings()
+            return [to_pipeline(row) for row in rows]
+
+    def freeze_or_get(self, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow:
+        """The interval's window: frozen by the first call, the same for every later one.
+
+        Raises `WindowNotClosed`, `WindowOverlap`, `RecordsLost` or `TopicRecreated`.
+        """
+        return freezing.freeze_or_get(self.engine, pipeline_name, interval, log, utc(now))
+
+    def closed_intervals(
+        self,
+        pipeline_name: str,
+        log: OffsetLog,
+        now: datetime,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> list[Interval]:
+        """The closed intervals between the first record and the last, oldest first."""
+        return catch_up.closed_intervals(self.pipeline(pipeline_name), log, utc(now), since, until, limit)
+
+    def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
+        """The frozen window that starts at `start`, or `WindowUnknown`."""
+        found = self.windows(pipeline_name, since=start, until=start)
+        if not found:
+            raise WindowUnknown(f"no window of {pipeline_name} that starts at {instant_text(start)} is frozen")
+        return found[0]
+
+    def windows(self, pipeline_name: str, since: datetime | None = None, until: datetime | None = None) -> list[FrozenWindow]:
+        """Frozen windows by start, those that start within [since, until], both included."""
+        window = schema.window
+        query = select(window).where(window.c.pipeline == pipeline_name).order_by(window.c.starts_at)
+        if since is not None:
+            query = query.where(window.c.starts_at >= since)
+        if until is not None:
+            query = query.where(window.c.starts_at <= until)
+        with self.engine.connect() as connection:
+            pipeline_row(connection, pipeline_name)
+            return load_windows(connection, query)
+
+    def begin_attempts(
+        self, pipeline_name: str, starts: Sequence[datetime], run_id: str, try_number: int, now: datetime
+    ) -> list[Attempt]:
+        """A new attempt for each window, which from now on is the only one that may commit."""
+        return attempts.begin(self.engine, pipeline_name, [utc(start) for start in starts], run_id, try_number, utc(now))
+
+    def heartbeat(self, running: Sequence[Attempt], now: datetime) -> None:
+        """Says that these attempts are alive."""
+        attempts.heartbeat(self.engine, running, utc(now))
+
+    def fail_attempts(self, failed: Sequence[Attempt], error: str, now: datetime) -> None:
+        """Ends those of the attempts that still run, with the reason, and drops what they staged."""
+        attempts.fail(self.engine, failed, error, utc(now))
+
+    def record_audit(self, report: AuditReport, now: datetime) -> None:
+        """Keeps an audit's outcome, unless the window has been loaded again since."""
+        window = schema.window
+        same = (window.c.id == report.window.id, window.c.loaded_attempt == report.window.loaded_attempt)
+        outcome = {"audited_at": utc(now) if report.ok else None, "audit_problems": list(report.problems)}
+        with self.engine.begin() as connection:
+            connection.execute(update(window).where(*same).values(outcome))

@@ -1,0 +1,108 @@
+"""Registering a pipeline: it gets a name, a topic, a table, and for each partition an anchor where its windows begin.
+
+Registering is idempotent. What decides which records belong to which window (topic, start, interval, isolation level)
+and where they go (table) never changes under a name; how they are parsed and how long an hour stays open may.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_if_absent
+
+from logbus.errors import PipelineConflict, UserError
+from logbus.windows import boundaries, schema
+from logbus.windows.boundaries import Neighbours
+from logbus.windows.chain import Chain
+from logbus.windows.log_offsets import ISOLATION_LEVELS, OffsetLog, TopicFacts
+from logbus.windows.model import Pipeline
+from logbus.windows.rows import Row, pipeline_row, pipeline_values, to_pipeline
+
+FIXED = ("topic", "table_name", "interval", "starts_at", "isolation_level")
+CHANGEABLE = ("parse", "lateness", "settings")
+
+LONGEST = timedelta(days=1)
+
+
+def register(engine: Engine, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
+    """The pipeline as it is registered after the call."""
+    refuse_nonsense(pipeline)
+    schema.create_ledger(engine)
+    facts = log.topic(pipeline.topic)
+    starts = log.start_offsets(pipeline.topic, facts.partitions)
+    anchors = {part: anchor_offset(pipeline, log, facts, part, starts[part], now) for part in facts.partitions}
+    values = pipeline_values(pipeline, facts.topic_id, now)
+    with engine.begin() as connection:
+        refuse_shared_table(connection, pipeline)
+        made = connection.execute(
+            insert_if_absent(schema.pipeline).values(values).on_conflict_do_nothing(index_elements=["name"])
+        )
+        row = pipeline_row(connection, pipeline.name, lock=True)
+        refuse_conflict(row, values)
+        connection.execute(
+            update(schema.pipeline)
+            .where(schema.pipeline.c.name == pipeline.name)
+            .values({name: values[name] for name in CHANGEABLE})
+        )
+        if made.rowcount:
+            Chain(connection, pipeline.name, facts.topic_id).anchor(pipeline.starts_at, anchors.items(), now)
+        return to_pipeline(pipeline_row(connection, pipeline.name))
+
+
+def rebase(engine: Engine, pipeline_name: str, log: OffsetLog, now: datetime) -> Pipeline:
+    """Moves the pipeline to the topic's present id: its windows go on behind the last one, from the topic's first record."""
+    with engine.begin() as connection:
+        row = pipeline_row(connection, pipeline_name, lock=True)
+        facts = log.topic(row["topic"])
+        if facts.topic_id != row["topic_id"]:
+            starts = log.start_offsets(row["topic"], facts.partitions)
+            chain = Chain(connection, pipeline_name, facts.topic_id)
+            chain.anchor(chain.last_window_end(), starts.items(), now)
+            mine = schema.pipeline.c.name == pipeline_name
+            connection.execute(update(schema.pipeline).where(mine).values(topic_id=facts.topic_id))
+        return to_pipeline(pipeline_row(connection, pipeline_name))
+
+
+def refuse_nonsense(pipeline: Pipeline) -> None:
+    if not timedelta(0) < pipeline.interval <= LONGEST or LONGEST % pipeline.interval:
+        raise UserError(
+            f"pipeline {pipeline.name}: an interval divides a day evenly (1h, 15min, 24h); {pipeline.interval} does not"
+        )
+    if pipeline.isolation_level not in ISOLATION_LEVELS:
+        raise UserError(
+            f"pipeline {pipeline.name}: isolation level {pipeline.isolation_level!r} is none of {', '.join(ISOLATION_LEVELS)}"
+        )
+    if pipeline.lateness < timedelta(0):
+        raise UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")
+
+
+def refuse_shared_table(connection: Connection, pipeline: Pipeline) -> None:
+    row_of = schema.pipeline
+    other = select(row_of.c.name).where(row_of.c.table_name == pipeline.table, row_of.c.name != pipeline.name)
+    owner = connection.execute(other).scalar_one_or_none()
+    if owner is not None:
+        raise PipelineConflict(f"table {pipeline.table} is loaded by pipeline {owner}: two pipelines need two tables")
+
+
+def refuse_conflict(row: Row, values: Row) -> None:
+    different = [name for name in FIXED if row[name] != values[name]]
+    if different:
+        changes = ", ".join(f"{name} {row[name]!r} against {values[name]!r}" for name in different)
+        raise PipelineConflict(
+            f"pipeline {row['name']} is registered otherwise ({changes}): choose another name, or keep these as they are"
+        )
+
+
+def anchor_offset(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, partition: int, start_offset: int, now: datetime) -> int:
+    """Where the chain of windows begins in a partition: its first record, or the boundary at the pipeline's start."""
+    if pipeline.starts_at is None:
+        return start_offset
+    at_ms, horizon = boundaries.milliseconds(pipeline.starts_at), boundaries.horizon_ms(now)
+    end = log.end_offsets(pipeline.topic, [partition], pipeline.isolation_level)[partition]
+    first = log.first_at_or_after(pipeline.topic, [partition], at_ms).get(partition)
+    around = Neighbours(lower=start_offset)
+    if not boundaries.needs_scan(first, horizon):
+        return boundaries.clamp(boundaries.decide(first, end), around)
+    records = log.records(pipeline.topic, partition, start_offset, end)
+    return boundaries.scan(records, at_ms=at_ms, horizon=horizon, end_offset=end, neighbours=around)

@@ -1,0 +1,179 @@
+"""The ledger's tables: schema `logbus` in the warehouse's own PostgreSQL, so that rows and offsets commit together.
+
+    pipeline       what is loaded where, and how
+    anchor         where a pipeline's chain of windows begins in each partition
+    boundary       B(T) of a partition: inserted once, never changed
+    window         an interval whose ranges are decided; counts and fingerprint of the attempt that is loaded
+    window_range   its offsets in each partition
+    attempt        one try at loading a window; the number is the fence
+    dead_letter    records that did not parse, with the reason and the raw bytes
+
+`create_ledger` may be run by anyone at any time, several at once included.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Engine,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Integer,
+    Interval,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from logbus.errors import UserError
+
+SCHEMA = "logbus"
+STAGING_SCHEMA = "logbus_staging"  # tables of attempts under way; whatever is in it may be dropped with its attempt
+LEAF_SCHEMA = "logbus_leaf"  # partitions of target tables, kept out of the user's own schemas
+
+# Raised with every change of the tables below, together with the step that brings an older ledger up to it.
+SCHEMA_VERSION = 1
+
+# Any constant does, as long as everybody takes the same: it keeps two makers of the ledger apart.
+CREATE_LOCK = 0x6C6F67627573
+
+metadata = MetaData(schema=SCHEMA)
+
+schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+pipeline = Table(
+    "pipeline",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("topic", Text, nullable=False),
+    Column("topic_id", Text, nullable=False),
+    Column("table_name", Text, nullable=False, unique=True),
+    Column("parse", Text, nullable=False),
+    Column("interval", Interval, nullable=False),
+    Column("lateness", Interval, nullable=False),
+    Column("starts_at", DateTime(timezone=True)),
+    Column("isolation_level", Text, nullable=False),
+    Column("settings", JSONB, nullable=False),
+    Column("registered_at", DateTime(timezone=True), nullable=False),
+)
+
+anchor = Table(
+    "anchor",
+    metadata,
+    Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
+    Column("topic_id", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("at", DateTime(timezone=True)),  # null: from the beginning of time
+    Column("offset", BigInteger, nullable=False),
+    Column("frozen_at", DateTime(timezone=True), nullable=False),
+)
+
+boundary = Table(
+    "boundary",
+    metadata,
+    Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
+    Column("topic_id", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("at", DateTime(timezone=True), primary_key=True),
+    Column("offset", BigInteger, nullable=False),
+    Column("leader_epoch", Integer),
+    Column("frozen_at", DateTime(timezone=True), nullable=False),
+)
+
+window = Table(
+    "window",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("pipeline", Text, ForeignKey(pipeline.c.name), nullable=False),
+    Column("topic_id", Text, nullable=False),
+    Column("starts_at", DateTime(timezone=True), nullable=False),
+    Column("ends_at", DateTime(timezone=True), nullable=False),
+    Column("head_unknown", Boolean, nullable=False, server_default="false"),
+    Column("frozen_at", DateTime(timezone=True), nullable=False),
+    Column("last_attempt", Integer, nullable=False, server_default="0"),
+    Column("loaded_attempt", Integer),
+    Column("loaded_at", DateTime(timezone=True)),
+    Column("read_count", BigInteger),
+    Column("loaded_count", BigInteger),
+    Column("dead_lettered_count", BigInteger),
+    Column("filtered_count", BigInteger),
+    Column("late_count", BigInteger),
+    Column("early_count", BigInteger),
+    Column("lost_count", BigInteger),
+    Column("byte_count", BigInteger),
+    Column("fingerprint", Text),
+    Column("audited_at", DateTime(timezone=True)),
+    Column("audit_problems", JSONB),
+    UniqueConstraint("pipeline", "starts_at"),
+)
+
+window_range = Table(
+    "window_range",
+    metadata,
+    Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("start_offset", BigInteger, nullable=False),
+    Column("end_offset", BigInteger, nullable=False),
+    Column("lost", BigInteger, nullable=False, server_default="0"),
+    Column("first_timestamp", DateTime(timezone=True)),
+    Column("last_timestamp", DateTime(timezone=True)),
+)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("state", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("try_number", Integer, nullable=False),
+    Column("staging_table", Text, nullable=False),
+    Column("dead_letter_table", Text, nullable=False),
+    Column("cleaned", Boolean, nullable=False, server_default="false"),
+    Column("began_at", DateTime(timezone=True), nullable=False),
+    Column("heartbeat_at", DateTime(timezone=True), nullable=False),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("error", Text),
+)
+
+dead_letter = Table(
+    "dead_letter",
+    metadata,
+    Column("topic", Text, nullable=False),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("window_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("timestamp", DateTime(timezone=True)),
+    Column("key", LargeBinary),
+    Column("value", LargeBinary),
+    Column("headers", JSONB),
+    Column("error_class", Text, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("fingerprint", BigInteger, nullable=False),
+    ForeignKeyConstraint(["window_id"], [window.c.id]),
+)
+
+
+def create_ledger(engine: Engine) -> None:
+    """Makes whatever is missing. Two at once wait for each other; a ledger of a newer logbus is refused."""
+    with engine.begin() as connection:
+        connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": CREATE_LOCK})
+        for name in (SCHEMA, STAGING_SCHEMA, LEAF_SCHEMA):
+            connection.execute(text(f"create schema if not exists {name}"))
+        metadata.create_all(connection)
+        version = connection.execute(select(schema_version.c.version)).scalar_one_or_none()
+        if version is None:
+            connection.execute(insert(schema_version).values(version=SCHEMA_VERSION))
+        elif version > SCHEMA_VERSION:
+            raise UserError(f"the ledger has version {version}, this logbus knows {SCHEMA_VERSION}: install a newer logbus")

@@ -1,0 +1,125 @@
+"""Counting: what a set of rows holds for each partition of a window, and whether that is exactly what it must hold.
+
+The same statement counts a sealed table before the commit and the public table after it; the same rule judges both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from logbus.windows.fingerprint import MODULUS
+from logbus.windows.model import FrozenWindow, OffsetRange, PartitionTally
+
+# A pipeline's own word that its topic has offsets without a record: `{"offset_gaps": true}`. Compaction and transactions make
+# them, and no stock client can see why an offset is missing.
+OFFSET_GAPS = "offset_gaps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSource:
+    """Where rows lie. `condition` chooses the window's; dead letters and target rows name their columns differently."""
+
+    table: str
+    partition: str
+    offset: str
+    timestamp: str
+    fingerprint: str
+    condition: str = "true"
+
+
+def target_rows(table: str, condition: str = "true") -> RowSource:
+    return RowSource(
+        table=table,
+        partition="_partition",
+        offset="_offset",
+        timestamp="_timestamp",
+        fingerprint="_fingerprint",
+        condition=condition,
+    )
+
+
+def dead_letters(table: str, condition: str = "true") -> RowSource:
+    return RowSource(
+        table=table,
+        partition='"partition"',
+        offset='"offset"',
+        timestamp='"timestamp"',
+        fingerprint="fingerprint",
+        condition=condition,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpan:
+    first: datetime | None
+    last: datetime | None
+
+
+def count(
+    connection: Connection, rows: RowSource, dead: RowSource, parameters: Mapping[str, Any] | None = None
+) -> tuple[dict[int, PartitionTally], dict[int, TimeSpan]]:
+    """Tallies and time spans by partition, rows and dead letters together: their offsets must not overlap either."""
+    query = text(
+        f"select part, count(*) filter (where not is_dead) loaded, count(*) filter (where is_dead) dead_lettered, "
+        f"count(distinct at) distinct_offsets, min(at) min_offset, max(at) max_offset, sum(hash) fingerprint, "
+        f"min(stamp) first_stamp, max(stamp) last_stamp "
+        f"from ({select_from(rows, False)} union all {select_from(dead, True)}) found group by part order by part"
+    )
+    found = connection.execute(query, parameters or {}).mappings().all()
+    tallies = {row["part"]: to_tally(row) for row in found}
+    return tallies, {row["part"]: TimeSpan(first=row["first_stamp"], last=row["last_stamp"]) for row in found}
+
+
+def select_from(source: RowSource, is_dead: bool) -> str:
+    return (
+        f"select {source.partition} part, {source.offset} at, {source.timestamp} stamp, {source.fingerprint}::numeric hash, "
+        f"{str(is_dead).lower()} is_dead from {source.table} where {source.condition}"
+    )
+
+
+def to_tally(row: Mapping[Any, Any]) -> PartitionTally:
+    return PartitionTally(
+        partition=row["part"],
+        loaded=row["loaded"],
+        dead_lettered=row["dead_lettered"],
+        distinct_offsets=row["distinct_offsets"],
+        min_offset=row["min_offset"],
+        max_offset=row["max_offset"],
+        fingerprint=int(row["fingerprint"]) % MODULUS,
+    )
+
+
+def problems(
+    window: FrozenWindow, found: Mapping[int, PartitionTally], filtered: Mapping[int, int], *, gaps_allowed: bool
+) -> list[str]:
+    """Everything in which the rows found differ from the window's ranges. Empty means exact."""
+    ranges = {part.partition: part for part in window.ranges}
+    strangers = [f"partition {part} has rows but is not part of the window" for part in found if part not in ranges]
+    return strangers + [
+        problem
+        for part in window.ranges
+        for problem in range_problems(
+            part,
+            found.get(part.partition, PartitionTally(partition=part.partition)),
+            filtered.get(part.partition, 0),
+            gaps_allowed,
+        )
+    ]
+
+
+def range_problems(part: OffsetRange, tally: PartitionTally, filtered: int, gaps_allowed: bool) -> Iterable[str]:
+    rows = tally.loaded + tally.dead_lettered
+    accounted, name = rows + filtered, f"{part}"
+    if accounted > part.count or (accounted < part.count and not gaps_allowed):
+        yield f"{name} holds {part.count} records, {accounted} are accounted for ({accounted - part.count:+d})"
+    if tally.distinct_offsets != rows:
+        yield f"{name}: {rows} rows but {tally.distinct_offsets} different offsets ({rows - tally.distinct_offsets} twice)"
+    if tally.min_offset is not None and tally.min_offset < part.readable_from:
+        yield f"{name}: a row of offset {tally.min_offset}, before the range"
+    if tally.max_offset is not None and tally.max_offset >= part.end_offset:
+        yield f"{name}: a row of offset {tally.max_offset}, behind the range"

@@ -1,0 +1,210 @@
+"""The driver: windows in groups, a Spark job for each group, a commit for each window.
+
+A group is staged by one job of few tasks, then its windows are sealed and committed one by one; so a failure late in
+a long catch-up costs one group, and what is committed stays. A window that a newer attempt has taken over is
+superseded and the others go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, RecordsLost
+from logbus.warehouse.commit import ReadTally, SealedWindow, commit_window
+from logbus.warehouse.engine import libpq_uri
+from logbus.warehouse.names import parse_table
+from logbus.warehouse.staging import create_staging, seal
+from logbus.warehouse.target import ensure_target
+from logbus.windows import attempts as attempts_of
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.fingerprint import combine
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import OffsetLog
+from logbus.windows.model import Attempt, FrozenWindow, Pipeline
+from logbus.windows.retained import lost_ranges, refuse_if_recreated
+from pyspark.sql import SparkSession
+from sqlalchemy.exc import SQLAlchemyError
+
+from spark_jobs.kafka_source import SOURCE_NAME, kafka_source
+from spark_jobs.load_task import RESULT_SCHEMA, StagedWindow, TaskJob, load_task
+from spark_jobs.outcomes import LoadState, WindowOutcome
+from spark_jobs.packing import TaskPlan, pack
+from spark_jobs.parsers import parser_for
+
+# A job per window costs a second each; a job for everything would throw all away when it fails.
+WINDOWS_PER_JOB_MAX = 84
+
+# Two, so that a core has something to do while its other task waits for the warehouse.
+TASKS_PER_CORE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What the winning tasks of a job said."""
+
+    winners: frozenset[int] = frozenset()
+    by_window: Mapping[int, Mapping[int, ReadTally]] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Application:
+    """One run of the program. `report` is told each window's outcome as it is known."""
+
+    ledger: Ledger
+    log: OffsetLog
+    client_config: Mapping[str, Any]
+    warehouse_url: str
+    now: Callable[[], datetime]
+    report: Callable[[WindowOutcome], None]
+
+    def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
+        """Loads the windows whose attempts the tokens name, oldest first."""
+        pipeline = self.ledger.pipeline(pipeline_name)
+        parser = parser_for(pipeline.parse, pipeline.settings)
+        ensure_target(self.ledger.engine, parse_table(pipeline.table), parser.columns)
+        with self.ledger.engine.connect() as connection:
+            attempts = sorted(
+                (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
+            )
+        outcomes: list[WindowOutcome] = []
+        for group in groups(attempts, WINDOWS_PER_JOB_MAX):
+            for outcome in self.load_group(pipeline, group):
+                self.report(outcome)
+                outcomes.append(outcome)
+        return outcomes
+
+    def load_group(self, pipeline: Pipeline, group: Sequence[Attempt]) -> Iterator[WindowOutcome]:
+        """Stages the group's windows by one Spark job and commits them; whatever fails is recorded on its attempts."""
+        current, superseded = create_staging(self.ledger.engine, group, parse_table(pipeline.table))
+        current.sort(key=lambda attempt: attempt.interval)
+        for attempt in superseded:
+            yield WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error="a newer attempt has begun")
+        try:
+            windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
+            readable, lost = self.split_lost(current, windows)
+            for attempt, ranges in lost:
+                yield self.failed(
+                    attempt, RecordsLost(f"retention has deleted {', '.join(ranges)}; the window cannot be loaded again")
+                )
+            reads = self.read(pipeline, readable, windows)
+        except (LogbusError, SQLAlchemyError) as error:
+            yield from [self.failed(attempt, error) for attempt in current]
+            return
+        for attempt in readable:
+            yield self.finish(pipeline, windows[attempt.window_id], attempt, reads)
+
+    def split_lost(
+        self, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]
+    ) -> tuple[list[Attempt], list[tuple[Attempt, list[str]]]]:
+        """Attempts whose records are all there, and those whose are not, with what is missing."""
+        if not attempts:
+            return [], []
+        first = windows[attempts[0].window_id]
+        facts = self.log.topic(first.topic)
+        for attempt in attempts:
+            refuse_if_recreated(first.topic, windows[attempt.window_id].topic_id, facts.topic_id)
+        starts = self.log.start_offsets(first.topic, facts.partitions)
+        lost = [(attempt, lost_ranges(windows[attempt.window_id], starts)) for attempt in attempts]
+        return [attempt for attempt, ranges in lost if not ranges], [(attempt, ranges) for attempt, ranges in lost if ranges]
+
+    def read(self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]) -> Reads:
+        """One Spark job over the attempts' windows. Windows without records need none."""
+        wanted = [windows[attempt.window_id] for attempt in attempts]
+        if not any(window.record_count for window in wanted):
+            return Reads()
+        spark = SparkSession.builder.getOrCreate()
+        plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+        reads = self.run_job(spark, pipeline, plans, [staged_window(attempt) for attempt in attempts])
+        refuse_if_recreated(pipeline.topic, wanted[0].topic_id, self.log.topic(pipeline.topic).topic_id)
+        return reads
+
+    def run_job(
+        self, spark: SparkSession, pipeline: Pipeline, plans: Sequence[TaskPlan], windows: Sequence[StagedWindow]
+    ) -> Reads:
+        job = TaskJob(
+            topic=pipeline.topic,
+            parse=pipeline.parse,
+            settings=pipeline.settings,
+            warehouse_uri=libpq_uri(self.warehouse_url),
+            windows={window.window_id: window for window in windows},
+        )
+        spark.dataSource.register(kafka_source(plans, self.client_config, pipeline.topic, pipeline.isolation_level))
+        try:
+            rows = spark.read.format(SOURCE_NAME).load().mapInArrow(load_task(job), RESULT_SCHEMA).collect()
+        except Exception as error:  # Spark's own kinds are many: a worker's, the JVM's, Py4J's
+            raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
+        return to_reads(rows)
+
+    def finish(self, pipeline: Pipeline, window: FrozenWindow, attempt: Attempt, reads: Reads) -> WindowOutcome:
+        """Seals and commits one window."""
+        load = SealedWindow(pipeline=pipeline, window=window, attempt=attempt, reads=reads.by_window.get(window.id, {}))
+        try:
+            seal(self.ledger.engine, attempt, reads.winners)
+            counts = commit_window(self.ledger.engine, load, self.now())
+        except AttemptSuperseded as error:
+            return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error=str(error))
+        except (LogbusError, SQLAlchemyError) as error:
+            return self.failed(attempt, error)
+        return WindowOutcome(attempt=attempt, state=LoadState.COMMITTED, counts=counts)
+
+    def failed(self, attempt: Attempt, error: Exception) -> WindowOutcome:
+        """Ends the attempt with the reason. What fails because a newer attempt took the tables away is superseded, not failed."""
+        self.ledger.fail_attempts([attempt], str(error), self.now())
+        is_superseded = attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
+        return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
+
+
+def groups(attempts: Sequence[Attempt], size: int) -> Iterator[list[Attempt]]:
+    rest = iter(attempts)
+    while group := list(islice(rest, size)):
+        yield group
+
+
+def staged_window(attempt: Attempt) -> StagedWindow:
+    return StagedWindow(
+        window_id=attempt.window_id,
+        attempt=attempt.number,
+        start_ms=milliseconds(attempt.interval.start),
+        end_ms=milliseconds(attempt.interval.end),
+        staging_table=attempt.staging_table,
+        dead_letter_table=attempt.dead_letter_table,
+    )
+
+
+def to_reads(rows: Sequence[Any]) -> Reads:
+    """Results of the winning tasks. A window's partition may have been read by several of them."""
+    by_window: dict[int, dict[int, ReadTally]] = {}
+    for row in rows:
+        parts = by_window.setdefault(row.window_id, {})
+        before = parts.get(row.partition, ReadTally())
+        fingerprint = combine([before.fingerprint, int(row.fingerprint)])
+        parts[row.partition] = ReadTally(
+            read=before.read + row.read,
+            filtered=before.filtered + row.filtered,
+            late=before.late + row.late,
+            early=before.early + row.early,
+            bytes=before.bytes + row.bytes,
+            fingerprint=fingerprint,
+            staged_fingerprint=fingerprint,
+        )
+    return Reads(winners=frozenset(row.task for row in rows), by_window=by_window)
+
+
+OWN_ERROR = re.compile(r"^logbus\.errors\.\w+: (.+)$", re.MULTILINE)
+
+
+def cause(error: Exception) -> str:
+    """Our own error out of the trace of a worker; otherwise the trace's last line that says something."""
+    text = str(error)
+    own = OWN_ERROR.findall(text)
+    if own:
+        return str(own[-1])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(
+        (line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)), lines[0] if lines else repr(error)
+    )

@@ -1,0 +1,77 @@
+"""spark-submit's entry: loads frozen windows into the warehouse.
+
+    spark-submit load_windows.py --pipeline NAME --window 2015-05-17T10:00:00Z=1 [--window ...]
+
+Each window is named with the attempt that was taken for it; the attempt is verified, never taken here, because a slow
+first driver must not fence a good second one. Secrets come by environment (`logbus.spark_submit`). A line for each
+window, then one line `LOGBUS_RESULT {...}`. Exit code 0 only if every window is committed or superseded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from logbus.errors import LogbusError, UserError
+from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, RESULT_PREFIX, WAREHOUSE_URL_VARIABLE
+from logbus.warehouse.engine import connect
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+
+from spark_jobs.application import Application, WindowOutcome
+from spark_jobs.outcomes import SUCCESSFUL, outcome_line, result
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="load_windows.py", description="Load frozen offset windows into the warehouse.")
+    parser.add_argument("--pipeline", required=True, help="the registered pipeline")
+    parser.add_argument("--window", action="append", default=[], metavar="START=ATTEMPT", help="may be repeated")
+    parser.add_argument("--windows-file", type=Path, help="more of them, one a line")
+    arguments = parser.parse_args(argv)
+    if arguments.windows_file is not None:
+        arguments.window += arguments.windows_file.read_text().split()
+    if not arguments.window:
+        parser.error("name at least one window: --window 2015-05-17T10:00:00Z=1")
+    return arguments
+
+
+def secret(environ: Mapping[str, str], name: str) -> str:
+    if name not in environ:
+        raise UserError(f"the environment has no {name}; logbus sets it where it submits this application")
+    return environ[name]
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
+    """Loads; returns what became of each window."""
+    arguments = parse_arguments(argv)
+    warehouse_url = secret(environ, WAREHOUSE_URL_VARIABLE)
+    client_config: dict[str, Any] = json.loads(secret(environ, KAFKA_CONFIG_VARIABLE))
+    application = Application(
+        ledger=Ledger(connect(warehouse_url)),
+        log=LogOffsets(client_config),
+        client_config=client_config,
+        warehouse_url=warehouse_url,
+        now=lambda: datetime.now(UTC),
+        report=lambda outcome: print(outcome_line(outcome), flush=True),
+    )
+    return application.load(arguments.pipeline, arguments.window)
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    try:
+        outcomes = run(argv, environ)
+    except LogbusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(RESULT_PREFIX + json.dumps(result(outcomes)), flush=True)
+    return 0 if all(outcome.state in SUCCESSFUL for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

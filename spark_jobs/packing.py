@@ -1,0 +1,116 @@
+"""Which task reads what: many windows packed into few tasks. Pure.
+
+A Spark task costs tens of milliseconds and a Python worker more, whatever it reads; 84 hours of a quiet topic are 168
+small ranges. So the ranges of each partition are laid end to end and cut into about `task_count` shares of equal
+record counts. A share's neighbouring ranges of one partition are one RUN: read with one assignment, the cuts telling
+which window an offset is of.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from logbus.windows.model import FrozenWindow
+
+# Below this many records a further task costs more than it saves.
+RECORDS_PER_TASK_MIN = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A part of one window's range in one partition."""
+
+    window_id: int
+    partition: int
+    start_offset: int
+    end_offset: int
+
+    @property
+    def count(self) -> int:
+        return self.end_offset - self.start_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Slices of one partition that touch, in offset order; read as one."""
+
+    partition: int
+    slices: tuple[Slice, ...]
+
+    @property
+    def start_offset(self) -> int:
+        return self.slices[0].start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.slices[-1].end_offset
+
+    def window_of(self, offset: int) -> int:
+        """The window an offset of the run belongs to."""
+        found = bisect_right(self.slices, offset, key=lambda part: part.start_offset) - 1
+        return self.slices[found].window_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPlan:
+    """What one task reads, in order."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for run in self.runs for part in run.slices)
+
+
+def pack(windows: Sequence[FrozenWindow], task_count: int, records_per_task_min: int = RECORDS_PER_TASK_MIN) -> list[TaskPlan]:
+    """At most `task_count` tasks that together read every record of the windows once. None where there is nothing to read."""
+    slices = sorted(slices_of(windows), key=lambda part: (part.partition, part.start_offset))
+    total = sum(part.count for part in slices)
+    if not total:
+        return []
+    share = max(-(-total // max(1, task_count)), records_per_task_min)
+    return [TaskPlan(runs=tuple(join(shared))) for shared in shares(slices, share)]
+
+
+def slices_of(windows: Iterable[FrozenWindow]) -> Iterator[Slice]:
+    for window in windows:
+        for part in window.ranges:
+            if part.count:
+                yield Slice(
+                    window_id=window.id,
+                    partition=part.partition,
+                    start_offset=part.readable_from,
+                    end_offset=part.end_offset,
+                )
+
+
+def shares(slices: Iterable[Slice], share: int) -> Iterator[list[Slice]]:
+    """The slices in order, cut so that every list but the last holds exactly `share` records."""
+    current: list[Slice] = []
+    room = share
+    for part in slices:
+        start = part.start_offset
+        while start < part.end_offset:
+            end = min(part.end_offset, start + room)
+            current.append(Slice(window_id=part.window_id, partition=part.partition, start_offset=start, end_offset=end))
+            room -= end - start
+            start = end
+            if not room:
+                yield current
+                current, room = [], share
+    if current:
+        yield current
+
+
+def join(slices: Iterable[Slice]) -> Iterator[Run]:
+    """Slices that touch become one run."""
+    run: list[Slice] = []
+    for part in slices:
+        if run and (run[-1].partition, run[-1].end_offset) != (part.partition, part.start_offset):
+            yield Run(partition=run[0].partition, slices=tuple(run))
+            run = []
+        run.append(part)
+    if run:
+        yield Run(partition=run[0].partition, slices=tuple(run))

@@ -1,0 +1,42 @@
+"""What a parser is, and what every parser shares: decoding text that PostgreSQL can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# How much of an offending text an error repeats; the dead letter keeps all the bytes anyway.
+SHOWN_CHARACTERS_MAX = 120
+
+
+class Unparsable(ValueError):
+    """A value that is not what the parser reads. `kind` groups dead letters; the message says what is wrong."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parser:
+    """`columns` are name to PostgreSQL type; `parse` gives their values in the same order, or raises `Unparsable`."""
+
+    columns: Mapping[str, str]
+    parse: Callable[[bytes], Sequence[Any]]
+
+
+def decode(value: bytes) -> str:
+    """The value as text. PostgreSQL stores UTF-8 without NUL and nothing else."""
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unparsable("NotUtf8", f"byte {error.start} is not UTF-8 ({error.reason})") from None
+    if "\0" in text:
+        raise Unparsable("NulCharacter", f"a NUL character at {text.index(chr(0))}, which PostgreSQL's text cannot hold")
+    return text
+
+
+def shown(text: str) -> str:
+    """The text's beginning, for an error message."""
+    return repr(text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "...")

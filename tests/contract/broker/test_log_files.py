@@ -1,0 +1,62 @@
+"""Our log files and Apache Kafka's are the same files: each side reads what the other wrote."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+from broker.records.builder import NewRecord, build_batch
+from broker.storage.segment import INDEX, LOG, TIME_INDEX
+from tests.support.batches import NOW_MS
+from tests.support.kafka_peer import ApacheKafka, jvm_tools_or_skip
+from tests.support.logs import append, files_with, open_log, read_all
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+COMPLAINTS = ("mismatch", "isvalid: false", "out of order", "invalid bytes", "not found", "error")
+
+
+def test_apache_kafkas_dump_tool_reads_our_segments_and_indexes_without_complaint(tmp_path: Path) -> None:
+    tools = jvm_tools_or_skip()
+    chance = random.Random(3)
+    log = open_log(tmp_path / "t-0", segment_bytes=100_000)
+    for number in range(500):
+        records = [
+            NewRecord(
+                timestamp=NOW_MS + number * 100 + chance.randrange(3_000),
+                key=b"key",
+                value=b"v" * chance.randrange(400),
+                headers=(("name", b"value"),),
+            )
+            for _ in range(chance.randrange(1, 9))
+        ]
+        append(log, build_batch(records, codec=number % 5))
+    end_offset = log.end_offset
+    log.close()
+    files = [path for suffix in (LOG, INDEX, TIME_INDEX) for path in files_with(tmp_path / "t-0", suffix)]
+    assert len(files) > 3
+    dump = tools.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(map(str, files)))
+    complaints = [line for line in dump.splitlines() if any(word in line.lower() for word in COMPLAINTS)]
+    assert complaints == []
+    assert sum(line.startswith("| offset:") for line in dump.splitlines()) == end_offset
+    assert dump.count("isvalid: true") == 500
+
+
+def test_what_apache_kafka_wrote_in_every_codec_opens_here_with_every_record(tmp_path: Path) -> None:
+    tools = jvm_tools_or_skip()
+    lines = {codec: [f"{codec} {number} " + "x" * (number % 200) for number in range(300)] for codec in CODECS}
+    with ApacheKafka(tmp_path / "kafka", heap="512m", settings={"log.segment.bytes": "1048576"}) as kafka:
+        tools.topics(kafka.bootstrap, "--create", "--topic", "t", "--partitions", "1")
+        for codec in CODECS:
+            arguments = ("--bootstrap-server", kafka.bootstrap, "--topic", "t", "--compression-codec", codec)
+            tools.run("org.apache.kafka.tools.ConsoleProducer", *arguments, stdin="\n".join(lines[codec]) + "\n")
+    shutil.copytree(tmp_path / "kafka" / "data" / "t-0", tmp_path / "t-0")
+    log = open_log(tmp_path / "t-0")
+    records = read_all(log)
+    assert log.recovery.truncated_bytes == 0
+    assert {header.compression for header in log.headers_from(0)} == set(range(5))
+    assert [record.value for record in records] == [line.encode() for codec in CODECS for line in lines[codec]]
+    assert [record.offset for record in records] == list(range(1500))
+    for record in records[::97]:
+        first = next((r.offset, r.timestamp) for r in records if r.timestamp >= record.timestamp)
+        assert log.search_by_time(record.timestamp, upto_offset=1500).run() == first

@@ -1,0 +1,136 @@
+"""One suite over the fake log and the client of a real broker: what the ledger's tests believe of a log is true of one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import Producer
+from logbus.errors import BrokerUnavailable, TopicMissing
+from logbus.windows.log_offsets import FoundRecord, LogOffsets, OffsetLog
+
+from tests.support.broker import broker  # noqa: F401
+from tests.support.fake_log import FakeLog
+from tests.support.topics import create_topic, delete_topic
+
+_numbers = itertools.count(1)
+
+START_MS = 1_431_856_800_000
+
+
+@dataclass
+class Subject:
+    """A log under test: the questions, and the ways to change what is asked about."""
+
+    log: OffsetLog
+    create: Callable[[str, int], None]
+    delete: Callable[[str], None]
+    append: Callable[[str, int, Sequence[int]], None]
+
+
+def fake_subject() -> Subject:
+    log = FakeLog()
+    return Subject(
+        log=log,
+        create=log.create,
+        delete=lambda name: None,
+        append=lambda name, partition, stamps: log.append(name, *stamps, partition=partition),
+    )
+
+
+def real_subject(bootstrap: str) -> Subject:
+    producer = Producer({"bootstrap.servers": bootstrap})
+
+    def append(name: str, partition: int, stamps: Sequence[int]) -> None:
+        for stamp in stamps:
+            producer.produce(name, b"value", partition=partition, timestamp=stamp)
+        assert producer.flush(30) == 0
+
+    return Subject(
+        log=LogOffsets({"bootstrap.servers": bootstrap}),
+        create=lambda name, partitions: create_topic(bootstrap, name, partitions=partitions, config={"retention.ms": "-1"}),
+        delete=lambda name: delete_topic(bootstrap, name),
+        append=append,
+    )
+
+
+@pytest.fixture(params=["fake", "real"])
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return fake_subject() if request.param == "fake" else real_subject(request.getfixturevalue("broker").bootstrap)
+
+
+@pytest.fixture
+def topic(subject: Subject) -> str:
+    name = f"contract-{next(_numbers)}"
+    subject.create(name, 2)
+    return name
+
+
+def found(record: FoundRecord) -> tuple[int, int]:
+    return record.offset, record.timestamp_ms
+
+
+def test_a_topic_has_an_id_and_partitions(subject: Subject, topic: str) -> None:
+    facts = subject.log.topic(topic)
+    assert facts.partitions == (0, 1)
+    assert facts.topic_id
+    assert subject.log.topic(topic) == facts
+
+
+def test_a_topic_made_again_has_another_id(subject: Subject, topic: str) -> None:
+    before = subject.log.topic(topic).topic_id
+    subject.delete(topic)
+    subject.create(topic, 2)
+    assert subject.log.topic(topic).topic_id != before
+
+
+def test_a_topic_that_does_not_exist_is_missing(subject: Subject) -> None:
+    with pytest.raises(TopicMissing, match="no topic 'nowhere'"):
+        subject.log.topic("nowhere")
+
+
+def test_offsets_begin_at_zero_and_end_behind_the_last_record(subject: Subject, topic: str) -> None:
+    subject.append(topic, 1, [START_MS, START_MS + 1, START_MS + 2])
+    assert subject.log.start_offsets(topic, [0, 1]) == {0: 0, 1: 0}
+    assert subject.log.end_offsets(topic, [0, 1], "read_committed") == {0: 0, 1: 3}
+
+
+@pytest.mark.parametrize(("at", "expected"), [(0, (0, 1000)), (1000, (0, 1000)), (1001, (1, 5000)), (5000, (1, 5000))])
+def test_the_first_record_at_or_after_an_instant_is_found_exactly(
+    subject: Subject, topic: str, at: int, expected: tuple[int, int]
+) -> None:
+    subject.append(topic, 0, [START_MS + 1000])
+    subject.append(topic, 0, [START_MS + 5000, START_MS + 2000])
+    answer = subject.log.first_at_or_after(topic, [0], START_MS + at)
+    assert found(answer[0]) == (expected[0], START_MS + expected[1])
+
+
+def test_the_first_record_inside_a_batch_is_found_exactly(subject: Subject, topic: str) -> None:
+    stamps = [START_MS + number * 10 for number in range(1000)]
+    subject.append(topic, 0, stamps)
+    for number in (0, 1, 499, 999):
+        assert found(subject.log.first_at_or_after(topic, [0], stamps[number] - 9)[0]) == (number, stamps[number])
+
+
+def test_a_partition_without_such_a_record_is_not_in_the_answer(subject: Subject, topic: str) -> None:
+    subject.append(topic, 0, [START_MS])
+    assert set(subject.log.first_at_or_after(topic, [0, 1], START_MS)) == {0}
+    assert subject.log.first_at_or_after(topic, [0, 1], START_MS + 1) == {}
+
+
+def test_a_range_is_read_with_its_timestamps(subject: Subject, topic: str) -> None:
+    subject.append(topic, 0, [START_MS + number for number in range(10)])
+    assert [found(record) for record in subject.log.records(topic, 0, 3, 6)] == [(n, START_MS + n) for n in (3, 4, 5)]
+    assert list(subject.log.records(topic, 0, 3, 3)) == []
+
+
+def test_no_partitions_no_answer(subject: Subject, topic: str) -> None:
+    assert subject.log.start_offsets(topic, []) == {}
+
+
+def test_a_broker_that_is_not_there_is_named_within_the_time_limit() -> None:
+    log = LogOffsets({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=1.0)
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 .*Check that it runs"):
+        log.topic("t")

@@ -1,0 +1,181 @@
+"""The whole platform, twice in the same place: a real broker, PostgreSQL, Airflow and spark-submit.
+
+The first time as a user runs it (`logbus demo`), the second time from inside, so that what it stored can be looked at while
+it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from logbus.collector.sample import write_sample
+from logbus.local.demo import CATCH_UP_DAG, PIPELINE, Demo, DemoResult, home_of_log
+from logbus.local.demo_screen import Screen
+from logbus.local.stack import LocalStack, project_directory
+from logbus.warehouse.engine import connect
+from rich.console import Console
+from sqlalchemy import text
+
+LINES, HOURS = 600, 4
+DEMO_SECONDS_MAX = 600.0
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstDemo:
+    """A demo that was run as a command and has ended."""
+
+    home: Path
+    log: Path
+    exit_code: int
+    output: str
+    report: dict[str, Any]
+    survivors: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondDemo:
+    """A demo in the same place that is still up."""
+
+    stack: LocalStack
+    result: DemoResult
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> FirstDemo:
+    place = tmp_path_factory.mktemp("demo")
+    log, report, home = place / "access.log", place / "report.json", place / "home"
+    write_sample(log, lines=LINES, hours=HOURS)
+    command = [sys.executable, "-m", "logbus", "demo", "--log", str(log), "--report", str(report), "--home", str(home)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEMO_SECONDS_MAX
+    )
+    assert report.exists(), done.stdout
+    return FirstDemo(
+        home=home,
+        log=log,
+        exit_code=done.returncode,
+        output=done.stdout,
+        report=json.loads(report.read_text()),
+        survivors=processes_of(home),
+    )
+
+
+@pytest.fixture(scope="module")
+def second(first: FirstDemo) -> Iterator[SecondDemo]:
+    with LocalStack(home_of_log(first.home, first.log), project=project_directory(), environment=os.environ) as stack:
+        yield SecondDemo(stack=stack, result=Demo(stack, first.log, Screen(Console(stderr=True))).run())
+    assert processes_of(first.home) == []
+
+
+def processes_of(home: Path) -> list[str]:
+    """Command lines of the processes that have to do with this place."""
+    found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [" ".join(words) for words in found if any(str(home) in word for word in words)]
+
+
+def rows(demo: SecondDemo, query: str) -> list[Any]:
+    engine = connect(demo.stack.warehouse_url)
+    try:
+        with engine.connect() as connection:
+            return list(connection.execute(text(query)))
+    finally:
+        engine.dispose()
+
+
+def get(demo: SecondDemo, path: str, **headers: str) -> httpx.Response:
+    url = f"{demo.stack.airflow.settings.url}{path}"
+    return httpx.get(url, headers=headers, follow_redirects=True, timeout=30.0, trust_env=False)
+
+
+def test_the_demo_reads_every_line_audits_every_hour_and_reloads_one_identically(first: FirstDemo) -> None:
+    assert first.exit_code == 0, first.output
+    report = {name: value for name, value in first.report.items() if name not in {"seconds", "loaded", "dead_lettered"}}
+    assert report == {"hours": HOURS, "read": LINES, "audited_hours": HOURS, "rerun_identical": True}
+    assert first.report["loaded"] + first.report["dead_lettered"] == LINES
+
+
+def test_the_demo_shows_the_hours_the_proof_and_where_airflow_is(first: FirstDemo) -> None:
+    assert f"{HOURS} hours" in first.output
+    assert "identical: the same records, none twice" in first.output
+    assert f"/dags/{PIPELINE}" in first.output
+
+
+def test_nothing_the_demo_started_outlives_it(first: FirstDemo) -> None:
+    assert first.survivors == []
+
+
+def test_a_second_demo_in_the_same_place_gives_the_same_numbers(first: FirstDemo, second: SecondDemo) -> None:
+    before, after = dict(first.report), second.result.report()
+    del before["seconds"], after["seconds"]
+    assert after == before
+    assert second.result.is_exact
+
+
+def test_the_second_demo_loaded_again_and_no_row_is_there_twice(second: SecondDemo) -> None:
+    assert all((window.loaded_attempt or 0) >= 2 for window in second.result.windows)
+    [(count, distinct)] = rows(second, f"select count(*), count(distinct (_topic, _partition, _offset)) from {PIPELINE}")
+    [(letters,)] = rows(second, "select count(*) from logbus.dead_letter")
+    assert count == distinct
+    assert count + letters == LINES
+
+
+def test_the_hourly_dag_ran_all_its_tasks_for_the_hour(second: SecondDemo) -> None:
+    api, start = second.stack.airflow.api, second.result.rerun.after.interval.start
+    [run] = api.runs(PIPELINE, logical_date=start.isoformat())
+    assert run.state == "success"
+    states = {task["task_id"]: task["state"] for task in api.task_instances(run)}
+    assert states == {"closed": "success", "freeze": "success", "load": "success", "audit": "success"}
+
+
+def test_airflow_shows_what_was_read_with_the_run(second: SecondDemo) -> None:
+    api, after = second.stack.airflow.api, second.result.rerun.after
+    [run] = api.runs(PIPELINE, logical_date=after.interval.start.isoformat())
+    loaded = api.xcom(run, "load")
+    assert after.counts is not None
+    assert loaded["read"] == after.counts.read
+    assert loaded["windows"][0]["fingerprint"] == after.fingerprint
+    assert api.xcom(run, "audit")["audited"] == 1
+
+
+def test_airflow_lists_the_runs_of_both_dags_and_serves_its_pages(second: SecondDemo) -> None:
+    api = second.stack.airflow.api
+    assert [run.state for run in api.runs(CATCH_UP_DAG)] == ["success", "success"]
+    assert get(second, f"/dags/{PIPELINE}").status_code == httpx.codes.OK
+    assert get(second, "/ui/dependencies").status_code == httpx.codes.OK
+    assert api.import_errors() == []
+
+
+def test_airflow_offers_the_warehouses_connection_type(second: SecondDemo) -> None:
+    token = get(second, "/auth/token").json()["access_token"]
+    offered = get(second, "/ui/connections/hook_meta", Authorization=f"Bearer {token}").json()
+    assert "logbus_warehouse" in {hook["connection_type"] for hook in offered}
+
+
+def test_no_secret_and_no_warehouse_url_is_in_the_log_of_a_load(second: SecondDemo) -> None:
+    logs = list((second.stack.home / "airflow" / "logs").rglob("task_id=load/*.log"))
+    assert logs
+    assert not [path for path in logs if "postgresql+psycopg" in path.read_text(errors="replace")]
+
+
+def test_a_stack_where_one_runs_already_is_refused(second: SecondDemo) -> None:
+    command = [sys.executable, "-m", "logbus", "demo", "--log", str(second_log(second)), "--home", str(second.stack.home.parent)]
+    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 1
+    assert "another stack" in refused.stderr
+    assert second.stack.airflow.api.answers()
+
+
+def second_log(demo: SecondDemo) -> Path:
+    return demo.stack.home.parent.parent / "access.log"

@@ -1,0 +1,112 @@
+"""kill -9 of the collector in the middle of a run, and of the broker under it: every line ends up in the topic once."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import OffsetSpec
+from logbus.collector.ship import ShipReport, ship
+
+from benchmarks import processes
+from benchmarks.processes import wait_until
+from tests.support.broker import AnyBroker, any_broker
+from tests.support.topics import create_topic, offset_of, read_partition
+
+KILLS = 4
+LINES_EACH_ROUND = 30_000
+CHECKPOINT_LINES = 4_000
+DEADLINE_SECONDS = 90.0
+PROGRAM = """
+import json, sys
+from logbus.collector.ship import ship
+ask = json.loads(sys.argv[1])
+ship(ask["files"], topic="shipped", client_config=ask["client"], state_path=ask["state"], checkpoint_lines=ask["checkpoint"])
+"""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[AnyBroker]:
+    with any_broker(tmp_path / "broker") as running:
+        yield running
+
+
+def append_lines(log: Path, first: int, count: int) -> None:
+    with log.open("a") as file:
+        for number in range(first, first + count):
+            file.write(f"2015-05-17T10:00:00Z line {number:08d} of {log.name}\n")
+
+
+def start_shipping(broker: AnyBroker, files: list[Path], state: Path) -> subprocess.Popen[bytes]:
+    ask = {
+        "files": [str(file) for file in files],
+        "client": {"bootstrap.servers": broker.bootstrap},
+        "state": str(state),
+        "checkpoint": CHECKPOINT_LINES,
+    }
+    return processes.start([sys.executable, "-c", PROGRAM, json.dumps(ask)], log_path=state.with_suffix(".out"))
+
+
+def finish_shipping(broker: AnyBroker, files: list[Path], state: Path) -> ShipReport:
+    return ship(files, topic="shipped", client_config={"bootstrap.servers": broker.bootstrap}, state_path=state)
+
+
+def stored(broker: AnyBroker) -> int:
+    return sum(offset_of(broker.bootstrap, "shipped", partition, OffsetSpec.latest()) for partition in range(2))
+
+
+def assert_each_line_once_and_in_order(broker: AnyBroker, files: list[Path]) -> None:
+    partitions = [
+        [message.value() or b"" for message in read_partition(broker.bootstrap, "shipped", partition)] for partition in range(2)
+    ]
+    assert sorted(value for values in partitions for value in values) == sorted(
+        b"".join(file.read_bytes() for file in files).splitlines()
+    )
+    for values in partitions:
+        for file in files:
+            of_file = [value for value in values if value.endswith(file.name.encode())]
+            assert of_file == sorted(of_file)
+
+
+def test_a_collector_killed_again_and_again_sends_every_line_once(broker: AnyBroker, tmp_path: Path) -> None:
+    chance = random.Random(2011)
+    files, state = [tmp_path / "one.log", tmp_path / "two.log"], tmp_path / "state.json"
+    create_topic(broker.bootstrap, "shipped", partitions=2)
+    recovered_possible = 0
+    for number in range(KILLS):
+        for file in files:
+            append_lines(file, number * LINES_EACH_ROUND, LINES_EACH_ROUND)
+        before = stored(broker)
+        shipping = start_shipping(broker, files, state)
+        target = before + chance.randint(1, LINES_EACH_ROUND)
+        assert wait_until(lambda: stored(broker) >= target, deadline_seconds=DEADLINE_SECONDS)  # noqa: B023
+        recovered_possible += shipping.poll() is None
+        shipping.kill()
+        shipping.wait()
+    assert recovered_possible, "no run was caught in the middle"
+    finish_shipping(broker, files, state)
+    assert_each_line_once_and_in_order(broker, files)
+    assert finish_shipping(broker, files, state).lines == 0
+
+
+def test_a_broker_killed_under_the_collector_costs_nothing(broker: AnyBroker, tmp_path: Path) -> None:
+    files, state = [tmp_path / "one.log"], tmp_path / "state.json"
+    create_topic(broker.bootstrap, "shipped", partitions=2)
+    append_lines(files[0], 0, 200_000)
+    shipping = start_shipping(broker, files, state)
+    assert wait_until(lambda: stored(broker) > 0, deadline_seconds=DEADLINE_SECONDS)
+    kill_and_start(broker)
+    assert shipping.wait(DEADLINE_SECONDS) == 0, processes.tail(state.with_suffix(".out"))
+    assert_each_line_once_and_in_order(broker, files)
+
+
+def kill_and_start(broker: AnyBroker) -> None:
+    if not hasattr(broker, "kill9"):
+        pytest.skip("the peer is not killed by its own tests")
+    broker.kill9()
+    broker.start()

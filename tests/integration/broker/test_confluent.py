@@ -1,0 +1,210 @@
+"""confluent-kafka (librdkafka), the client of the pipeline itself, unmodified and with its defaults."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from benchmarks.processes import wait_until
+from tests.support.broker import AnyBroker
+from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic, offset_of, read_partition, read_topic
+
+BASE_MS = 1_431_857_103_000
+
+
+def produce(
+    broker: AnyBroker, topic: str, values: list[bytes], *, timestamps: list[int] | None = None, **settings: object
+) -> list[Message]:
+    """Send to partition 0; the delivery reports."""
+    reports: list[Message] = []
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        reports.append(message)
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **settings})
+    for number, value in enumerate(values):
+        stamp = timestamps[number] if timestamps else BASE_MS + number
+        producer.produce(
+            topic, value, key=b"key", partition=0, timestamp=stamp, headers=[("n", b"%d" % number)], on_delivery=note
+        )
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+    return reports
+
+
+@pytest.mark.parametrize("settings", [{"enable.idempotence": True}, {"acks": "1"}, {"acks": "all"}], ids=str)
+def test_records_come_back_as_they_were_sent(broker: AnyBroker, topic: str, settings: dict[str, object]) -> None:
+    create_topic(broker.bootstrap, topic)
+    values = [b"value %d" % number for number in range(1000)]
+    reports = produce(broker, topic, values, **settings)
+    assert [report.offset() for report in reports] == list(range(1000))
+    messages = read_partition(broker.bootstrap, topic)
+    assert [message.value() for message in messages] == values
+    assert [message.timestamp()[1] for message in messages] == [BASE_MS + number for number in range(1000)]
+    assert messages[7].headers() == [("n", b"7")]
+    assert messages[7].key() == b"key"
+
+
+def test_records_sent_without_acknowledgement_arrive(broker: AnyBroker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    produce(broker, topic, [b"1", b"2", b"3"], acks="0")
+    assert wait_until(lambda: len(read_partition(broker.bootstrap, topic)) == 3, deadline_seconds=TIMEOUT_SECONDS)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_stored_as_sent(broker: AnyBroker, topic: str, codec: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    values = [b"the same words again and again, number %d" % number for number in range(2000)]
+    produce(broker, topic, values, **{"compression.type": codec, "linger.ms": 100})
+    assert [message.value() for message in read_partition(broker.bootstrap, topic)] == values
+    assert [message.value() for message in read_partition(broker.bootstrap, topic, offset=1234)] == values[1234:]
+
+
+def test_a_record_of_nearly_the_limit_passes_and_one_beyond_is_refused(broker: AnyBroker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    produce(broker, topic, [b"x" * 1_000_000], **{"message.max.bytes": 2_000_000})
+    refused: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.max.bytes": 3_000_000})
+    producer.produce(topic, b"y" * 2_000_000, partition=0, on_delivery=lambda error, message: refused.append(error))
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+    assert [error.code() for error in refused if error] == [KafkaError.MSG_SIZE_TOO_LARGE]
+    assert [len(message.value() or b"") for message in read_partition(broker.bootstrap, topic)] == [1_000_000]
+
+
+def test_producing_to_a_topic_that_does_not_exist_makes_it(broker: AnyBroker, topic: str) -> None:
+    produce(broker, topic, [b"first"])
+    assert [message.value() for message in read_topic(broker.bootstrap, topic)[0]] == [b"first"]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_search_by_time_finds_the_first_record_at_or_after_it(broker: AnyBroker, topic: str, codec: str) -> None:
+    """Disordered stamps inside one batch, as real logs have them; the answer is exact and by offset."""
+    create_topic(broker.bootstrap, topic)
+    stamps = [BASE_MS + shift for shift in (0, 50, 30, 10, 90, 60, 100)]
+    produce(broker, topic, [b"x"] * len(stamps), timestamps=stamps, **{"compression.type": codec, "linger.ms": 200})
+    asked = {0: 0, 1: 1, 50: 1, 51: 4, 91: 6, 100: 6, 101: -1}
+    found = {shift: offset_of(broker.bootstrap, topic, 0, OffsetSpec.for_timestamp(BASE_MS + shift)) for shift in asked}
+    assert found == asked
+
+
+def test_earliest_latest_and_watermarks_agree(broker: AnyBroker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    produce(broker, topic, [b"x"] * 10)
+    assert offset_of(broker.bootstrap, topic, 0, OffsetSpec.earliest()) == 0
+    assert wait_until(lambda: offset_of(broker.bootstrap, topic, 0, OffsetSpec.latest()) == 10, deadline_seconds=TIMEOUT_SECONDS)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any"})
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_SECONDS) == (0, 10)
+    found = consumer.offsets_for_times([TopicPartition(topic, 0, BASE_MS + 5)], timeout=TIMEOUT_SECONDS)
+    assert [one.offset for one in found] == [5]
+    consumer.close()
+
+
+def test_an_offset_beyond_the_end_is_an_error_where_reset_says_so(broker: AnyBroker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    produce(broker, topic, [b"x"])
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any", "auto.offset.reset": "error"})
+    consumer.assign([TopicPartition(topic, 0, 99)])
+    message = consumer.poll(TIMEOUT_SECONDS)
+    assert message is not None
+    assert message.error() is not None
+    assert message.error().code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # type: ignore[union-attr]
+    consumer.close()
+
+
+def test_a_waiting_consumer_gets_a_record_when_it_comes(broker: AnyBroker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any", "fetch.wait.max.ms": 10_000})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert consumer.poll(0.5) is None
+    produce(broker, topic, [b"late"])
+    sent_at = time.monotonic()
+    message = consumer.poll(TIMEOUT_SECONDS)
+    assert message is not None
+    assert message.value() == b"late"
+    assert time.monotonic() - sent_at < 9, "the record came with the end of the wait, not with the record"
+    consumer.close()
+
+
+def test_offsets_of_a_group_are_kept(broker: AnyBroker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    produce(broker, topic, [b"x"] * 5)
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": f"group-of-{topic}", "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition(topic, 0, 3, "why")], asynchronous=False)
+    consumer.close()
+    consumer = Consumer(settings)
+    (kept,) = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_SECONDS)
+    assert (kept.offset, kept.metadata) == (3, "why")
+    consumer.close()
+
+
+def test_topics_are_made_described_and_deleted(broker: AnyBroker, topic: str) -> None:
+    client = admin(broker.bootstrap)
+    create_topic(broker.bootstrap, topic, partitions=3, config={"retention.ms": "-1"})
+    described = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+    assert [one.id for one in described.partitions] == [0, 1, 2]
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    settings = client.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result(TIMEOUT_SECONDS)
+    assert settings["retention.ms"].value == "-1"
+    delete_topic(broker.bootstrap, topic)
+    assert wait_until(lambda: topic not in client.list_topics(timeout=TIMEOUT_SECONDS).topics, deadline_seconds=TIMEOUT_SECONDS)
+
+
+def test_a_topic_made_again_has_another_id_and_no_records(broker: AnyBroker, topic: str) -> None:
+    client = admin(broker.bootstrap)
+
+    def topic_id() -> str:
+        described = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_SECONDS)[topic]
+        return str(described.result(TIMEOUT_SECONDS).topic_id)
+
+    create_topic(broker.bootstrap, topic)
+    produce(broker, topic, [b"old"])
+    first = topic_id()
+    assert topic_id() == first
+    delete_topic(broker.bootstrap, topic)
+    assert wait_until(lambda: topic not in client.list_topics(timeout=TIMEOUT_SECONDS).topics, deadline_seconds=TIMEOUT_SECONDS)
+    create_topic(broker.bootstrap, topic)
+    assert topic_id() != first
+    assert read_partition(broker.bootstrap, topic) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        (NewTopic("a/b", num_partitions=1), KafkaError.TOPIC_EXCEPTION),
+        (NewTopic("..", num_partitions=1), KafkaError.TOPIC_EXCEPTION),
+        (NewTopic("x" * 250, num_partitions=1), KafkaError.TOPIC_EXCEPTION),
+        (NewTopic("many-replicas", num_partitions=1, replication_factor=3), KafkaError.INVALID_REPLICATION_FACTOR),
+        (NewTopic("odd-setting", num_partitions=1, config={"retention.ms": "soon"}), KafkaError.INVALID_CONFIG),
+    ],
+    ids=["slash", "dots", "too long", "replicas", "setting"],
+)
+def test_a_topic_that_cannot_be_is_refused(broker: AnyBroker, wanted: NewTopic, code: int) -> None:
+    client = admin(broker.bootstrap)
+    with pytest.raises(KafkaException) as refused:
+        client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[wanted.topic].result(TIMEOUT_SECONDS)
+    assert refused.value.args[0].code() == code
+    assert wanted.topic not in client.list_topics(timeout=TIMEOUT_SECONDS).topics
+
+
+def test_a_topic_that_exists_is_not_made_twice(broker: AnyBroker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    with pytest.raises(KafkaException) as refused:
+        create_topic(broker.bootstrap, topic)
+    assert refused.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+
+
+def test_deleted_records_move_the_start(broker: AnyBroker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    produce(broker, topic, [b"%d" % number for number in range(10)])
+    client = admin(broker.bootstrap)
+    wanted = TopicPartition(topic, 0, 4)
+    assert wait_until(lambda: offset_of(broker.bootstrap, topic, 0, OffsetSpec.latest()) == 10, deadline_seconds=TIMEOUT_SECONDS)
+    client.delete_records([wanted], request_timeout=TIMEOUT_SECONDS)[wanted].result(TIMEOUT_SECONDS)
+    assert offset_of(broker.bootstrap, topic, 0, OffsetSpec.earliest()) == 4
+    assert [message.value() for message in read_partition(broker.bootstrap, topic, offset=4)] == [
+        b"%d" % number for number in range(4, 10)
+    ]

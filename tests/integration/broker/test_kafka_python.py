@@ -1,0 +1,31 @@
+"""kafka-python, a second implementation of the protocol in another language than librdkafka's."""
+
+from __future__ import annotations
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import NewTopic
+
+from tests.support.broker import AnyBroker
+
+
+def test_it_makes_a_topic_produces_and_consumes_by_assignment(broker: AnyBroker, topic: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    admin.create_topics([NewTopic(topic, 2, 1)])
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all", compression_type="gzip")
+    sent = [producer.send(topic, b"%d" % number, partition=number % 2, timestamp_ms=1_000 + number) for number in range(100)]
+    producer.flush(30)
+    assert [future.get(30).offset for future in sent] == [number // 2 for number in range(100)]
+    producer.close()
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False, consumer_timeout_ms=20_000)
+    partition = TopicPartition(topic, 1)
+    consumer.assign([partition])
+    consumer.seek(partition, 10)
+    found = [next(consumer).value for _ in range(40)]
+    assert found == [b"%d" % number for number in range(21, 100, 2)]
+    assert consumer.end_offsets([partition]) == {partition: 50}
+    assert consumer.beginning_offsets([partition]) == {partition: 0}
+    at = consumer.offsets_for_times({partition: 1_050})[partition]
+    assert (at.offset, at.timestamp) == (25, 1_051)
+    consumer.close()
+    admin.delete_topics([topic])
+    admin.close()

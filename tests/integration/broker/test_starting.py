@@ -1,0 +1,91 @@
+"""Starting where one cannot, and stopping: each refusal is one line that says what to do, and nothing is touched."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.broker import LogbusBroker
+from tests.support.topics import create_topic, offset_of, read_partition
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Iterator[LogbusBroker]:
+    with LogbusBroker(tmp_path / "broker") as running:
+        yield running
+
+
+def refusal(broker: LogbusBroker) -> str:
+    """What a broker that cannot start says."""
+    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0, "it started"
+    assert "Traceback" not in done.stderr, done.stderr
+    return [line for line in done.stderr.splitlines() if line.startswith("error: ")][-1]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file but the lock, which names whoever tried last."""
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file() and path.name != ".lock"}
+
+
+def test_a_port_in_use_is_named(ours: LogbusBroker, tmp_path: Path) -> None:
+    said = refusal(LogbusBroker(tmp_path / "second", settings={"listeners": f"PLAINTEXT://127.0.0.1:{ours.port}"}))
+    assert str(ours.port) in said
+    assert "in use" in said
+
+
+def test_a_data_directory_in_use_is_named(ours: LogbusBroker, tmp_path: Path) -> None:
+    said = refusal(LogbusBroker(tmp_path / "second", settings={"log.dirs": str(ours.data)}))
+    assert str(ours.data) in said
+    assert str(ours.pid) in said
+
+
+def test_a_data_directory_of_another_broker_is_refused_untouched(ours: LogbusBroker, tmp_path: Path) -> None:
+    ours.stop()
+    before = contents(ours.data)
+    said = refusal(LogbusBroker(tmp_path / "second", settings={"log.dirs": str(ours.data), "broker.id": "7"}))
+    assert str(ours.data) in said
+    assert "7" in said
+    assert contents(ours.data) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("log.retention.mss", "1"), ("num.partitions", "many"), ("listeners", "SSL://127.0.0.1:9093"), ("log.dirs", "/proc/x")],
+)
+def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path, name: str, value: str) -> None:
+    said = refusal(LogbusBroker(tmp_path / "broker", settings={name: value}))
+    assert name in said or value in said
+
+
+def test_everything_is_there_after_an_orderly_stop(ours: LogbusBroker) -> None:
+    create_topic(ours.bootstrap, "kept", partitions=2)
+    producer = Producer({"bootstrap.servers": ours.bootstrap})
+    for number in range(1000):
+        producer.produce("kept", b"%d" % number, partition=0)
+    assert producer.flush(30) == 0
+    assert ours.stop() == 0
+    ours.start()
+    assert [message.value() for message in read_partition(ours.bootstrap, "kept")] == [b"%d" % number for number in range(1000)]
+    assert read_partition(ours.bootstrap, "kept", 1) == []
+
+
+def test_an_index_that_is_missing_or_wrong_is_made_again(ours: LogbusBroker) -> None:
+    from confluent_kafka.admin import OffsetSpec
+
+    create_topic(ours.bootstrap, "indexed")
+    producer = Producer({"bootstrap.servers": ours.bootstrap, "linger.ms": 0, "batch.size": 1000})
+    for number in range(2000):
+        producer.produce("indexed", b"x" * 50, partition=0, timestamp=1_000_000 + number)
+    assert producer.flush(30) == 0
+    ours.stop()
+    directory = ours.data / "indexed-0"
+    for damaged in (*directory.glob("*.index"), *directory.glob("*.timeindex")):
+        damaged.write_bytes(b"\x7f" * 64)
+    ours.start()
+    assert offset_of(ours.bootstrap, "indexed", 0, OffsetSpec.for_timestamp(1_001_234)) == 1234
+    assert read_partition(ours.bootstrap, "indexed", offset=1500)[0].offset() == 1500

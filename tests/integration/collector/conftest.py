@@ -1,0 +1,1 @@
+from tests.support.broker import broker  # noqa: F401

@@ -1,0 +1,294 @@
+"""`ship` and the `logbus ship` command against a running broker."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Message
+from logbus.cli import main
+from logbus.collector.errors import StateInUse, UnreadableLog
+from logbus.collector.sample import write_sample
+from logbus.collector.ship import ShipReport, ship
+from logbus.collector.state import open_state
+from logbus.collector.timestamps import recognise
+from logbus.errors import BrokerUnavailable, LogbusError, TopicMissing
+
+from benchmarks.processes import free_port
+from tests.support.broker import AnyBroker
+from tests.support.topics import admin, delete_topic, partitions_of, read_topic
+
+_numbers = itertools.count(1)
+Ship = Callable[..., ShipReport]
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"shipped-{next(_numbers)}"
+
+
+@pytest.fixture
+def run(broker: AnyBroker, topic: str, tmp_path: Path) -> Iterator[Ship]:
+    def run(*files: Path, **options: object) -> ShipReport:
+        settings = {
+            "topic": topic,
+            "client_config": {"bootstrap.servers": broker.bootstrap},
+            "state_path": tmp_path / "state.json",
+        }
+        return ship(files, **{**settings, **options})  # type: ignore[arg-type]
+
+    return run
+
+
+def values(broker: AnyBroker, topic: str) -> list[bytes]:
+    """All record values, sorted."""
+    return sorted(message.value() or b"" for messages in read_topic(broker.bootstrap, topic).values() for message in messages)
+
+
+def records(broker: AnyBroker, topic: str) -> list[Message]:
+    return [message for messages in read_topic(broker.bootstrap, topic).values() for message in messages]
+
+
+def line(second: int, text: str = "x") -> str:
+    return f"2015-05-17T10:{second // 60:02d}:{second % 60:02d}Z {text}\n"
+
+
+def test_every_line_is_a_record_with_its_key_time_server_and_place(
+    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
+) -> None:
+    log = tmp_path / "access.log"
+    text = '83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1 "-" "agent"'
+    log.write_text(f"{text}\n{text}\n")
+    report = run(log, server_name="web1")
+    assert (report.files, report.lines, report.bytes, report.skipped) == (1, 2, 2 * len(text), 0)
+    first, second = records(broker, topic)
+    assert (first.key(), first.value(), first.timestamp()) == (b"83.149.9.216", text.encode(), (1, 1431857103000))
+    headers, later = dict(first.headers() or []), dict(second.headers() or [])
+    assert (headers["server"], headers["file"]) == (b"web1", str(log).encode())
+    assert [one["position"].partition(b":")[2] for one in (headers, later)] == [b"0", str(len(text) + 1).encode()]
+
+
+def test_a_real_log_arrives_whole_and_in_the_order_of_each_host(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "sample.log"
+    write_sample(log, lines=5_000, hours=30)
+    run(log, server_name="web1")
+    lines = log.read_bytes().splitlines()
+    assert values(broker, topic) == sorted(lines)
+    in_file: dict[bytes, list[bytes]] = {}
+    for one in lines:
+        in_file.setdefault(recognise(one).host or b"web1", []).append(one)
+    arrived: dict[bytes, list[bytes]] = {}
+    for message in records(broker, topic):
+        arrived.setdefault(message.key() or b"", []).append(message.value() or b"")
+    assert arrived == in_file
+
+
+def test_a_second_run_sends_only_what_is_new(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1) + line(2))
+    assert [run(log).lines, run(log).lines] == [2, 0]
+    with log.open("a") as file:
+        file.write(line(3) + "2015-05-17T10:00:04Z unfinished")
+    assert [run(log).lines, run(log).lines] == [1, 0]
+    with log.open("a") as file:
+        file.write(" no more\n")
+    assert run(log).lines == 1
+    assert values(broker, topic) == sorted(log.read_bytes().splitlines())
+
+
+def test_rotation_loses_and_repeats_nothing(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    """A day of logrotate: grown, renamed while lines were still unsent, compressed later, a fresh file in its place."""
+    log, older, oldest = (tmp_path / name for name in ("app.log", "app.log.1", "app.log.2.gz"))
+    expected = "".join(line(second) for second in range(60))
+    log.write_text(expected)
+    run(log)
+    with log.open("a") as file:
+        file.write(line(60, "written before the rename, sent after it"))
+    log.rename(older)
+    log.write_text(line(61, "first line of the fresh file"))
+    assert run(log, older).lines == 2
+    oldest.write_bytes(gzip.compress(older.read_bytes()))
+    older.unlink()
+    assert run(log, oldest).lines == 0
+    whole = expected + line(60, "written before the rename, sent after it") + line(61, "first line of the fresh file")
+    assert values(broker, topic) == sorted(whole.encode().splitlines())
+
+
+def test_a_file_truncated_in_place_is_a_new_file(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1) + line(2) + line(3))
+    run(log)
+    log.write_text(line(4))
+    assert run(log).lines == 1
+    assert len(values(broker, topic)) == 4
+
+
+def test_files_of_several_hosts_lie_in_the_topic_as_they_happened(
+    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one.log", tmp_path / "two.log"
+    one.write_text("".join(line(second) for second in range(0, 200, 2)))
+    two.write_text("".join(line(second) for second in range(1, 200, 2)))
+    run(two, one, partitions=1)
+    times = [message.timestamp()[1] for message in records(broker, topic)]
+    assert times == sorted(times)
+    assert len(times) == 200
+
+
+def test_compressed_files_are_read(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log.gz"
+    log.write_bytes(gzip.compress((line(1) + line(2, "no newline at the end")).rstrip().encode()))
+    assert run(log).lines == 2
+
+
+def test_lines_that_are_too_long_are_counted_and_the_others_sent(
+    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
+) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1) + line(2, "y" * 2_000_000) + line(3))
+    report = run(log)
+    assert (report.lines, report.skipped) == (2, 1)
+    assert values(broker, topic) == [line(1).rstrip().encode(), line(3).rstrip().encode()]
+    assert run(log).skipped == 0
+
+
+def test_the_longest_line_allowed_arrives(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("z" * 900_000 + "\n")
+    assert run(log).lines == 1
+    assert [len(value) for value in values(broker, topic)] == [900_000]
+
+
+def test_an_unfinished_line_is_sent_when_asked_for(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1).rstrip())
+    assert [run(log).lines, run(log, include_partial_line=True).lines, run(log).lines] == [0, 1, 0]
+
+
+def test_an_empty_file_is_nothing_to_send(run: Ship, tmp_path: Path) -> None:
+    (tmp_path / "empty.log").touch()
+    assert run(tmp_path / "empty.log").lines == 0
+
+
+def test_the_topic_is_made_with_the_partitions_asked_for_and_kept_as_it_is(
+    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
+) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1))
+    run(log, partitions=5)
+    run(log, partitions=2)
+    assert partitions_of(broker.bootstrap, topic) == [0, 1, 2, 3, 4]
+
+
+def test_a_topic_made_again_gets_everything_again(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1))
+    run(log)
+    delete_topic(broker.bootstrap, topic)
+    assert run(log).lines == 1
+    assert len(values(broker, topic)) == 1
+
+
+def test_what_an_interrupted_run_had_sent_is_found_in_the_topic(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    """The state file as a kill leaves it: that of an earlier moment, and not clean."""
+    log, state = tmp_path / "app.log", tmp_path / "state.json"
+    log.write_text("".join(line(second) for second in range(100)))
+    run(log)
+    with log.open("a") as file:
+        file.write("".join(line(second) for second in range(100, 150)))
+    left_behind = json.loads(state.read_text())
+    run(log)
+    for topic_state in left_behind["topics"].values():
+        topic_state["clean"] = False
+    state.write_text(json.dumps(left_behind))
+    with log.open("a") as file:
+        file.write(line(150))
+    report = run(log)
+    assert (report.lines, report.recovered) == (1, 50)
+    assert values(broker, topic) == sorted(log.read_bytes().splitlines())
+
+
+def test_progress_reaches_the_end(run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1) * 25_000)
+    seen: list[tuple[int, int, int]] = []
+    run(log, progress=lambda done, total, lines: seen.append((done, total, lines)))
+    size = log.stat().st_size
+    assert seen[-1] == (size, size, 25_000)
+    assert seen == sorted(seen)
+
+
+def test_a_broker_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1))
+    config = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
+    with pytest.raises(BrokerUnavailable, match=r"no broker answers at 127\.0\.0\.1:\d+.*logbus broker"):
+        ship([log], topic="any", client_config=config, state_path=tmp_path / "state.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"create_topic": False}, TopicMissing), ({"files": ["missing.log"]}, UnreadableLog)],
+    ids=["no such topic", "no such file"],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_sent(
+    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path, options: dict[str, object], error: type[LogbusError]
+) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1))
+    files = [log, *(tmp_path / str(name) for name in options.pop("files", []))]  # type: ignore[attr-defined]
+    with pytest.raises(error):
+        run(*files, **options)
+    assert topic not in admin(broker.bootstrap).list_topics(timeout=20).topics
+
+
+def test_two_runs_at_once_do_not_share_a_state_file(run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1))
+    with open_state(tmp_path / "state.json"), pytest.raises(StateInUse):
+        run(log)
+
+
+def test_a_damaged_compressed_file_keeps_what_was_read_of_it(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    good, broken = tmp_path / "good.log", tmp_path / "broken.log.gz"
+    good.write_text(line(1))
+    broken.write_bytes(gzip.compress("".join(line(second) for second in range(3600)).encode())[:-12])
+    with pytest.raises(UnreadableLog, match=r"broken\.log\.gz"):
+        run(good, broken)
+    found = values(broker, topic)
+    assert len(found) == len({*found, line(1).rstrip().encode()}) + found.count(line(1).rstrip().encode()) - 1
+    assert line(1).rstrip().encode() in found
+    assert run(good).lines == 0
+
+
+def test_the_command_ships_and_says_what_it_did(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "sample.log"
+    runner = CliRunner()
+    assert runner.invoke(main, ["sample", str(log), "--lines", "300", "--hours", "3"]).exit_code == 0
+    arguments = [
+        "ship",
+        str(log),
+        "--topic",
+        topic,
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--state",
+        str(tmp_path / "state.json"),
+    ]
+    first, second = runner.invoke(main, arguments), runner.invoke(main, arguments)
+    assert (first.exit_code, second.exit_code) == (0, 0), first.output + second.output
+    assert f"{topic}: 300 lines" in first.output
+    assert f"{topic}: 0 lines" in second.output
+    assert len(values(broker, topic)) == 300
+
+
+def test_the_command_prints_an_error_without_a_traceback(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["ship", str(tmp_path), "--topic", "any"])
+    assert result.exit_code == 1
+    assert result.output.startswith("error: ")
+    assert "is a directory" in result.output

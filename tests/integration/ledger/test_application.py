@@ -1,0 +1,88 @@
+"""The Spark driver's decisions that need no Spark: which windows go on, which fail, which are superseded."""
+
+from __future__ import annotations
+
+import pytest
+from logbus.errors import PipelineUnknown, WindowUnknown
+from logbus.windows.model import WindowState
+from sqlalchemy import text
+
+from spark_jobs.application import Application
+from spark_jobs.outcomes import LoadState, WindowOutcome, outcome_line, result
+from tests.support.ledgers import NOW, World, at, stamps
+
+
+@pytest.fixture
+def application(world: World, warehouse_url: str) -> Application:
+    """Hours 9 and 12 are empty, 10 and 11 are not."""
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    return Application(
+        ledger=world.ledger,
+        log=world.log,
+        client_config={},
+        warehouse_url=warehouse_url,
+        now=lambda: NOW,
+        report=lambda outcome: None,
+    )
+
+
+def tokens(world: World, *hours: int) -> list[str]:
+    for number in hours:
+        world.freeze(number)
+    return [found.token for found in world.ledger.begin_attempts("p", [at(number) for number in hours], "run", 1, NOW)]
+
+
+def by_hour(outcomes: list[WindowOutcome]) -> dict[int, LoadState]:
+    return {outcome.attempt.interval.start.hour: outcome.state for outcome in outcomes}
+
+
+def test_empty_windows_are_committed_without_a_spark_session(world: World, application: Application) -> None:
+    outcomes = application.load("p", tokens(world, 12, 9))
+    assert by_hour(outcomes) == {9: LoadState.COMMITTED, 12: LoadState.COMMITTED}
+    assert [outcome.attempt.interval.start.hour for outcome in outcomes] == [9, 12]
+    assert world.ledger.window("p", at(9)).state is WindowState.LOADED
+
+
+def test_a_superseded_window_does_not_stop_the_others(world: World, application: Application) -> None:
+    old = tokens(world, 9, 12)
+    tokens(world, 9)
+    assert by_hour(application.load("p", old)) == {9: LoadState.SUPERSEDED, 12: LoadState.COMMITTED}
+
+
+def test_a_window_whose_records_are_gone_fails_with_the_lost_range_and_the_others_go_on(
+    world: World, application: Application
+) -> None:
+    mixed = tokens(world, 9, 10)
+    world.log.delete_records("t", before_offset=1)
+    outcomes = application.load("p", mixed)
+    assert by_hour(outcomes) == {9: LoadState.COMMITTED, 10: LoadState.FAILED}
+    failed = next(outcome for outcome in outcomes if outcome.state is LoadState.FAILED)
+    assert "t-0 [0, 1)" in str(failed.error)
+    with world.ledger.engine.connect() as connection:
+        assert "t-0 [0, 1)" in connection.execute(text("select error from logbus.attempt where state = 'failed'")).scalar_one()
+
+
+def test_windows_of_a_topic_that_was_made_again_all_fail(world: World, application: Application) -> None:
+    both = tokens(world, 9, 10)
+    world.log.create("t")
+    outcomes = application.load("p", both)
+    assert by_hour(outcomes) == {9: LoadState.FAILED, 10: LoadState.FAILED}
+    assert "made again" in outcome_line(outcomes[0])
+
+
+def test_an_attempt_that_was_never_taken_is_refused(world: World, application: Application) -> None:
+    world.freeze(9)
+    with pytest.raises(WindowUnknown, match="2015-05-17T09:00:00Z=5"):
+        application.load("p", ["2015-05-17T09:00:00Z=5"])
+
+
+def test_an_unknown_pipeline_is_refused(application: Application) -> None:
+    with pytest.raises(PipelineUnknown):
+        application.load("q", ["2015-05-17T09:00:00Z=1"])
+
+
+def test_the_result_counts_windows_by_their_end(world: World, application: Application) -> None:
+    found = result(application.load("p", tokens(world, 9)))
+    assert (found["committed"], found["superseded"], found["failed"]) == (1, 0, 0)
+    assert found["windows"][0]["counts"]["read"] == 0

@@ -1,0 +1,106 @@
+"""The second witness finds whatever somebody did to the table, the ledger or the topic after the commit."""
+
+from __future__ import annotations
+
+import pytest
+from logbus.errors import AuditMismatch
+from logbus.windows.audit import audit_window, raise_if_wrong
+from logbus.windows.model import AuditReport, WindowState
+from sqlalchemy import text
+
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+
+@pytest.fixture
+def loaded(world: World, warehouse_url: str) -> World:
+    """Hour 10: four records, one of them a dead letter."""
+    world.log.append("t", *stamps(10, 10.2, 10.4, 10.6, 11))
+    world.register()
+    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=frozenset({2})).load()
+    return world
+
+
+def audit(world: World) -> AuditReport:
+    return audit_window(world.ledger.engine, world.log, "p", at(10), NOW)
+
+
+def change(world: World, statement: str) -> None:
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def test_an_exact_window_is_audited(loaded: World) -> None:
+    report = audit(loaded)
+    assert (report.ok, report.problems, report.notes) == (True, (), ())
+    assert loaded.ledger.window("p", at(10)).state is WindowState.AUDITED
+    assert raise_if_wrong(report) is report
+
+
+def test_a_summary_says_what_was_expected_and_what_was_found(loaded: World) -> None:
+    summary = audit(loaded).summary()
+    assert (summary["ok"], summary["expected"], summary["found"]) == (True, {"0": 4}, {"0": 4})
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("delete from t where _offset = 0", r"t-0 \[0, 4\) holds 4 records, 3 are accounted for \(-1\)"),
+        ("insert into t select * from t where _offset = 0", "5 are accounted for"),
+        ("update t set _offset = 1 where _offset = 0", "1 twice"),
+        ("update t set _fingerprint = _fingerprint + 1 where _offset = 0", "some row is another record's"),
+        ("update t set _topic = 'other'", "1 are accounted for"),
+        ("delete from logbus.dead_letter", "0 dead letters are kept, 1 were written"),
+        ("update logbus.window set loaded_count = 2", "the ledger's counts do not add up"),
+    ],
+)
+def test_what_was_changed_behind_the_loads_back_is_found(loaded: World, statement: str, problem: str) -> None:
+    change(loaded, statement)
+    report = audit(loaded)
+    assert not report.ok
+    with pytest.raises(AuditMismatch, match=problem):
+        raise_if_wrong(report)
+    assert loaded.ledger.window("p", at(10)).state is WindowState.LOADED
+
+
+def test_a_failed_audit_takes_an_earlier_good_one_back(loaded: World) -> None:
+    audit(loaded)
+    change(loaded, "delete from t where _offset = 0")
+    audit(loaded)
+    assert loaded.ledger.window("p", at(10)).audited_at is None
+
+
+def test_records_that_retention_took_after_the_load_are_a_note_and_no_problem(loaded: World) -> None:
+    loaded.log.delete_records("t", before_offset=3)
+    report = audit(loaded)
+    assert report.ok
+    assert "no longer replayable" in report.notes[0]
+
+
+def test_a_topic_made_again_after_the_load_is_a_note_and_no_problem(loaded: World) -> None:
+    loaded.log.create("t")
+    assert "deleted and made again" in audit(loaded).notes[0]
+
+
+def test_a_log_that_became_shorter_than_a_loaded_range_is_a_problem(loaded: World) -> None:
+    del loaded.log.topics["t"][0].stamps_ms[2:]
+    assert "ends at 2" in audit(loaded).problems[0]
+
+
+def test_a_window_that_is_not_loaded_cannot_be_audited(loaded: World) -> None:
+    loaded.freeze(11)
+    report = audit_window(loaded.ledger.engine, loaded.log, "p", at(11), NOW)
+    assert report.problems == ("the window is not loaded: load it, then audit",)
+
+
+def test_a_declared_loss_is_loaded_but_never_audited(world: World, warehouse_url: str) -> None:
+    world.log.append("t", *stamps(10, 10.2, 10.4, 11))
+    world.register(settings={"accept_loss": True})
+    world.freeze(9)
+    world.log.delete_records("t", before_offset=1)
+    window = world.freeze(10)
+    counts = Loading(world=world, url=warehouse_url, window=window).load()
+    assert (counts.read, counts.lost) == (2, 1)
+    report = audit(world)
+    assert "head is unknown" in report.problems[0]
+    assert world.ledger.window("p", at(10)).state is WindowState.LOADED

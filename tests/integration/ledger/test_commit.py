@@ -1,0 +1,299 @@
+"""What becomes public, what is refused and what is left, in a real PostgreSQL; the staging side is the Spark task's own code."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed, UserError
+from logbus.warehouse.commit import commit_window
+from logbus.warehouse.engine import libpq_uri
+from logbus.warehouse.staging import seal
+from logbus.windows.model import WindowState
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
+
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+Start = Callable[..., Loading]
+
+
+@pytest.fixture
+def start(world: World, warehouse_url: str) -> Start:
+    """A loading of hour 10 (five records in two partitions) or 11 (two records)."""
+    world.log.create("t", partitions=2)
+    world.log.append("t", *stamps(10, 10.2, 10.4, 11), partition=0)
+    world.log.append("t", *stamps(10.1, 10.3, 11.5), partition=1)
+    world.register()
+
+    def loading(number: int = 10, bad_offsets: frozenset[int] = frozenset()) -> Loading:
+        return Loading(world=world, url=warehouse_url, window=world.freeze(number), bad_offsets=bad_offsets)
+
+    return loading
+
+
+def rows(world: World, query: str) -> list[tuple[Any, ...]]:
+    with world.ledger.engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(query))]
+
+
+def public(world: World) -> list[tuple[Any, ...]]:
+    return rows(world, "select _partition, _offset, line from t order by 1, 2")
+
+
+HOUR_TEN = [(0, 0, "line 0/0"), (0, 1, "line 0/1"), (0, 2, "line 0/2"), (1, 0, "line 1/0"), (1, 1, "line 1/1")]
+
+
+def test_a_window_becomes_public_with_its_counts(world: World, start: Start) -> None:
+    counts = start().load()
+    assert (counts.read, counts.loaded, counts.dead_lettered) == (5, 5, 0)
+    assert public(world) == HOUR_TEN
+    window = world.ledger.window("p", at(10))
+    assert (window.state, window.counts, window.loaded_attempt) == (WindowState.LOADED, counts, 1)
+
+
+def test_a_row_says_where_it_comes_from(world: World, start: Start) -> None:
+    start().load()
+    (row,) = rows(world, "select _topic, _timestamp, _key, _window_start from t where _partition = 1 and _offset = 1")
+    assert row == ("t", at(10.3), b"key", at(10))
+
+
+def test_records_that_do_not_parse_are_kept_with_the_reason_and_their_bytes(world: World, start: Start) -> None:
+    counts = start(bad_offsets=frozenset({1})).load()
+    assert (counts.read, counts.loaded, counts.dead_lettered) == (5, 3, 2)
+    found = rows(world, 'select "partition", "offset", value, error_class, headers from logbus.dead_letter order by 1')
+    assert found == [(0, 1, b"\xff", "NotUtf8", [["host", "web-1"]]), (1, 1, b"\xff", "NotUtf8", [["host", "web-1"]])]
+
+
+def test_loading_again_gives_the_same_rows_and_the_same_fingerprint(world: World, start: Start) -> None:
+    start().load()
+    first = world.ledger.window("p", at(10))
+    start().load()
+    second = world.ledger.window("p", at(10))
+    assert public(world) == HOUR_TEN
+    assert second.fingerprint == first.fingerprint
+    assert second.loaded_attempt == 2
+
+
+def test_dead_letters_are_replaced_by_a_load_that_parses_them(world: World, start: Start) -> None:
+    start(bad_offsets=frozenset({1})).load()
+    start().load()
+    assert rows(world, "select count(*) from logbus.dead_letter") == [(0,)]
+    assert public(world) == HOUR_TEN
+
+
+def test_another_hour_is_left_alone(world: World, start: Start) -> None:
+    start(10).load()
+    start(11).load()
+    start(10).load()
+    assert rows(world, "select _window_start, count(*) from t group by 1 order by 1") == [(at(10), 5), (at(11), 2)]
+
+
+def test_nothing_is_left_in_staging_after_a_commit(world: World, start: Start) -> None:
+    start().load()
+    start().load()
+    assert rows(world, "select count(*) from pg_tables where schemaname = 'logbus_staging'") == [(0,)]
+
+
+def test_an_empty_window_is_loaded_too(world: World, start: Start) -> None:
+    loading = start(12).begin().create()
+    assert loading.commit().read == 0
+    assert world.ledger.window("p", at(12)).state is WindowState.LOADED
+
+
+def test_rows_of_a_task_attempt_that_did_not_win_do_not_count(world: World, start: Start) -> None:
+    loading = start().begin().create().run_task(1, wins=False).run_task(2)
+    assert loading.commit().loaded == 5
+    assert public(world) == HOUR_TEN
+
+
+def test_two_tasks_may_share_a_partition(world: World, start: Start) -> None:
+    loading = start().begin().create()
+    loading.run_task(1, [(0, 0), (0, 1)]).run_task(2, [(0, 2), (1, 0), (1, 1)])
+    assert loading.commit().loaded == 5
+
+
+@pytest.mark.parametrize(
+    ("offsets", "problem"),
+    [
+        ([(0, 0), (0, 1), (1, 0), (1, 1)], "2 are accounted for (-1)"),
+        ([(0, 0), (0, 1), (0, 1), (1, 0), (1, 1)], "1 twice"),
+        ([(0, 0), (0, 1), (0, 3), (1, 0), (1, 1)], "a row of offset 3, behind the range"),
+    ],
+)
+def test_wrong_rows_are_never_public(world: World, start: Start, offsets: list[tuple[int, int]], problem: str) -> None:
+    loading = start().begin().create().run_task(1, offsets)
+    with pytest.raises(EquationMismatch) as caught:
+        loading.commit()
+    assert problem in str(caught.value)
+    assert public(world) == []
+    assert world.ledger.window("p", at(10)).state is WindowState.LOADING
+
+
+def test_a_wrong_reload_leaves_the_former_load_as_it_was(world: World, start: Start) -> None:
+    start().load()
+    before = world.ledger.window("p", at(10))
+    with pytest.raises(EquationMismatch):
+        start().begin().create().run_task(1, [(0, 0)]).commit()
+    assert public(world) == HOUR_TEN
+    after = world.ledger.window("p", at(10))
+    assert (after.loaded_attempt, after.fingerprint, after.counts) == (1, before.fingerprint, before.counts)
+
+
+def test_rows_changed_in_staging_are_found_by_their_fingerprint(world: World, start: Start) -> None:
+    loading = start().begin().create().run_task(1)
+    with world.ledger.engine.begin() as connection:
+        table = f"logbus_staging.{loading.attempt.staging_table}"
+        connection.execute(text(f"update {table} set _fingerprint = _fingerprint + 1 where _partition = 0 and _offset = 0"))
+    with pytest.raises(EquationMismatch, match="fingerprints differ"):
+        loading.commit()
+
+
+def test_a_late_record_is_counted_as_late(world: World, start: Start) -> None:
+    start(11)
+    world.log.append("t", *stamps(10.5, 12), partition=0)
+    assert Loading(world=world, url=start(12).url, window=world.freeze(12)).load().late == 1
+
+
+def test_an_older_attempt_is_refused_at_commit(world: World, start: Start) -> None:
+    slow = start().begin().create().run_task(1)
+    seal(world.ledger.engine, slow.attempt, slow.reads.winners)
+    fast = start().begin()
+    with pytest.raises(AttemptSuperseded, match="the newest is 2"):
+        commit_window(world.ledger.engine, slow.sealed(), NOW)
+    fast.create().run_task(1).commit()
+    assert public(world) == HOUR_TEN
+
+
+def test_an_older_attempt_can_neither_stage_nor_seal(world: World, start: Start) -> None:
+    slow = start().begin()
+    start().begin()
+    slow.create()
+    with pytest.raises(AttemptSuperseded):
+        slow.commit()
+    assert rows(world, "select count(*) from pg_tables where schemaname = 'logbus_staging'") == [(0,)]
+
+
+def test_what_an_older_attempt_staged_is_dropped_by_the_next(world: World, start: Start) -> None:
+    start().begin().create().run_task(1)
+    start().begin()
+    assert rows(world, "select count(*) from pg_tables where schemaname = 'logbus_staging'") == [(0,)]
+
+
+def test_a_stale_table_that_somebody_holds_does_not_stop_the_next_attempt(world: World, start: Start) -> None:
+    slow = start().begin().create()
+    with world.ledger.engine.connect() as zombie:
+        zombie.execute(text(f"lock table logbus_staging.{slow.attempt.staging_table} in row exclusive mode"))
+        start().load()
+    assert public(world) == HOUR_TEN
+    start().begin()
+    assert rows(world, f"select to_regclass('logbus_staging.{slow.attempt.staging_table}')") == [(None,)]
+
+
+def test_a_failed_attempt_keeps_its_reason_and_the_table_its_rows(world: World, start: Start) -> None:
+    start().load()
+    failing = start().begin().create()
+    world.ledger.fail_attempts([failing.attempt], "out of luck", NOW)
+    assert rows(world, "select state, error from logbus.attempt order by number") == [
+        ("committed", None),
+        ("failed", "out of luck"),
+    ]
+    with pytest.raises(AttemptSuperseded, match="is failed"):
+        failing.commit()
+    assert public(world) == HOUR_TEN
+
+
+def test_failing_attempts_does_not_touch_what_is_committed(world: World, start: Start) -> None:
+    loading = start()
+    loading.load()
+    world.ledger.fail_attempts([loading.attempt], "too late to fail", NOW)
+    assert rows(world, "select state from logbus.attempt") == [("committed",)]
+
+
+def test_a_connection_that_dies_at_commit_is_resolved_from_the_ledger(world: World, start: Start) -> None:
+    """The server committed and the answer was lost: the load says committed, with its counts."""
+    loading = start().begin().create().run_task(1)
+    seal(world.ledger.engine, loading.attempt, loading.reads.winners)
+
+    @event.listens_for(world.ledger.engine, "commit", once=True)
+    def lose_the_answer(connection: Any) -> None:
+        connection.connection.dbapi_connection.commit()
+        raise OperationalError(
+            "commit", None, psycopg.OperationalError("server closed the connection"), connection_invalidated=True
+        )
+
+    assert commit_window(world.ledger.engine, loading.sealed(), NOW).loaded == 5
+    assert public(world) == HOUR_TEN
+
+
+def test_a_server_that_dies_before_the_commit_leaves_the_window_as_it_was(world: World, start: Start) -> None:
+    loading = start().begin().create().run_task(1)
+    seal(world.ledger.engine, loading.attempt, loading.reads.winners)
+
+    @event.listens_for(world.ledger.engine, "commit", once=True)
+    def kill_the_backend(connection: Any) -> None:
+        pid = connection.connection.dbapi_connection.info.backend_pid
+        with psycopg.connect(libpq_uri(loading.url), autocommit=True) as other:
+            other.execute("select pg_terminate_backend(%s, 5000)", [pid])
+
+    with pytest.raises(LoadFailed, match="was not"):
+        commit_window(world.ledger.engine, loading.sealed(), NOW)
+    assert public(world) == []
+    assert commit_window(world.ledger.engine, loading.sealed(), NOW).loaded == 5
+
+
+def test_a_column_added_while_a_load_runs_is_kept(world: World, start: Start) -> None:
+    loading = start().begin().create().run_task(1)
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("alter table t add column note text"))
+    loading.commit()
+    assert rows(world, "select count(*), count(note) from t") == [(5, 0)]
+
+
+def test_a_table_of_the_users_own_is_loaded_by_delete_and_insert(world: World, start: Start) -> None:
+    with world.ledger.engine.begin() as connection:
+        connection.execute(
+            text(
+                "create table t (id bigint generated always as identity, line text, _topic text not null, "
+                "_partition integer not null, _offset bigint not null, "
+                "_timestamp timestamptz, _key bytea, _window_start timestamptz not null, _fingerprint bigint not null)"
+            )
+        )
+    start().load()
+    start().load()
+    assert public(world) == HOUR_TEN
+
+
+def test_a_table_of_the_users_own_that_lacks_columns_is_not_altered(world: World, start: Start) -> None:
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("create table t (line text)"))
+    with pytest.raises(UserError, match=r"alter table public\.t add column"):
+        start().begin().create()
+
+
+def test_a_window_inside_a_merged_leaf_is_reloaded_in_place(world: World, start: Start) -> None:
+    """A closed day may have been merged into one leaf: there is no leaf of the hour to attach or find any more."""
+    start().load()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("alter table t detach partition logbus_leaf.t_201505171000"))
+        connection.execute(text("create table logbus_leaf.t_day partition of t for values from ('2015-05-17') to ('2015-05-18')"))
+        connection.execute(text("insert into t select * from logbus_leaf.t_201505171000"))
+        connection.execute(text("drop table logbus_leaf.t_201505171000"))
+    start().load()
+    assert public(world) == HOUR_TEN
+
+
+def test_a_reload_does_not_wait_for_a_reader_of_another_hour(world: World, start: Start) -> None:
+    start(10).load()
+    start(11).load()
+    with world.ledger.engine.connect() as reader:
+        reader.execute(text("select count(*) from t where _window_start = '2015-05-17T11:00:00Z'"))
+        reload = threading.Thread(target=start(10).load)
+        reload.start()
+        reload.join(30)
+        assert not reload.is_alive()
+    assert world.ledger.window("p", at(10)).loaded_attempt == 2

@@ -1,0 +1,221 @@
+"""Windows frozen in a real PostgreSQL over a log in memory."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from logbus.errors import RecordsLost, TopicRecreated, WindowNotClosed, WindowOverlap
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.model import Interval, WindowState
+
+from tests.support.ledgers import NOW, World, at, hour, stamps
+
+IN_2099 = milliseconds(datetime(2099, 1, 1, tzinfo=UTC))
+
+
+def test_an_hour_is_the_offsets_between_its_boundaries(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.5, 11, 11.2, 11.9, 12))
+    world.register()
+    assert [world.offsets(number) for number in (10, 11, 12)] == [(0, 2), (2, 5), (5, 6)]
+
+
+def test_a_frozen_window_never_changes_whatever_is_appended_or_asked_again(world: World) -> None:
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    before = world.freeze(10)
+    world.log.append("t", *stamps(10.1, 10.2, 10.9, 12))
+    assert world.freeze(10) == before
+    assert before.state is WindowState.FROZEN
+
+
+def test_a_late_record_belongs_to_a_later_window_and_is_not_lost(world: World) -> None:
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    world.freeze(10)
+    world.log.append("t", *stamps(10.5, 12))
+    assert [world.offsets(number) for number in (10, 11, 12)] == [(0, 1), (1, 3), (3, 4)]
+
+
+def test_hours_frozen_in_any_order_touch_and_do_not_overlap(world: World) -> None:
+    world.log.append("t", *stamps(10, 11.5, 10.9, 12, 11.1, 13))
+    world.register()
+    for number in (13, 10, 12, 11):
+        world.freeze(number)
+    ranges = [world.offsets(number) for number in (10, 11, 12, 13)]
+    assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
+
+
+def test_a_quiet_hour_is_an_empty_window(world: World) -> None:
+    world.log.append("t", *stamps(10, 13))
+    world.register()
+    assert world.offsets(11) == (1, 1)
+    assert world.freeze(11).record_count == 0
+
+
+def test_a_quiet_partition_closes_by_the_clock_alone(world: World) -> None:
+    world.log.create("t", partitions=2)
+    world.log.append("t", *stamps(10, 10.5), partition=1)
+    world.register()
+    assert (world.offsets(10, 0), world.offsets(10, 1)) == ((0, 0), (0, 2))
+
+
+def test_a_stamp_of_2099_does_not_move_the_boundaries(world: World) -> None:
+    world.log.append("t", stamps(10)[0], IN_2099, *stamps(10.5, 11, 12))
+    world.register()
+    assert [world.offsets(number) for number in (10, 11, 12)] == [(0, 3), (3, 4), (4, 5)]
+
+
+def test_a_stamp_of_2099_at_the_head_of_the_log_is_loaded_with_the_first_hour(world: World) -> None:
+    world.log.append("t", IN_2099, *stamps(10, 11))
+    world.register()
+    assert [world.offsets(number) for number in (10, 11)] == [(0, 2), (2, 3)]
+
+
+def test_a_record_appended_between_the_questions_lands_in_its_own_hour(world: World) -> None:
+    world.log.append("t", *stamps(10))
+    world.register()
+
+    def append_once(question: str) -> None:
+        if question == "first_at_or_after" and len(world.log.topics["t"][0].stamps_ms) == 1:
+            world.log.append("t", *stamps(11.5))
+
+    world.log.interrupt = append_once
+    assert [world.offsets(number) for number in (10, 11)] == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("minutes", [0, 59, 64])
+def test_a_window_is_not_frozen_before_its_end_and_lateness_have_passed(world: World, minutes: int) -> None:
+    world.register()
+    with pytest.raises(WindowNotClosed, match="closes at 2015-05-17T11:05:00Z"):
+        world.freeze(10, now=at(10) + timedelta(minutes=minutes))
+
+
+def test_a_window_is_frozen_as_soon_as_its_lateness_has_passed(world: World) -> None:
+    world.register()
+    assert world.freeze(10, now=at(11) + timedelta(minutes=5)).interval == hour(10)
+
+
+def test_an_interval_that_overlaps_a_frozen_window_is_refused(world: World) -> None:
+    world.register()
+    world.freeze(10)
+    with pytest.raises(WindowOverlap, match="overlaps the frozen window"):
+        world.ledger.freeze_or_get("p", Interval(at(10), at(12)), world.log, NOW)
+
+
+def test_a_long_window_takes_everything_since_the_last_hour(world: World) -> None:
+    world.log.append("t", *stamps(10, 12, 15))
+    world.register()
+    world.freeze(10)
+    since_then = world.ledger.freeze_or_get("p", Interval(at(11), at(16)), world.log, NOW)
+    assert since_then.record_count == 2
+
+
+def test_a_pipeline_that_starts_at_an_instant_leaves_earlier_records_alone(world: World) -> None:
+    world.log.append("t", *stamps(9, 10, 11))
+    world.register(starts_at=at(10))
+    assert world.offsets(10) == (1, 2)
+    with pytest.raises(WindowOverlap, match="where pipeline p starts"):
+        world.freeze(9)
+
+
+def test_a_partition_first_seen_later_enters_behind_what_is_frozen_and_loses_nothing(world: World) -> None:
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    world.freeze(11)
+    new = type(world.log.topics["t"][0])(stamps_ms=stamps(10.5, 11.5, 12.5))
+    world.log.topics["t"].append(new)
+    assert [part.partition for part in world.freeze(11).ranges] == [0]
+    assert world.offsets(10, partition=1) == (0, 0)
+    assert world.offsets(12, partition=1) == (0, 3)
+
+
+def test_many_that_freeze_at_once_agree(world: World) -> None:
+    world.log.create("t", partitions=3)
+    for partition in range(3):
+        world.log.append("t", *stamps(*(10 + number / 20 for number in range(100))), partition=partition)
+    world.register()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(world.freeze, [10, 11, 12, 13] * 6))
+    windows = world.ledger.windows("p")
+    assert len(windows) == 4
+    assert {window.id for window in found} == {window.id for window in windows}
+    for before, after in pairwise(windows):
+        assert [part.end_offset for part in before.ranges] == [part.start_offset for part in after.ranges]
+
+
+def test_a_frozen_window_that_retention_cut_names_the_lost_range(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1, 10.2, 11))
+    world.register()
+    world.freeze(10)
+    world.log.delete_records("t", before_offset=2)
+    with pytest.raises(RecordsLost, match=r"t-0 \[0, 2\)") as caught:
+        world.freeze(10)
+    assert caught.value.lost == ("t-0 [0, 2)",)
+
+
+def test_hours_that_retention_took_before_they_were_frozen_do_not_look_empty(world: World) -> None:
+    world.log.append("t", *stamps(10, 11, 12, 12.5, 13))
+    world.register()
+    world.log.delete_records("t", before_offset=3)
+    for number in (10, 11, 12):
+        with pytest.raises(RecordsLost, match="below 3"):
+            world.freeze(number)
+    assert world.offsets(13) == (4, 5)
+
+
+def test_a_cut_between_two_frozen_boundaries_names_exactly_what_is_lost(world: World) -> None:
+    world.log.append("t", *stamps(10, 11, 11.2, 11.4, 12))
+    world.register()
+    world.freeze(10)
+    world.log.delete_records("t", before_offset=3)
+    with pytest.raises(RecordsLost, match=r"t-0 \[1, 3\)"):
+        world.freeze(11)
+
+
+def test_a_declared_loss_is_on_record_and_the_rest_is_loaded(world: World) -> None:
+    world.log.append("t", *stamps(10, 11, 11.2, 11.4, 12))
+    world.register(settings={"accept_loss": True})
+    world.freeze(10)
+    world.log.delete_records("t", before_offset=3)
+    window = world.freeze(11)
+    assert window.head_unknown
+    assert (window.ranges[0].lost, window.ranges[0].readable_from, window.record_count) == (2, 3, 1)
+
+
+def test_a_refused_freeze_leaves_nothing_behind(world: World) -> None:
+    world.log.append("t", *stamps(10, 11, 12))
+    world.register()
+    world.log.delete_records("t", before_offset=2)
+    with pytest.raises(RecordsLost):
+        world.freeze(10)
+    assert world.ledger.windows("p") == []
+
+
+def test_a_topic_made_again_is_refused_until_the_pipeline_is_rebased(world: World) -> None:
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    loaded_before = world.freeze(10)
+    world.log.create("t")
+    world.log.append("t", *stamps(11.1, 11.2, 12))
+    with pytest.raises(TopicRecreated, match="logbus pipeline rebase"):
+        world.freeze(11)
+    world.ledger.rebase("p", world.log, NOW)
+    assert world.offsets(11) == (0, 2)
+    assert world.ledger.window("p", at(10)).ranges == loaded_before.ranges
+
+
+def test_a_topic_made_again_between_the_questions_is_noticed(world: World) -> None:
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+
+    def make_again(question: str) -> None:
+        if question == "start_offsets":
+            world.log.interrupt = lambda question: None
+            world.log.create("t")
+
+    world.log.interrupt = make_again
+    with pytest.raises(TopicRecreated):
+        world.freeze(10)

@@ -1,0 +1,157 @@
+"""Real processes below real guards: whatever ends us, they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from logbus.local.processes import (
+    Program,
+    StackError,
+    SupervisedProcess,
+    Supervisor,
+    end_leftovers,
+    free_ports,
+    living_guard,
+    started_at,
+    wait_until,
+)
+
+DEADLINE_SECONDS = 20.0
+
+# A program that ignores SIGTERM, with a child in a session of its own: what a careless server does.
+STUBBORN = "trap '' TERM; (setsid sh -c 'echo $$ >orphan; exec sleep 600' &); echo $$ >leader; while true; do sleep 1; done"
+
+
+def program(directory: Path, script: str, *, name: str = "program", grace_seconds: float = 0.2) -> Program:
+    return Program(
+        name=name,
+        command=["sh", "-c", script],
+        environment=os.environ,
+        directory=directory,
+        working_directory=directory,
+        grace_seconds=grace_seconds,
+    )
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    wait_until(condition, timeout_seconds=DEADLINE_SECONDS, what=what)
+
+
+def pid_in(path: Path) -> int:
+    eventually(lambda: path.exists() and path.read_text().strip() != "", f"{path.name} written")
+    return int(path.read_text())
+
+
+def gone(*pids: int) -> bool:
+    return all(started_at(pid) is None for pid in pids)
+
+
+def test_a_program_that_ends_by_itself_gives_its_status_and_its_log(tmp_path: Path) -> None:
+    process = SupervisedProcess(program(tmp_path, "echo a word; exit 3"))
+    assert process.wait(DEADLINE_SECONDS) == 3
+    with pytest.raises(StackError, match="ended with status 3") as failure:
+        process.raise_if_ended()
+    assert "a word" in str(failure.value)
+
+
+def test_ending_takes_the_stubborn_program_and_its_detached_child(tmp_path: Path) -> None:
+    process = SupervisedProcess(program(tmp_path, STUBBORN))
+    leader, orphan = pid_in(tmp_path / "leader"), pid_in(tmp_path / "orphan")
+    process.end()
+    assert gone(leader, orphan)
+    assert not process.program.pid_path.exists()
+
+
+def test_a_child_left_behind_by_a_program_that_ended_is_ended_too(tmp_path: Path) -> None:
+    process = SupervisedProcess(program(tmp_path, "(setsid sh -c 'echo $$ >orphan; exec sleep 600' &); sleep 0.3"))
+    orphan = pid_in(tmp_path / "orphan")
+    assert process.wait(DEADLINE_SECONDS) == 0
+    assert gone(orphan)
+
+
+def test_a_polite_program_is_given_its_grace(tmp_path: Path) -> None:
+    script = "trap 'echo tidied; exit 0' TERM; echo up; while true; do sleep 0.05; done"
+    process = SupervisedProcess(program(tmp_path, script, grace_seconds=DEADLINE_SECONDS))
+    eventually(lambda: "up" in process.log_tail(), "the program")
+    process.end()
+    assert process.log_tail().splitlines()[-1] == "tidied"
+
+
+def test_nothing_survives_an_owner_killed_with_sigkill(tmp_path: Path) -> None:
+    owner = f"""
+        import os, time
+        from pathlib import Path
+        from logbus.local.processes import Program, SupervisedProcess
+        place = Path({str(tmp_path)!r})
+        SupervisedProcess(Program(name="program", command=["sh", "-c", {STUBBORN!r}], environment=os.environ,
+                                  directory=place, working_directory=place, grace_seconds=0.2))
+        time.sleep(600)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(owner)])
+    leader, orphan = pid_in(tmp_path / "leader"), pid_in(tmp_path / "orphan")
+    process.kill()
+    process.wait()
+    eventually(lambda: gone(leader, orphan), "the end of everything")
+
+
+def test_a_guard_killed_with_sigkill_takes_its_program_along(tmp_path: Path) -> None:
+    process = SupervisedProcess(program(tmp_path, "echo $$ >leader; exec sleep 600"))
+    leader = pid_in(tmp_path / "leader")
+    guard_pid = living_guard(process.program.pid_path)
+    assert guard_pid is not None
+    os.kill(guard_pid, signal.SIGKILL)
+    eventually(lambda: gone(leader), "the end of the program")
+    assert process.wait(DEADLINE_SECONDS) == -signal.SIGKILL
+
+
+def test_leftovers_of_a_former_run_are_ended_by_their_files(tmp_path: Path) -> None:
+    process = SupervisedProcess(program(tmp_path, "echo $$ >leader; exec sleep 600", name="broker"))
+    leader = pid_in(tmp_path / "leader")
+    assert end_leftovers(tmp_path) == ["broker"]
+    assert gone(leader)
+    assert end_leftovers(tmp_path) == []
+    process.end()
+
+
+def test_a_process_id_used_again_by_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "broker.pid").write_text(f"{os.getpid()} 1\n")
+    assert end_leftovers(tmp_path) == []
+    assert not (tmp_path / "broker.pid").exists()
+
+
+def test_a_supervisor_that_ends_starts_nothing_any_more(tmp_path: Path) -> None:
+    supervisor = Supervisor()
+    first = supervisor.start(program(tmp_path, "sleep 600"))
+    supervisor.end()
+    assert first.exit_code is not None
+    with pytest.raises(StackError, match="being ended"):
+        supervisor.start(program(tmp_path, "sleep 600"))
+
+
+def test_a_run_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="no database"):
+        Supervisor().run(program(tmp_path, "echo no database; exit 1"), DEADLINE_SECONDS)
+
+
+def test_waiting_ends_at_once_when_a_program_it_needs_has_ended(tmp_path: Path) -> None:
+    process = SupervisedProcess(program(tmp_path, "echo port in use; exit 1"))
+    with pytest.raises(StackError, match="port in use"):
+        wait_until(lambda: False, timeout_seconds=600, what="the broker", processes=[process])
+
+
+def test_waiting_for_what_never_comes_names_it(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="the broker is not ready after"):
+        wait_until(lambda: False, timeout_seconds=0.0, what="the broker")
+
+
+def test_free_ports_are_different_and_prefer_the_memorable_one() -> None:
+    assert len(set(free_ports(20))) == 20
+    [free] = free_ports(1)
+    assert free_ports(2, (free,))[0] == free

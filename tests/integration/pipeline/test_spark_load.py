@@ -1,0 +1,215 @@
+"""The whole pipeline with real processes: our broker, PostgreSQL, spark-submit. One module, few submissions: each takes seconds.
+
+The story is told once, in order, by a module fixture: a load is killed in the middle, the retry loads the same windows, a
+reload loads them again. The tests read what each step left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+from logbus import spark_submit
+from logbus.loading import Load, Loader
+from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.warehouse.engine import connect
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import AuditReport, FrozenWindow, Pipeline
+from sqlalchemy import Engine, text
+
+from tests.support.broker import AnyBroker
+from tests.support.topics import create_topic
+
+TOPIC, PARTITIONS, HOURS = "access", 3, 6
+START = datetime(2015, 5, 17, 10, tzinfo=UTC)
+RECORDS_PER_HOUR = 400
+QUIET_HOUR = 3
+STEP_SECONDS_MAX = 180.0
+
+# A stamp of 2099 is refused by default; there are topics whose owners switched that off.
+TOPIC_SETTINGS = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def line(number: int, at: datetime) -> bytes:
+    return (
+        f'10.0.0.{number % 250} - - [{at:%d/%b/%Y:%H:%M:%S} +0000] "GET /page/{number} HTTP/1.1" 200 {number} "-" "test"'.encode()
+    )
+
+
+def fill(bootstrap: str) -> int:
+    """Six hours, one of them quiet, a few records that do not parse, one stamp of 2099. Returns how many records."""
+    create_topic(bootstrap, TOPIC, partitions=PARTITIONS, config=TOPIC_SETTINGS)
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    count, refused = 0, []
+
+    def acknowledged(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    def send(value: bytes, at: datetime, partition: int) -> None:
+        nonlocal count
+        producer.produce(
+            TOPIC, value, key=b"k", partition=partition, timestamp=round(at.timestamp() * 1000), on_delivery=acknowledged
+        )
+        count += 1
+
+    for hour in (hour for hour in range(HOURS) if hour != QUIET_HOUR):
+        for number in range(RECORDS_PER_HOUR):
+            at = START + timedelta(hours=hour, seconds=number * 9)
+            send(line(number, at), at, number % PARTITIONS)
+        send(b"not a log line", START + timedelta(hours=hour, minutes=59, seconds=59), hour % PARTITIONS)
+    send(line(0, START), datetime(2099, 1, 1, tzinfo=UTC), 0)
+    assert producer.flush(60) == 0
+    assert refused == []
+    return count
+
+
+@dataclass(frozen=True)
+class Story:
+    """What each step left behind."""
+
+    engine: Engine
+    sent: int
+    frozen: list[FrozenWindow]
+    rows_after_kill: int
+    windows_after_kill: list[FrozenWindow]
+    first: list[AuditReport]
+    second: list[AuditReport]
+    output: list[str]
+
+
+@pytest.fixture(scope="module")
+def story(broker: AnyBroker, postgres_server: EmbeddedPostgres) -> Iterator[Story]:
+    url = postgres_server.create_database("spark_load")
+    client_config = {"bootstrap.servers": broker.bootstrap}
+    engine, log = connect(url), LogOffsets(client_config)
+    sent, ledger, output = fill(broker.bootstrap), Ledger(engine), []
+    ledger.register(Pipeline(name="access", topic=TOPIC, table="access_log", parse="combined"), log, now())
+    intervals = ledger.closed_intervals("access", log, now())
+    frozen = [ledger.freeze_or_get("access", interval, log, now()) for interval in intervals]
+    kill_in_the_middle(engine, ledger, frozen, url, client_config)
+    rows_after_kill, windows_after_kill = count_rows(engine), ledger.windows("access")
+    loader = Loader(warehouse_url=url, client_config=client_config, now=now, say=output.append)
+    first = loader.load(Load(pipeline="access"))
+    second = loader.load(Load(pipeline="access"))
+    yield Story(engine, sent, frozen, rows_after_kill, windows_after_kill, first, second, output)
+    engine.dispose()
+
+
+def kill_in_the_middle(
+    engine: Engine, ledger: Ledger, windows: list[FrozenWindow], url: str, client_config: dict[str, Any]
+) -> None:
+    """SIGKILL for the driver and its JVM while the first commit is under way: everything staged, nothing public.
+
+    A lock on the window's row, taken once the tasks have staged, holds the driver where we want it.
+    """
+    attempts = ledger.begin_attempts("access", [window.interval.start for window in windows], "killed", 1, now())
+    environment = {**os.environ, **spark_submit.environment(url, client_config)}
+    driver = subprocess.Popen(spark_submit.command("access", attempts), env=environment, start_new_session=True)
+    try:
+        staging = f"logbus_staging.{attempts[0].staging_table}"
+        wait_until(lambda: exists(engine, staging), driver)
+        with engine.begin() as connection:
+            connection.execute(text("select from logbus.window where id = :id for update"), {"id": attempts[0].window_id})
+            wait_until(lambda: waits_for_lock(engine), driver)
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait(30)
+        wait_until(lambda: not waits_for_lock(engine))
+    finally:
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait(30)
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+    deadline = time.monotonic() + STEP_SECONDS_MAX
+    while not condition():
+        assert process is None or process.poll() is None, "the driver ended too early"
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(0.1)
+
+
+def exists(engine: Engine, table: str) -> bool:
+    return scalar(engine, f"select to_regclass('{table}') is not null")
+
+
+def waits_for_lock(engine: Engine) -> bool:
+    waiting = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    return scalar(engine, f"select exists ({waiting})")
+
+
+def count_rows(engine: Engine) -> int:
+    return scalar(engine, "select count(*) from access_log")
+
+
+def scalar(engine: Engine, query: str) -> Any:
+    with engine.connect() as connection:
+        return connection.execute(text(query)).scalar_one()
+
+
+def test_a_killed_driver_leaves_the_table_as_it_was(story: Story) -> None:
+    assert story.rows_after_kill == 0
+    assert [window.loaded_attempt for window in story.windows_after_kill] == [None] * HOURS
+
+
+def test_the_retry_loads_the_same_windows(story: Story) -> None:
+    assert [report.window.ranges for report in story.first] == [window.ranges for window in story.frozen]
+    assert [report.window.loaded_attempt for report in story.first] == [2] * HOURS
+
+
+def test_every_hour_is_audited_exactly(story: Story) -> None:
+    assert [report.problems for report in story.first] == [()] * HOURS
+
+
+def test_every_record_is_loaded_or_dead_lettered(story: Story) -> None:
+    counts = [report.window.counts for report in story.first]
+    assert sum(count.read for count in counts if count) == story.sent
+    assert sum(count.loaded for count in counts if count) == story.sent - (HOURS - 1)
+    assert sum(count.dead_lettered for count in counts if count) == HOURS - 1
+
+
+def test_a_quiet_hour_is_loaded_as_an_empty_window(story: Story) -> None:
+    counts = story.first[QUIET_HOUR].window.counts
+    assert counts is not None
+    assert counts.read == 0
+
+
+def test_a_stamp_of_2099_is_loaded_once_and_counted_as_early(story: Story) -> None:
+    assert sum(report.window.counts.early for report in story.first if report.window.counts) == 1
+
+
+def test_a_window_loaded_twice_has_the_same_fingerprint_and_no_row_twice(story: Story) -> None:
+    assert [report.window.fingerprint for report in story.second] == [report.window.fingerprint for report in story.first]
+    assert [report.window.loaded_attempt for report in story.second] == [3] * HOURS
+    rows = scalar(story.engine, "select count(*) from access_log")
+    assert rows == scalar(story.engine, "select count(distinct (_topic, _partition, _offset)) from access_log")
+    assert rows == story.sent - (HOURS - 1)
+
+
+def test_parsed_columns_are_those_of_the_line(story: Story) -> None:
+    with story.engine.connect() as connection:
+        query = "select host, method, path, status, bytes, referer, agent from access_log where path = '/page/7' order by time limit 1"
+        assert tuple(connection.execute(text(query)).one()) == ("10.0.0.7", "GET", "/page/7", 200, 7, None, "test")
+
+
+def test_nothing_is_left_in_staging(story: Story) -> None:
+    assert scalar(story.engine, "select count(*) from pg_tables where schemaname = 'logbus_staging'") == 0
+
+
+def test_the_output_says_what_became_of_each_window_and_no_secret(story: Story) -> None:
+    committed = [text for text in story.output if " committed read=" in text]
+    assert len(committed) == 2 * HOURS
+    assert not any("postgresql" in text for text in story.output)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from logbus.errors import WarehouseUnavailable
+from logbus.warehouse.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, running_postmaster
+from logbus.warehouse.engine import connect, libpq_uri
+from sqlalchemy import text
+
+FAST = {"fsync": "off"}
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="logbus-test-", ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
+def wait_until_gone(data_directory: Path) -> None:
+    deadline = time.monotonic() + 30
+    while running_postmaster(data_directory) is not None:
+        assert time.monotonic() < deadline, "the server is still there"
+        time.sleep(0.05)
+
+
+def test_what_was_written_is_there_at_the_second_start(directory: Path) -> None:
+    with (
+        EmbeddedPostgres(directory, settings=FAST) as server,
+        psycopg.connect(libpq_uri(server.create_database("shop"))) as connection,
+    ):
+        connection.execute("create table t as select 42 as answer")
+        connection.commit()
+    with (
+        EmbeddedPostgres(directory, settings=FAST) as server,
+        psycopg.connect(libpq_uri(server.create_database("shop"))) as connection,
+    ):
+        assert connection.execute("select answer from t").fetchone() == (42,)
+
+
+def test_it_has_locks_for_a_year_of_hourly_leaves(directory: Path) -> None:
+    with EmbeddedPostgres(directory, settings=FAST) as server:
+        engine = connect(server.url("postgres"))
+        with engine.connect() as connection:
+            assert connection.execute(text("show max_locks_per_transaction")).scalar_one() == "1024"
+        engine.dispose()
+
+
+def test_nothing_runs_after_stop(directory: Path) -> None:
+    server = EmbeddedPostgres(directory, settings=FAST).start()
+    server.stop()
+    assert running_postmaster(server.data_directory) is None
+    with pytest.raises(WarehouseUnavailable, match="not started"):
+        server.url()
+
+
+def test_a_path_too_long_for_a_socket_gets_a_short_one_that_goes_again(directory: Path) -> None:
+    deep = directory / ("d" * SOCKET_DIRECTORY_BYTES_MAX)
+    with EmbeddedPostgres(deep, settings=FAST) as server:
+        socket_directory = server.socket_directory
+        assert socket_directory is not None
+        assert not socket_directory.is_relative_to(deep)
+        connect(server.url("postgres")).dispose()
+    assert not socket_directory.exists()
+
+
+def test_the_server_ends_when_its_owner_is_killed_and_the_next_start_works(directory: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from logbus.warehouse.embedded import EmbeddedPostgres; "
+        "server = EmbeddedPostgres(Path(sys.argv[1])).start(); print('up', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "up\n"
+        os.kill(owner.pid, signal.SIGKILL)
+    wait_until_gone(directory / "data")
+    with EmbeddedPostgres(directory, settings=FAST) as server:
+        connect(server.url("postgres")).dispose()
+
+
+def test_a_warehouse_that_is_down_gives_an_error_that_says_what_to_do(directory: Path) -> None:
+    with pytest.raises(WarehouseUnavailable, match="Check that the server runs") as caught:
+        connect(f"postgresql://me:sesame@/logbus?host={directory}")
+    assert "sesame" not in str(caught.value)
+    assert str(directory) in str(caught.value)

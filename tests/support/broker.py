@@ -1,0 +1,36 @@
+"""A broker for tests: ours, or Apache Kafka where LOGBUS_TEST_BROKER=kafka asks what the same test says about the original.
+
+In a conftest.py: `from tests.support.broker import broker  # noqa: F401`
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.kafka import ApacheKafka, Missing
+from benchmarks.peers.logbus import LogbusBroker
+
+__all__ = ["AnyBroker", "ApacheKafka", "LogbusBroker", "any_broker", "broker"]
+
+AnyBroker = LogbusBroker | ApacheKafka
+
+
+def any_broker(directory: Path) -> AnyBroker:
+    """The broker under test, not started."""
+    if os.environ.get("LOGBUS_TEST_BROKER") != "kafka":
+        return LogbusBroker(directory)
+    try:
+        return ApacheKafka(directory, heap="512m")
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
+    """One broker for a module's tests, which keep apart by topic names."""
+    with any_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running

@@ -1,0 +1,75 @@
+"""A ledger that remembers what it was asked, for tests of operators: what the real one decides is tested with the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, WindowCounts, WindowState
+
+
+def window(start: datetime, *, records: int = 10, attempt: int | None = None, **changes: Any) -> FrozenWindow:
+    """A window of one partition that holds `records` records; loaded where an attempt is named."""
+    loaded = attempt is not None
+    fields: dict[str, Any] = {
+        "id": int(start.timestamp()),
+        "pipeline": "access_log",
+        "topic": "access_log",
+        "interval": Interval(start, start + timedelta(hours=1)),
+        "topic_id": "t",
+        "ranges": (OffsetRange(topic="access_log", partition=0, start_offset=5, end_offset=5 + records),),
+        "state": WindowState.LOADED if loaded else WindowState.FROZEN,
+        "loaded_attempt": attempt,
+        "counts": WindowCounts(read=records, loaded=records - 1, dead_lettered=1) if loaded else None,
+        "fingerprint": f"{records:016x}" if loaded else None,
+    }
+    return FrozenWindow(**{**fields, **changes})
+
+
+class FakeLedger:
+    """Freezes whatever it is asked to, and says that the last attempt begun is loaded."""
+
+    def __init__(self, closed: Sequence[Interval] = ()) -> None:
+        self.closed = list(closed)
+        self.registered: list[Pipeline] = []
+        self.frozen: list[Interval] = []
+        self.begun: list[tuple[list[datetime], str, int]] = []
+        self.failed: list[tuple[list[Attempt], str]] = []
+
+    def register(self, pipeline: Pipeline, log: object, now: datetime) -> Pipeline:
+        self.registered.append(pipeline)
+        return pipeline
+
+    def freeze_or_get(self, pipeline_name: str, interval: Interval, log: object, now: datetime) -> FrozenWindow:
+        self.frozen.append(interval)
+        return window(interval.start)
+
+    def closed_intervals(
+        self, pipeline_name: str, log: object, now: datetime, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Interval]:
+        inside = [part for part in self.closed if since is None or part.start >= since]
+        return [part for part in inside if until is None or part.end <= until]
+
+    def begin_attempts(
+        self, pipeline_name: str, starts: Sequence[datetime], run_id: str, try_number: int, now: datetime
+    ) -> list[Attempt]:
+        self.begun.append((list(starts), run_id, try_number))
+        number = len(self.begun)
+        return [
+            Attempt(
+                window_id=int(start.timestamp()),
+                pipeline=pipeline_name,
+                interval=Interval(start, start + timedelta(hours=1)),
+                number=number,
+                staging_table=f"s{number}",
+                dead_letter_table=f"d{number}",
+            )
+            for start in starts
+        ]
+
+    def fail_attempts(self, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
+        self.failed.append((list(attempts), error))
+
+    def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
+        return window(start, attempt=len(self.begun))

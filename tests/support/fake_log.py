@@ -1,0 +1,71 @@
+"""A log in memory that answers the ledger's questions; verified against a real broker by tests/contract/test_offset_log.py."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from logbus.errors import TopicMissing
+from logbus.windows.log_offsets import FoundRecord, TopicFacts
+
+_ids = itertools.count(1)
+
+
+@dataclass
+class FakePartition:
+    """Timestamps by offset; those below `start_offset` are deleted."""
+
+    stamps_ms: list[int] = field(default_factory=list)
+    start_offset: int = 0
+
+    def first_from(self, timestamp_ms: int) -> FoundRecord | None:
+        found = (record for record in self.records(0, len(self.stamps_ms)) if record.timestamp_ms >= timestamp_ms)
+        return next(found, None)
+
+    def records(self, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+        for offset in range(max(start_offset, self.start_offset), min(end_offset, len(self.stamps_ms))):
+            yield FoundRecord(offset=offset, timestamp_ms=self.stamps_ms[offset], leader_epoch=0)
+
+
+class FakeLog:
+    """Topics of partitions. `interrupt`, if set, is called before every answer: a test appends or deletes there."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[FakePartition]] = {}
+        self.ids: dict[str, str] = {}
+        self.interrupt: Callable[[str], None] = lambda question: None
+
+    def create(self, name: str, partitions: int = 1) -> None:
+        """Makes the topic, or makes it again: then it is empty and has another id."""
+        self.topics[name] = [FakePartition() for _ in range(partitions)]
+        self.ids[name] = f"id-{next(_ids)}"
+
+    def append(self, name: str, *stamps_ms: int, partition: int = 0) -> None:
+        self.topics[name][partition].stamps_ms.extend(stamps_ms)
+
+    def delete_records(self, name: str, before_offset: int, partition: int = 0) -> None:
+        self.topics[name][partition].start_offset = before_offset
+
+    def topic(self, name: str) -> TopicFacts:
+        self.interrupt("topic")
+        if name not in self.topics:
+            raise TopicMissing(f"the broker at (memory) has no topic {name!r}")
+        return TopicFacts(name=name, topic_id=self.ids[name], partitions=tuple(range(len(self.topics[name]))))
+
+    def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        self.interrupt("start_offsets")
+        return {part: self.topics[topic][part].start_offset for part in partitions}
+
+    def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
+        self.interrupt("end_offsets")
+        return {part: len(self.topics[topic][part].stamps_ms) for part in partitions}
+
+    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
+        self.interrupt("first_at_or_after")
+        found = {part: self.topics[topic][part].first_from(timestamp_ms) for part in partitions}
+        return {part: record for part, record in found.items() if record is not None}
+
+    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+        self.interrupt("records")
+        return self.topics[topic][partition].records(start_offset, end_offset)

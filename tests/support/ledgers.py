@@ -1,0 +1,61 @@
+"""A ledger over a fresh database, a log in memory, and the hour the tests play in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from logbus.warehouse.engine import connect
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.ledger import Ledger
+from logbus.windows.model import FrozenWindow, Interval, Pipeline
+
+from tests.support.fake_log import FakeLog
+
+DAY = datetime(2015, 5, 17, tzinfo=UTC)
+NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+
+
+def at(hour: float) -> datetime:
+    """The instant `hour` hours into the day; 10.5 is half past ten."""
+    return DAY + timedelta(hours=hour)
+
+
+def stamps(*hours: float) -> list[int]:
+    return [milliseconds(at(hour)) for hour in hours]
+
+
+def hour(number: int) -> Interval:
+    return Interval.hour(at(number))
+
+
+@dataclass
+class World:
+    """One pipeline `p` over topic `t`, loaded into table `t`, unless a test says otherwise."""
+
+    ledger: Ledger
+    log: FakeLog
+
+    def register(self, **changes: Any) -> Pipeline:
+        values: dict[str, Any] = {"name": "p", "topic": "t", "table": "t", "parse": "lines", "lateness": timedelta(minutes=5)}
+        return self.ledger.register(Pipeline(**{**values, **changes}), self.log, NOW)
+
+    def freeze(self, number: int, now: datetime = NOW) -> FrozenWindow:
+        return self.ledger.freeze_or_get("p", hour(number), self.log, now)
+
+    def offsets(self, number: int, partition: int = 0) -> tuple[int, int]:
+        """The frozen range of an hour."""
+        (part,) = [part for part in self.freeze(number).ranges if part.partition == partition]
+        return part.start_offset, part.end_offset
+
+
+@pytest.fixture
+def world(warehouse_url: str) -> Iterator[World]:
+    log = FakeLog()
+    log.create("t")
+    ledger = Ledger(connect(warehouse_url))
+    yield World(ledger=ledger, log=log)
+    ledger.engine.dispose()

@@ -1,0 +1,139 @@
+"""Partition logs on real files for tests, on disks that fail when told to, and after crashes that did not happen."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from broker.clock import Clock, ManualClock
+from broker.config import LogConfig
+from broker.records.batch import Buffer
+from broker.records.reader import Record, read_records
+from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.partition_log import PartitionLog
+from tests.support.batches import stamped
+
+
+class FailingDisk(FileSystem):
+    """A real disk with faults: room for `writable_bytes` more, at most `bytes_per_write` in one call, and calls that fail by
+    name."""
+
+    def __init__(self) -> None:
+        self.writable_bytes: int | None = None
+        self.bytes_per_write: int | None = None
+        self.failing: set[str] = set()
+        self.calls: list[str] = []
+
+    def write_some(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> int:
+        data = b"".join(bytes(buffer) for buffer in buffers)
+        if self.bytes_per_write is not None:
+            data = data[: self.bytes_per_write]
+        if self.writable_bytes is not None:
+            data = data[: self.writable_bytes]
+            if not data:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.writable_bytes -= len(data)
+        return super().write_some(file, (data,), position)
+
+    def sync_data(self, file: OpenFile) -> None:
+        self._fail("sync_data", errno.EIO)
+        super().sync_data(file)
+
+    def sync_directory(self, path: Path) -> None:
+        self._fail("sync_directory", errno.EIO)
+        super().sync_directory(path)
+
+    def truncate(self, file: OpenFile, length: int) -> None:
+        self._fail("truncate", errno.EIO)
+        super().truncate(file, length)
+
+    def open(self, path: Path, *, create: bool = False) -> OpenFile:
+        self._fail("create" if create else "open", errno.EMFILE)
+        return super().open(path, create=create)
+
+    def rename(self, path: Path, target: Path) -> None:
+        self._fail("rename", errno.EIO)
+        super().rename(path, target)
+
+    def write_bytes(self, path: Path, data: Buffer, *, durable: bool = True) -> None:
+        self._fail("write_bytes", errno.ENOSPC)
+        super().write_bytes(path, data, durable=durable)
+
+    def _fail(self, name: str, number: int) -> None:
+        self.calls.append(name)
+        if name in self.failing:
+            raise OSError(number, f"injected failure of {name}")
+
+
+def open_log(
+    directory: Path,
+    *,
+    clean: bool = False,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    filesystem: FileSystem | None = None,
+    clock: Clock | None = None,
+    **config: Any,
+) -> PartitionLog:
+    """The log in `directory`, by default as after a crash."""
+    directory.mkdir(exist_ok=True)
+    return PartitionLog.open(
+        directory,
+        config=LogConfig(**config),
+        filesystem=filesystem or FileSystem(),
+        clock=clock or ManualClock(),
+        clean=clean,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+    )
+
+
+def append(log: PartitionLog, *batches: bytearray) -> None:
+    """Stamp the batches densely and append them in one call."""
+    offset, views, headers = log.end_offset, [], []
+    for batch in batches:
+        view, header = stamped(batch, offset)
+        views.append(view)
+        headers.append(header)
+        offset = header.next_offset
+    log.append(views, headers)
+
+
+def flush(log: PartitionLog) -> None:
+    """Bring all that is written to the disk, as the broker does beside its loop."""
+    ticket = log.begin_flush()
+    if ticket is not None:
+        ticket.run()
+        log.finish_flush(ticket)
+
+
+def read_all(log: PartitionLog) -> list[Record]:
+    """Every record of the log."""
+    return [record for batch in log.batches_from(log.log_start_offset) for record in read_records(batch)]
+
+
+def located_bytes(log: PartitionLog, offset: int, max_bytes: int, *, upto_offset: int) -> bytes:
+    """What a consumer would be sent."""
+    piece = log.locate(offset, max_bytes, upto_offset=upto_offset)
+    with open(f"/proc/self/fd/{piece.fileno()}", "rb") as file:
+        file.seek(piece.position)
+        data = file.read(piece.length)
+    piece.release()
+    return data
+
+
+def files_with(directory: Path, suffix: str) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.name.endswith(suffix))
+
+
+def crash_copy(directory: Path, target: Path, *, without: Iterable[str] = ()) -> Path:
+    """The files as a crash would leave them if everything written had reached the disk, less those whose suffix is in
+    `without`."""
+    shutil.copytree(directory, target)
+    for suffix in without:
+        for path in files_with(target, suffix):
+            path.unlink()
+    return target

@@ -1,0 +1,39 @@
+"""One embedded PostgreSQL for the whole test session, and a fresh database for each test that asks.
+
+In a conftest.py: `from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401`
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from logbus.warehouse.embedded import EmbeddedPostgres
+
+# What is lost with the machine is not worth a flush in a test.
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server_directory() -> Iterator[Path]:
+    """Not one of pytest's own: under root the server runs as another account, and every pytest that starts closes pytest's
+    folders to others again."""
+    with tempfile.TemporaryDirectory(prefix="logbus-test-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(server_directory: Path) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(server_directory / "pg", settings=FAST) as server:
+        yield server
+
+
+@pytest.fixture
+def warehouse_url(postgres_server: EmbeddedPostgres) -> str:
+    """The URL of an empty database nobody else uses."""
+    return postgres_server.create_database(f"test_{next(_numbers)}")

@@ -1,0 +1,79 @@
+"""A socket that speaks Kafka frames and nothing more, for saying what no client library would."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+TIMEOUT_SECONDS = 20.0
+
+
+class Closed(Exception):
+    """The broker closed the connection instead of answering."""
+
+
+class RawClient:
+    """One connection. Requests get correlation ids 1, 2, 3 ..."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), TIMEOUT_SECONDS)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._socket.close()
+
+    def send_bytes(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self._socket.sendall(piece)
+
+    def send_frame(self, payload: bytes) -> None:
+        self.send_bytes(struct.pack(">i", len(payload)) + payload)
+
+    def send_request(self, api_key: int, version: int, body: bytes, *, flexible: bool) -> int:
+        """Header version 1, or 2 where the API is flexible; the correlation id."""
+        self._correlation_id += 1
+        header = struct.pack(">hhih4s", api_key, version, self._correlation_id, 4, b"test") + (b"\0" if flexible else b"")
+        self.send_frame(header + body)
+        return self._correlation_id
+
+    def receive_frame(self) -> bytes:
+        """The next response without its length; Closed when there is none."""
+        (length,) = struct.unpack(">i", self._receive(4))
+        return self._receive(length)
+
+    def request(self, api_key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
+        """The response's body."""
+        sent = self.send_request(api_key, version, body, flexible=flexible)
+        frame = self.receive_frame()
+        assert struct.unpack_from(">i", frame)[0] == sent
+        return frame[5 if flexible else 4 :]
+
+    def is_closed_by_peer(self) -> bool:
+        """Wait for the end of the connection; False when bytes arrive instead."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _receive(self, count: int) -> bytes:
+        received = bytearray()
+        while len(received) < count:
+            try:
+                piece = self._socket.recv(count - len(received))
+            except ConnectionError:
+                piece = b""
+            if not piece:
+                raise Closed(f"after {len(received)} of {count} bytes")
+            received += piece
+        return bytes(received)
+
+
+def byte_by_byte(frame: bytes) -> Iterable[bytes]:
+    return (frame[index : index + 1] for index in range(len(frame)))

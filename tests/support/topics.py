@@ -1,0 +1,71 @@
+"""Reading a topic back in tests: every record of every partition, with the stock client, by assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+TIMEOUT_SECONDS = 20.0
+
+
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def create_topic(bootstrap: str, topic: str, *, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+    wanted = NewTopic(topic, num_partitions=partitions, config=config or {})
+    client = admin(bootstrap)  # kept: its answers end with it
+    client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    client = admin(bootstrap)
+    client.delete_topics([topic], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+
+
+def partitions_of(bootstrap: str, topic: str) -> list[int]:
+    return sorted(admin(bootstrap).list_topics(timeout=TIMEOUT_SECONDS).topics[topic].partitions)
+
+
+def offset_of(bootstrap: str, topic: str, partition: int, spec: OffsetSpec) -> int:
+    """What ListOffsets answers for one partition."""
+    wanted, client = TopicPartition(topic, partition), admin(bootstrap)
+    answer = client.list_offsets({wanted: spec}, request_timeout=TIMEOUT_SECONDS)[wanted].result(TIMEOUT_SECONDS)
+    offset: int = answer.offset
+    return offset
+
+
+def read_partition(bootstrap: str, topic: str, partition: int = 0, *, offset: int = 0) -> list[Message]:
+    """The records from `offset` to the end, with offsets and CRCs checked by the client."""
+    return list(_read(bootstrap, TopicPartition(topic, partition, offset)))
+
+
+def read_topic(bootstrap: str, topic: str) -> dict[int, list[Message]]:
+    """The records of each partition."""
+    return {partition: read_partition(bootstrap, topic, partition) for partition in partitions_of(bootstrap, topic)}
+
+
+def _read(bootstrap: str, start: TopicPartition) -> Iterator[Message]:
+    reading = {
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+        "group.id": "test",
+        "enable.auto.commit": False,
+        "fetch.wait.max.ms": 100,
+    }
+    consumer = Consumer({"bootstrap.servers": bootstrap, **reading})
+    try:
+        consumer.assign([start])
+        while True:
+            message = consumer.poll(TIMEOUT_SECONDS)
+            assert message is not None, f"nothing arrived from {start} within {TIMEOUT_SECONDS} s"
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return
+            assert error is None, error
+            yield message
+    finally:
+        consumer.close()

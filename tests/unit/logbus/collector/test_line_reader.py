@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+from logbus.collector.line_reader import Line, open_log, read_lines, text_bytes
+
+
+def lines(text: bytes, *, position: int = 0, limit: int = 100, complete: bool = False) -> list[Line]:
+    file = io.BytesIO(text)
+    file.seek(position)
+    return list(read_lines(file, position=position, line_bytes_max=limit, last_line_is_complete=complete))
+
+
+def test_lines_know_where_they_begin_and_end() -> None:
+    assert lines(b"one\ntwo\n") == [Line(0, 4, b"one"), Line(4, 8, b"two")]
+
+
+def test_reading_goes_on_at_a_position() -> None:
+    assert lines(b"one\ntwo\n", position=4) == [Line(4, 8, b"two")]
+
+
+def test_a_carriage_return_belongs_to_the_line_ending() -> None:
+    assert lines(b"one\r\ntwo\r\n") == [Line(0, 5, b"one"), Line(5, 10, b"two")]
+
+
+def test_a_blank_line_is_a_line() -> None:
+    assert lines(b"\na\n") == [Line(0, 1, b""), Line(1, 3, b"a")]
+
+
+def test_a_last_line_without_newline_waits() -> None:
+    assert lines(b"one\ntw") == [Line(0, 4, b"one")]
+
+
+def test_a_last_line_without_newline_counts_where_nobody_will_append() -> None:
+    assert lines(b"one\ntw", complete=True) == [Line(0, 4, b"one"), Line(4, 6, b"tw")]
+
+
+def test_a_line_too_long_is_passed_over_with_its_place() -> None:
+    assert lines(b"a\n" + b"x" * 11 + b"\nb\n", limit=10) == [Line(0, 2, b"a"), Line(2, 14, None), Line(14, 16, b"b")]
+
+
+def test_a_line_of_exactly_the_limit_is_kept_with_either_line_ending() -> None:
+    for ending in (b"\n", b"\r\n"):
+        assert lines(b"x" * 10 + ending, limit=10) == [Line(0, 10 + len(ending), b"x" * 10)]
+
+
+def test_an_unfinished_line_that_is_already_too_long_waits_too() -> None:
+    assert lines(b"a\n" + b"x" * 50, limit=10) == [Line(0, 2, b"a")]
+
+
+def test_compressed_text_has_the_positions_of_the_text(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "a.log", tmp_path / "a.log.1.gz"
+    plain.write_bytes(b"one\ntwo\n" * 100)
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    with open_log(plain) as one, open_log(packed) as other:
+        assert one.read() == other.read()
+    assert text_bytes(plain) == text_bytes(packed) == 800

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import gzip
+import itertools
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from logbus.collector.errors import UnreadableLog
+from logbus.collector.sources import Fingerprint, Source, check_readable, identify
+
+LINES = [b"2015-05-17T10:%02d:%02dZ line\n" % (minute, second) for minute in range(4) for second in range(60)]
+TEXT = b"".join(LINES)
+
+
+@pytest.fixture
+def new_id() -> Callable[[], str]:
+    numbers = itertools.count(1)
+    return lambda: f"id{next(numbers)}"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "access.log"
+    path.write_bytes(TEXT)
+    return path
+
+
+def sent(path: Path, new_id: Callable[[], str], *, lines: int = len(LINES)) -> Source:
+    """The source of a file of which `lines` lines were sent."""
+    (source,) = identify([path], [], new_id=new_id)
+    end = sum(map(len, LINES[:lines]))
+    position = end - len(LINES[lines - 1])
+    return replace(source, position=end, last_line=Fingerprint.of(LINES[lines - 1].rstrip(), position=position))
+
+
+def only(paths: Sequence[Path], known: Sequence[Source], new_id: Callable[[], str]) -> Source:
+    (source,) = identify(paths, known, new_id=new_id)
+    return source
+
+
+def test_a_file_never_seen_starts_at_its_beginning(log: Path, new_id: Callable[[], str]) -> None:
+    source = only([log], [], new_id)
+    assert (source.source_id, source.position, source.path) == ("id1", 0, str(log))
+
+
+def test_a_grown_file_goes_on_where_it_was(log: Path, new_id: Callable[[], str]) -> None:
+    known = sent(log, new_id)
+    with log.open("ab") as file:
+        file.write(b"2015-05-17T11:00:00Z more\n")
+    assert only([log], [known], new_id).position == len(TEXT)
+
+
+def test_a_file_first_seen_short_is_known_again_when_it_has_grown(tmp_path: Path, new_id: Callable[[], str]) -> None:
+    path = tmp_path / "short.log"
+    path.write_bytes(LINES[0])
+    known = sent(path, new_id, lines=1)
+    path.write_bytes(TEXT)
+    assert only([path], [known], new_id).source_id == known.source_id
+
+
+def test_a_renamed_file_is_the_same(log: Path, new_id: Callable[[], str]) -> None:
+    known = sent(log, new_id)
+    renamed = log.rename(log.with_name("access.log.1"))
+    assert only([renamed], [known], new_id) == replace(known, path=str(renamed))
+
+
+def test_a_copied_file_is_the_same_when_enough_of_it_was_sent(log: Path, new_id: Callable[[], str]) -> None:
+    known = sent(log, new_id)
+    copy = Path(shutil.copy(log, log.with_name("copy.log")))
+    assert only([copy], [known], new_id).source_id == known.source_id
+
+
+def test_a_compressed_file_is_the_same(log: Path, new_id: Callable[[], str]) -> None:
+    known = sent(log, new_id)
+    packed = log.with_name("access.log.2.gz")
+    packed.write_bytes(gzip.compress(TEXT))
+    assert only([packed], [known], new_id).position == len(TEXT)
+
+
+def test_a_copy_of_which_little_was_sent_is_another_file(log: Path, new_id: Callable[[], str]) -> None:
+    known = sent(log, new_id, lines=2)
+    copy = Path(shutil.copy(log, log.with_name("copy.log")))
+    assert only([copy], [known], new_id).position == 0
+
+
+@pytest.mark.parametrize("text", [b"", TEXT[:100], TEXT.replace(b"2015", b"2016"), TEXT.replace(b"10:03", b"12:03")])
+def test_a_file_truncated_or_written_anew_in_place_starts_over(log: Path, new_id: Callable[[], str], text: bytes) -> None:
+    known = sent(log, new_id)
+    log.write_bytes(text)
+    source = only([log], [known], new_id)
+    assert (source.position, source.source_id != known.source_id) == (0, True)
+
+
+def test_the_same_file_named_twice_is_read_once(log: Path, new_id: Callable[[], str]) -> None:
+    link = log.with_name("link.log")
+    link.symlink_to(log)
+    assert len(identify([log, link, log], [], new_id=new_id)) == 1
+
+
+def test_the_file_itself_goes_before_its_copy(log: Path, new_id: Callable[[], str]) -> None:
+    known = sent(log, new_id)
+    copy = Path(shutil.copy(log, log.with_name("copy.log")))
+    with log.open("ab") as file:
+        file.write(b"2015-05-17T11:00:00Z more\n")
+    assert only([copy, log], [known], new_id).path == str(log)
+
+
+def test_different_files_keep_the_order_they_were_named_in(tmp_path: Path, new_id: Callable[[], str]) -> None:
+    paths = [tmp_path / name for name in ("b.log", "a.log", "c.log")]
+    for path in paths:
+        path.write_bytes(path.name.encode() + b"\n")
+    assert [source.path for source in identify(paths, [], new_id=new_id)] == [str(path) for path in paths]
+
+
+def test_a_directory_is_refused_with_what_to_name_instead(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableLog, match=r"is a directory: name the files in it"):
+        check_readable(tmp_path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableLog, match="does not exist"):
+        check_readable(tmp_path / "none.log")
+
+
+def test_a_file_that_is_not_regular_is_refused() -> None:
+    with pytest.raises(UnreadableLog, match="not a regular file"):
+        check_readable(Path("/dev/null"))
+
+
+def test_a_damaged_compressed_file_is_refused(tmp_path: Path, new_id: Callable[[], str]) -> None:
+    path = tmp_path / "broken.gz"
+    path.write_bytes(b"\x1f\x8b" + b"not gzip at all")
+    with pytest.raises(UnreadableLog, match=r"broken\.gz"):
+        identify([path], [], new_id=new_id)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from logbus.collector.errors import UnreadableLog
+from logbus.collector.sources import Fingerprint, Source
+from logbus.collector.stamped_lines import AHEAD_MS_MAX, Reading, StampedLine, merged
+
+NOW_MS = 1_800_000_000_000
+READING = Reading(now_ms=NOW_MS, line_bytes_max=1000, include_partial_line=False)
+
+
+def write(path: Path, *lines: str, mtime: int = 1_700_000_000) -> Source:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    os.utime(path, (mtime, mtime))
+    return Source(source_id=path.name, path=str(path), device=0, inode=0, head=Fingerprint())
+
+
+def json_line(second: int, text: str = "") -> str:
+    return f'{{"ts": {second}, "text": "{text}"}}'
+
+
+def seconds(sources: Sequence[Source], reading: Reading = READING) -> list[float]:
+    return [line.timestamp_ms / 1000 for line in merged(sources, reading)]
+
+
+def test_a_line_without_a_time_has_that_of_the_line_before(tmp_path: Path) -> None:
+    source = write(tmp_path / "a", json_line(100), "  at Main.java", json_line(200), "  at Other.java")
+    lines = list(merged([source], READING))
+    assert [(line.timestamp_ms, line.has_own_time) for line in lines] == [
+        (100_000, True),
+        (100_000, False),
+        (200_000, True),
+        (200_000, False),
+    ]
+
+
+def test_lines_before_any_time_have_the_first_time_that_follows(tmp_path: Path) -> None:
+    assert seconds([write(tmp_path / "a", "# banner", "# version 1", json_line(100))]) == [100, 100, 100]
+
+
+def test_a_file_without_any_time_has_the_time_it_was_written(tmp_path: Path) -> None:
+    assert seconds([write(tmp_path / "a", "one", "two", mtime=1_234)]) == [1_234, 1_234]
+
+
+def test_a_time_ahead_of_what_brokers_accept_is_not_believed(tmp_path: Path) -> None:
+    ahead = NOW_MS // 1000 + AHEAD_MS_MAX // 1000
+    source = write(tmp_path / "a", json_line(100), json_line(ahead + 1), json_line(ahead))
+    assert seconds([source]) == [100, 100, ahead]
+
+
+def test_a_second_run_goes_on_from_the_last_time_it_knew(tmp_path: Path) -> None:
+    first = json_line(100)
+    source = write(tmp_path / "a", first, "  continued")
+    resumed = Source(
+        source_id="a", path=source.path, device=0, inode=0, head=Fingerprint(), position=len(first) + 1, timestamp_ms=100_000
+    )
+    assert list(merged([resumed], READING)) == [
+        StampedLine(100_000, "a", len(first) + 1, len(first) + 13, b"  continued", None, False)
+    ]
+
+
+def test_files_are_merged_by_time_and_each_keeps_its_order(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", json_line(10), json_line(30), json_line(20), json_line(50))
+    two = write(tmp_path / "two", json_line(15), "  continued", json_line(40))
+    lines = [(line.source_id, line.timestamp_ms // 1000) for line in merged([one, two], READING)]
+    assert lines == [("one", 10), ("two", 15), ("two", 15), ("one", 30), ("one", 20), ("two", 40), ("one", 50)]
+
+
+def test_a_line_too_long_keeps_its_place_without_its_text(tmp_path: Path) -> None:
+    source = write(tmp_path / "a", json_line(100), json_line(200, "x" * 2000), json_line(300))
+    assert [(line.timestamp_ms, line.text is None) for line in merged([source], READING)] == [
+        (100_000, False),
+        (100_000, True),
+        (300_000, False),
+    ]
+
+
+def test_a_file_cut_off_in_the_middle_of_its_compression_says_so(tmp_path: Path) -> None:
+    import gzip
+
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"line\n" * 100_000)[:-20])
+    source = Source(source_id="a", path=str(path), device=0, inode=0, head=Fingerprint())
+    with pytest.raises(UnreadableLog, match=r"a\.gz"):
+        list(merged([source], READING))

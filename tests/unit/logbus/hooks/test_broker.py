@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from logbus.errors import UserError
+from logbus.hooks import broker as broker_module
+from logbus.hooks.broker import BrokerHook
+
+
+def connection(monkeypatch: pytest.MonkeyPatch, extra: dict[str, object]) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+
+
+def test_the_extra_is_the_client_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection(monkeypatch, {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "PLAINTEXT"})
+    assert BrokerHook().client_config() == {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "PLAINTEXT"}
+    assert BrokerHook().log_offsets().client_config["bootstrap.servers"] == "127.0.0.1:9"
+
+
+def test_a_connection_without_servers_says_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection(monkeypatch, {"group.id": "g"})
+    with pytest.raises(UserError, match=r"bootstrap\.servers"):
+        BrokerHook().client_config()
+
+
+def test_callbacks_are_refused_because_spark_cannot_call_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection(monkeypatch, {"bootstrap.servers": "h:1", "oauth_cb": "some.module.function"})
+    with pytest.raises(UserError, match="oauth_cb"):
+        BrokerHook().client_config()
+
+
+def test_secrets_are_masked_as_they_are_and_as_json_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection(monkeypatch, {"bootstrap.servers": "h:1", "sasl.password": 'pa"ss'})
+    masked: list[object] = []
+    monkeypatch.setattr(broker_module, "mask_secret", masked.append)
+    BrokerHook().client_config()
+    assert masked == ['pa"ss', 'pa\\"ss']

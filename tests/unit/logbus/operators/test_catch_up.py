@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+from logbus.errors import UserError
+from logbus.operators.catch_up import FreezeClosedWindowsOperator, optional_instant
+from logbus.windows.model import Interval, Pipeline
+
+from tests.support.airflow_context import HOUR_START, run_context
+from tests.support.fake_ledger import FakeLedger
+
+HOURS = [Interval.hour(HOUR_START + timedelta(hours=number)) for number in range(3)]
+
+
+def test_it_freezes_every_closed_hour_and_returns_their_starts(pipeline: Pipeline, ledger: FakeLedger) -> None:
+    ledger.closed = HOURS
+    frozen = FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline, since="None", until="").execute(run_context())
+    assert ledger.frozen == HOURS
+    assert frozen["starts"] == ["2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z", "2015-05-17T12:00:00Z"]
+    assert frozen["records"] == 30
+
+
+def test_since_and_until_limit_the_hours(pipeline: Pipeline, ledger: FakeLedger) -> None:
+    ledger.closed = HOURS
+    since, until = "2015-05-17T11:00:00Z", "2015-05-17T12:00:00+00:00"
+    FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline, since=since, until=until).execute(run_context())
+    assert ledger.frozen == [HOURS[1]]
+
+
+def test_nothing_closed_skips_the_rest(pipeline: Pipeline, ledger: FakeLedger) -> None:
+    with pytest.raises(AirflowSkipException, match="no closed hour"):
+        FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline).execute(run_context())
+
+
+@pytest.mark.parametrize("text", [None, "", "None"])
+def test_a_parameter_left_out_is_no_instant(text: str | None) -> None:
+    assert optional_instant("since", text) is None
+
+
+def test_a_parameter_that_is_no_instant_is_named() -> None:
+    with pytest.raises(UserError, match="until is an instant such as"):
+        optional_instant("until", "yesterday")

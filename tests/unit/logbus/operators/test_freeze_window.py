@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from logbus.errors import RecordsLost, WindowNotClosed
+from logbus.operators.freeze_window import FreezeWindowOperator
+from logbus.windows.model import Interval, Pipeline
+
+from tests.support.airflow_context import HOUR_END, HOUR_START, run_context
+from tests.support.fake_ledger import FakeLedger
+
+
+def test_it_registers_the_pipeline_and_freezes_the_runs_interval(pipeline: Pipeline, ledger: FakeLedger) -> None:
+    shown = FreezeWindowOperator(task_id="freeze", pipeline=pipeline).execute(run_context())
+    assert ledger.registered == [pipeline]
+    assert ledger.frozen == [Interval(HOUR_START, HOUR_END)]
+    assert (shown["start"], shown["records"], shown["ranges"]) == ("2015-05-17T10:00:00Z", 10, {"0": [5, 15]})
+
+
+@pytest.mark.parametrize(("error", "raised"), [(RecordsLost, AirflowFailException), (WindowNotClosed, WindowNotClosed)])
+def test_only_what_no_retry_can_mend_fails_at_once(
+    error: type[Exception], raised: type[Exception], pipeline: Pipeline, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise error("offsets 3 to 9 of access_log-0")
+
+    monkeypatch.setattr(ledger, "freeze_or_get", refuse)
+    with pytest.raises(raised, match="offsets 3 to 9"):
+        FreezeWindowOperator(task_id="freeze", pipeline=pipeline).execute(run_context())

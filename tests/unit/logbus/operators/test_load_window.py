@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import pytest
+from airflow.providers.apache.spark.hooks import spark_submit as provider
+from airflow.sdk.exceptions import AirflowFailException
+from logbus.errors import LoadFailed, TopicRecreated, UserError
+from logbus.operators.load_window import LoadWindowOperator
+from logbus.windows.model import Pipeline
+
+from tests.support.airflow_context import HOUR_START, run_context
+from tests.support.fake_ledger import FakeLedger
+
+SECRETS = ("warehouse-password", "broker-password")
+
+
+class FakeSubmit:
+    """Stands where spark-submit would be started; keeps what it would have been started with."""
+
+    def __init__(self, command: list[str], *, env: dict[str, str] | None = None, **arguments: Any) -> None:
+        self.command = command
+        self.env = env or {}
+        self.stdout: Iterator[str] = iter(["loading\n", "java.lang.Boom: out of luck\n"])
+
+    def wait(self) -> int:
+        return self.exit_code
+
+    exit_code = 0
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
+    """Every spark-submit that was started."""
+    started: list[FakeSubmit] = []
+
+    def popen(command: list[str], **arguments: Any) -> FakeSubmit:
+        started.append(FakeSubmit(command, **arguments))
+        return started[-1]
+
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.setattr(provider.subprocess, "Popen", popen)
+    return started
+
+
+def operator(pipeline: Pipeline, **arguments: Any) -> LoadWindowOperator:
+    return LoadWindowOperator(task_id="load", pipeline=pipeline, **arguments)
+
+
+def test_the_attempt_is_taken_before_submit_and_handed_over(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    operator(pipeline).execute(run_context(try_number=3))
+    assert ledger.begun == [([HOUR_START], "manual__1", 3)]
+    command = submitted[0].command
+    assert command[-4:] == ["--pipeline", "access_log", "--window", "2015-05-17T10:00:00Z=1"]
+
+
+def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]) -> None:
+    windows = [(HOUR_START + timedelta(hours=hour)).isoformat() for hour in range(84)]
+    result = operator(pipeline, windows=windows).execute(run_context())
+    assert len(submitted) == 1
+    assert submitted[0].command.count("--window") == 84
+    assert (result["read"], result["loaded"], result["dead_lettered"], len(result["windows"])) == (840, 756, 84, 84)
+
+
+def test_secrets_travel_in_the_environment_and_nowhere_else(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    load = operator(pipeline)
+    load.execute(run_context())
+    environment = submitted[0].env
+    assert all(any(secret in value for value in environment.values()) for secret in SECRETS)
+    assert environment["PYSPARK_PYTHON"] == sys.executable
+    seen_by_anyone = [*submitted[0].command, *(str(getattr(load, field)) for field in load.template_fields)]
+    assert not [text for text in seen_by_anyone if any(secret in text for secret in SECRETS)]
+
+
+def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+    with pytest.raises(LoadFailed, match="out of luck") as failure:
+        operator(pipeline).execute(run_context())
+    assert "--pipeline" not in str(failure.value)
+    [(attempts, error)] = ledger.failed
+    assert [attempt.number for attempt in attempts] == [1]
+    assert "out of luck" in error
+
+
+def test_a_recreated_topic_is_not_retried(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise TopicRecreated("another topic id")
+
+    monkeypatch.setattr(ledger, "begin_attempts", refuse)
+    with pytest.raises(AirflowFailException, match="another topic id"):
+        operator(pipeline).execute(run_context())
+    assert submitted == []
+
+
+def test_a_master_that_would_show_secrets_on_its_command_line_is_refused(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    with pytest.raises(UserError, match="credentials_in_environment=False"):
+        operator(pipeline).execute(run_context())
+    assert submitted == []
+    operator(pipeline, credentials_in_environment=False).execute(run_context())
+    assert not [word for word in submitted[0].command if any(secret in word for secret in SECRETS)]
+
+
+def test_it_waits_for_its_turn_in_the_pool_of_loads(pipeline: Pipeline) -> None:
+    assert operator(pipeline).pool == "logbus_load"
+    assert operator(pipeline, pool="mine").pool == "mine"
+
+
+def test_on_kill_ends_the_driver_below_spark_submit_too(
+    pipeline: Pipeline, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    load = operator(pipeline)
+    load._hook = load._get_hook()
+    program = "import subprocess, sys; child = subprocess.Popen(['sleep', '600']); print(child.pid, flush=True); child.wait()"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        driver = psutil.Process(int(launcher.stdout.readline()))
+        load._hook._submit_sp = launcher
+        load.on_kill()
+        assert launcher.wait(10) != 0
+        _, alive = psutil.wait_procs([driver], timeout=10)
+        assert alive == []

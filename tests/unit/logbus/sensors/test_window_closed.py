@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from logbus.errors import UserError
+from logbus.sensors.window_closed import WindowClosedSensor
+from logbus.triggers.window_closed import WindowClosedTrigger
+
+from tests.support.airflow_context import HOUR_END, run_context
+
+LATENESS = timedelta(minutes=5)
+
+
+def sensor(seconds_after_closing: float) -> WindowClosedSensor:
+    now = HOUR_END + LATENESS + timedelta(seconds=seconds_after_closing)
+    return WindowClosedSensor(task_id="closed", lateness=LATENESS, now=lambda: now)
+
+
+def test_a_closed_hour_passes_without_deferring() -> None:
+    assert sensor(0).execute(run_context()) == "2015-05-17T11:05:00Z"
+
+
+def test_an_open_hour_is_deferred_until_its_end_plus_the_lateness() -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(-1).execute(run_context())
+    assert isinstance(deferred.value.trigger, WindowClosedTrigger)
+    assert deferred.value.trigger.closes_at == "2015-05-17T11:05:00Z"
+    assert callable(getattr(sensor(0), deferred.value.method_name))
+
+
+def test_it_resumes_with_the_moment_the_trigger_fired() -> None:
+    assert sensor(0).resume(run_context(), {"closed_at": "2015-05-17T11:05:01Z"}) == "2015-05-17T11:05:01Z"
+
+
+def test_it_is_retried_by_default_because_deferring_can_race_with_the_scheduler() -> None:
+    assert sensor(0).retries >= 1
+    assert WindowClosedSensor(task_id="closed", retries=7).retries == 7
+
+
+def test_a_run_without_an_interval_is_told_so() -> None:
+    with pytest.raises(UserError):
+        sensor(0).execute(run_context(None, None))

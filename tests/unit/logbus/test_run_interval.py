@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from airflow.sdk import timezone
+from logbus.errors import UserError
+from logbus.run_interval import run_interval
+from logbus.windows.model import Interval
+
+from tests.support.airflow_context import HOUR_END, HOUR_START, run_context
+
+
+def test_the_window_is_the_data_interval_and_not_the_logical_date() -> None:
+    assert run_interval(run_context()) == Interval(HOUR_START, HOUR_END)
+
+
+def test_airflows_own_kind_of_instant_becomes_a_plain_one_that_keeps_its_zone() -> None:
+    start, end = timezone.parse(HOUR_START.isoformat()), timezone.parse(HOUR_END.isoformat())
+    interval = run_interval(run_context(start, end))
+    assert (interval.end + timedelta(minutes=5)).tzinfo is not None
+    assert interval == Interval(HOUR_START, HOUR_END)
+
+
+def test_a_run_without_a_data_interval_is_told_what_to_do() -> None:
+    with pytest.raises(UserError, match="trigger it with a logical date"):
+        run_interval({"run_id": "manual__1"})
+
+
+def test_an_interval_without_length_names_the_timetable_that_has_one() -> None:
+    at = datetime(2015, 5, 17, 10, tzinfo=UTC)
+    with pytest.raises(UserError, match="CronDataIntervalTimetable"):
+        run_interval(run_context(at, at))

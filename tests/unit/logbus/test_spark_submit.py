@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from logbus import spark_submit
+from logbus.errors import LoadFailed
+from logbus.windows.model import Attempt, Interval
+
+ATTEMPT = Attempt(
+    window_id=1,
+    pipeline="p",
+    interval=Interval.hour(datetime(2015, 5, 17, 10, tzinfo=UTC)),
+    number=3,
+    staging_table="w1_a3",
+    dead_letter_table="w1_a3_dead",
+)
+URL = "postgresql://me:sesame@db/logs"
+
+
+def test_the_command_names_pipeline_and_attempts_and_no_secret() -> None:
+    command = spark_submit.command("p", [ATTEMPT], master="local[3]")
+    assert command[-4:] == ["--pipeline", "p", "--window", "2015-05-17T10:00:00Z=3"]
+    assert command[command.index("--master") + 1] == "local[3]"
+    assert "sesame" not in " ".join(command)
+
+
+def test_secrets_travel_by_environment() -> None:
+    environment = spark_submit.environment(URL, {"bootstrap.servers": "b:9092", "sasl.password": "sesame"})
+    assert environment["LOGBUS_WAREHOUSE_URL"] == URL
+    assert json.loads(environment["LOGBUS_KAFKA_CONFIG"])["sasl.password"] == "sesame"
+    assert Path(environment["PYSPARK_PYTHON"]).exists()
+
+
+def test_the_application_and_its_quiet_logging_are_there() -> None:
+    assert spark_submit.application_path().is_file()
+    path = spark_submit.conf()["spark.driver.extraJavaOptions"].partition("log4j2.configurationFile=file:")[2]
+    assert Path(path).is_file()
+
+
+def test_the_workers_find_both_packages() -> None:
+    roots = [Path(root) for root in spark_submit.python_path().split(":")]
+    assert any((root / "logbus").is_dir() for root in roots)
+    assert any((root / "spark_jobs").is_dir() for root in roots)
+
+
+def test_the_result_is_found_among_other_output() -> None:
+    output = 'warning\n[log] LOGBUS_RESULT {"committed": 2}\nbye\n'
+    assert spark_submit.parse_result(output) == {"committed": 2}
+
+
+def test_output_without_a_result_is_an_error_that_shows_its_end() -> None:
+    with pytest.raises(LoadFailed, match="out of memory"):
+        spark_submit.parse_result("... out of memory")
