@@ -77,8 +77,11 @@ class Guard:
         self._wakeup = wakeup
         self._exit_code: int | None = None
         # A guard killed with SIGKILL takes its command along; what the command started then has no fence.
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
-        self._pid = child.pid
+        # Kept for as long as we live: a Popen that is collected would take the command's exit status with it.
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        )
+        self._pid = self._child.pid
 
     def watch(self) -> None:
         """Return when the command ends, the owner's end of standard input closes, or a signal asks to end."""

@@ -209,20 +209,42 @@ def wait_until(
             tails = "".join(f"\n--- {process.program.log_path}\n{process.log_tail()}" for process in processes)
             raise StackError(f"{what} is not ready after {timeout_seconds:.0f} s{tails}")
         time.sleep(POLL_SECONDS)
+    for process in processes:
+        process.raise_if_ended()
 
 
-def free_ports(count: int, preferred: Sequence[int] = ()) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on; the preferred ones first, in their places, where they are free."""
-    with contextlib.ExitStack() as held:
-        ports = []
-        for wanted in [*preferred, *([0] * count)][:count]:
-            listener = held.enter_context(socket.socket())
-            try:
-                listener.bind(("127.0.0.1", wanted))
-            except OSError:
-                listener.bind(("127.0.0.1", 0))
-            ports.append(listener.getsockname()[1])
-        return ports
+class ReservedPorts:
+    """Free ports of 127.0.0.1, kept from everybody else until `release`; the preferred ones in their places where they are free.
+
+    A server may start half a minute after its port was chosen, and meanwhile another stack would choose the same and be taken for
+    ours. So each port stays bound, without listening, by a socket that allows its address to be used again: a server of ours,
+    which allows it too as servers do, can bind and listen; whoever looks for a free port finds this one taken.
+    """
+
+    def __init__(self, count: int, preferred: Sequence[int] = ()) -> None:
+        self._sockets = [reserve(port) for port in [*preferred, *([0] * count)][:count]]
+        self.numbers = [int(reserved.getsockname()[1]) for reserved in self._sockets]
+
+    def __enter__(self) -> ReservedPorts:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        for reserved in self._sockets:
+            reserved.close()
+
+
+def reserve(wanted: int) -> socket.socket:
+    """A bound socket on the wanted port, or on any where that one is taken."""
+    reserved = socket.socket()
+    try:
+        reserved.bind(("127.0.0.1", wanted))
+    except OSError:
+        reserved.bind(("127.0.0.1", 0))
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: before the bind it would share others' ports
+    return reserved
 
 
 def accepts_connections(port: int) -> bool:

@@ -19,7 +19,7 @@ from types import TracebackType
 
 from logbus.errors import UserError
 from logbus.local.airflow_instance import AirflowInstance, AirflowSettings
-from logbus.local.processes import Program, StackError, Supervisor, accepts_connections, end_leftovers, free_ports, wait_until
+from logbus.local.processes import Program, ReservedPorts, StackError, Supervisor, accepts_connections, end_leftovers, wait_until
 from logbus.provider import CONNECTION_TYPE
 from logbus.spark_submit import LOCAL_MASTER
 from logbus.warehouse.embedded import EmbeddedPostgres
@@ -41,7 +41,8 @@ class LocalStack:
         self._supervisor = Supervisor()
         self._airflow_supervisor = Supervisor()
         self._postgres = EmbeddedPostgres(self.home / "postgres")
-        self._airflow_port, self._broker_port = free_ports(2, ports)
+        self._ports = ReservedPorts(2, ports)
+        self._airflow_port, self._broker_port = self._ports.numbers
         self._airflow: AirflowInstance | None = None
         self._lock: int | None = None
 
@@ -102,6 +103,7 @@ class LocalStack:
         self._airflow_supervisor.end()
         self._supervisor.end()
         self._postgres.stop()
+        self._ports.release()
         if self._airflow is not None:
             self._airflow.api.close()
         if self._lock is not None:

@@ -50,9 +50,8 @@ def create_one(connection: Connection, attempt: Attempt, target: TableName, is_p
     start, end = instant_text(attempt.interval.start), instant_text(attempt.interval.end)
     check = f", constraint {LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')" if is_partitioned else ""
     task = f"{TASK_COLUMN} bigint not null"
-    connection.execute(
-        text(f"create table {rows.sql} (like {target.sql} including defaults including constraints, {task}{check})")
-    )
+    copied = "including defaults including constraints" + ("" if is_partitioned else " including identity")
+    connection.execute(text(f"create table {rows.sql} (like {target.sql} {copied}, {task}{check})"))
     connection.execute(
         text(f"create table {dead.sql} (like {schema.SCHEMA}.{schema.dead_letter.name} including defaults, {task})")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,11 +14,12 @@ from pathlib import Path
 import pytest
 from logbus.local.processes import (
     Program,
+    ReservedPorts,
     StackError,
     SupervisedProcess,
     Supervisor,
+    accepts_connections,
     end_leftovers,
-    free_ports,
     living_guard,
     started_at,
     wait_until,
@@ -136,8 +138,14 @@ def test_a_supervisor_that_ends_starts_nothing_any_more(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match="no database"):
+    with pytest.raises(StackError, match="ended with status 1") as failure:
         Supervisor().run(program(tmp_path, "echo no database; exit 1"), DEADLINE_SECONDS)
+    assert "no database" in str(failure.value)
+
+
+def test_a_program_that_ends_before_anybody_looks_is_noticed_every_time(tmp_path: Path) -> None:
+    processes = [SupervisedProcess(program(tmp_path, "exit 5", name=f"quick-{number}")) for number in range(20)]
+    assert {process.wait(DEADLINE_SECONDS) for process in processes} == {5}
 
 
 def test_waiting_ends_at_once_when_a_program_it_needs_has_ended(tmp_path: Path) -> None:
@@ -151,7 +159,16 @@ def test_waiting_for_what_never_comes_names_it(tmp_path: Path) -> None:
         wait_until(lambda: False, timeout_seconds=0.0, what="the broker")
 
 
-def test_free_ports_are_different_and_prefer_the_memorable_one() -> None:
-    assert len(set(free_ports(20))) == 20
-    [free] = free_ports(1)
-    assert free_ports(2, (free,))[0] == free
+def test_reserved_ports_are_different_and_prefer_the_memorable_one() -> None:
+    with ReservedPorts(20) as ports:
+        assert len(set(ports.numbers)) == 20
+    with ReservedPorts(2, (ports.numbers[0],)) as again:
+        assert again.numbers[0] == ports.numbers[0]
+
+
+def test_a_reserved_port_is_kept_from_others_but_open_to_our_own_server() -> None:
+    with ReservedPorts(1) as ours, ReservedPorts(1, tuple(ours.numbers)) as others:
+        assert others.numbers != ours.numbers
+        with socket.create_server(("127.0.0.1", ours.numbers[0])) as server:  # sets SO_REUSEADDR, as servers do
+            assert server.getsockname()[1] == ours.numbers[0]
+            assert accepts_connections(ours.numbers[0])

@@ -201,7 +201,8 @@ def test_a_window_loaded_twice_has_the_same_fingerprint_and_no_row_twice(story: 
 
 def test_parsed_columns_are_those_of_the_line(story: Story) -> None:
     with story.engine.connect() as connection:
-        query = "select host, method, path, status, bytes, referer, agent from access_log where path = '/page/7' order by time limit 1"
+        columns = "host, method, path, status, bytes, referer, agent"
+        query = f"select {columns} from access_log where path = '/page/7' order by time limit 1"
         assert tuple(connection.execute(text(query)).one()) == ("10.0.0.7", "GET", "/page/7", 200, 7, None, "test")
 
 

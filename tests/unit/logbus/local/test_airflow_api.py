@@ -82,6 +82,19 @@ def test_an_existing_pool_is_brought_to_the_wanted_size() -> None:
     assert [request.method for request in requests[1:]] == ["POST", "PATCH"]
 
 
+def test_only_runs_that_are_not_over_are_given_up() -> None:
+    requests: list[httpx.Request] = []
+    runs = "/api/v2/dags/access_log/dagRuns"
+    found = [{"dag_id": "access_log", "dag_run_id": name, "state": name} for name in ("running", "success", "queued", "failed")]
+    answers: Answers = {
+        ("GET", runs): {"dag_runs": found},
+        ("PATCH", f"{runs}/running"): {},
+        ("PATCH", f"{runs}/queued"): {},
+    }
+    api(answers, requests).give_up_active_runs("access_log")
+    assert [request.url.path.rpartition("/")[2] for request in requests if request.method == "PATCH"] == ["running", "queued"]
+
+
 def states(*names: str) -> list[dict[str, str]]:
     return [{"dag_id": "access_log", "dag_run_id": "r1", "state": name} for name in names]
 
