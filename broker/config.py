@@ -151,7 +151,7 @@ class BrokerConfig:
     default_replication_factor: int = setting("default.replication.factor", 1, _between(1, 1))
     auto_create_topics_enable: bool = setting("auto.create.topics.enable", True, _boolean)
     delete_topic_enable: bool = setting("delete.topic.enable", True, _boolean)
-    partitions_max: int = setting("logbus.partitions.max", 10_000, _between(1, INT32_MAX))  # each holds three open files
+    partitions_max: int = setting("logbus.partitions.max", 10_000, _between(1, INT32_MAX))  # each holds an open file
     retention_check_interval_ms: int = setting("log.retention.check.interval.ms", 300_000, _between(1, INT64_MAX))
     checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms", 60_000, _between(1, INT32_MAX))
     # acks=all answers after the write, as in Kafka; true makes it wait for the disk too: for those who fear power cuts more than

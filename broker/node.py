@@ -25,7 +25,7 @@ logger = logging.getLogger("broker.node")
 # A helper thread that comes back from fsync waits for the interpreter lock; with Python's default of 5 ms that wait was measured
 # to be nearly as long as the flush itself.
 _SWITCH_INTERVAL_SECONDS = 0.0005
-_FILES_PER_PARTITION = 3
+_FILES_PER_PARTITION = 2
 _FILES_SPARE = 64
 
 

@@ -62,6 +62,7 @@ def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_
         message_bytes_max=config.message_bytes_max,
         now_ms=now_ms,
         timestamp_after_ms_max=config.timestamp_after_ms_max,
+        timestamp_before_ms_max=config.timestamp_before_ms_max,
     )
     staged = partition.stage(batch)
     answer.base_offset = staged.base_offset
