@@ -59,7 +59,8 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
 
 def show(result: DemoResult, stack: LocalStack, screen: Screen) -> None:
     """The table, the proof, the seconds and where to look."""
-    psql = f"{binary('psql')} '{libpq_uri(stack.warehouse_url)}'"
+    psql = f"{as_typed(binary('psql'))} '{libpq_uri(stack.warehouse_url)}'"
+    logbus = as_typed(Path(sys.executable).with_name("logbus"))
     screen.windows(result.windows)
     screen.rerun(result.rerun.before, result.rerun.after, result.rerun.identical)
     screen.seconds(result.seconds)
@@ -68,9 +69,15 @@ def show(result: DemoResult, stack: LocalStack, screen: Screen) -> None:
             ("Airflow", f"{stack.airflow.settings.url}/dags/{PIPELINE}"),
             ("Broker", f"kcat -b {stack.bootstrap_servers} -t {PIPELINE} -C -c 3"),
             ("Table", f'{psql} -c "select status, count(*) from {PIPELINE} group by 1 order by 2 desc"'),
-            ("Ledger", f"logbus window ls --pipeline {PIPELINE} --warehouse '{stack.warehouse_url}'"),
+            ("Ledger", f"{logbus} window ls --pipeline {PIPELINE} --warehouse '{stack.warehouse_url}'"),
         ]
     )
+
+
+def as_typed(program: Path) -> Path:
+    """The shortest way to name a program from here."""
+    here = Path.cwd()
+    return program.relative_to(here) if program.is_relative_to(here) else program
 
 
 def stay_up(stack: LocalStack, console: Console) -> None:

@@ -218,12 +218,16 @@ class ReservedPorts:
 
     A server may start half a minute after its port was chosen, and meanwhile another stack would choose the same and be taken for
     ours. So each port stays bound, without listening, by a socket that allows its address to be used again: a server of ours,
-    which allows it too as servers do, can bind and listen; whoever looks for a free port finds this one taken.
+    which allows it too as servers do, can bind and listen; whoever looks for any free port finds this one taken.
     """
 
     def __init__(self, count: int, preferred: Sequence[int] = ()) -> None:
-        self._sockets = [reserve(port) for port in [*preferred, *([0] * count)][:count]]
-        self.numbers = [int(reserved.getsockname()[1]) for reserved in self._sockets]
+        self._sockets: list[socket.socket] = []
+        self.numbers: list[int] = []
+        for wanted in [*preferred, *([0] * count)][:count]:
+            held = reserve(wanted) or reserve(0)
+            self._sockets += held
+            self.numbers.append(int(held[0].getsockname()[1]))
 
     def __enter__(self) -> ReservedPorts:
         return self
@@ -236,15 +240,27 @@ class ReservedPorts:
             reserved.close()
 
 
-def reserve(wanted: int) -> socket.socket:
-    """A bound socket on the wanted port, or on any where that one is taken."""
-    reserved = socket.socket()
+def reserve(wanted: int) -> list[socket.socket]:
+    """Sockets that hold the wanted port (the bound one first), any port for 0; none where it is taken.
+
+    A wanted port is bound as servers do, past connections of a former run that the kernel still remembers; what that would share
+    with another reservation of ours, a name in Linux's abstract namespace keeps apart, which frees itself however we end.
+    """
+    bound = socket.socket()
+    if wanted == 0:
+        bound.bind(("127.0.0.1", 0))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: before the bind it could share another's port
+        return [bound]
+    claim = socket.socket(socket.AF_UNIX)
     try:
-        reserved.bind(("127.0.0.1", wanted))
+        claim.bind(f"\0logbus-port-{wanted}")
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", wanted))
     except OSError:
-        reserved.bind(("127.0.0.1", 0))
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: before the bind it would share others' ports
-    return reserved
+        claim.close()
+        bound.close()
+        return []
+    return [bound, claim]
 
 
 def accepts_connections(port: int) -> bool:
