@@ -32,6 +32,7 @@ class Connection:
         "_config",
         "_dispatch",
         "_end",
+        "_host",
         "_on_ready",
         "_slots",
         "_start",
@@ -57,6 +58,7 @@ class Connection:
     ) -> None:
         self.sock = sock
         self.peer = peer
+        self._host = peer.rpartition(":")[0]
         self.output = Output()
         self.closing: str | None = None  # why, once decided
         self.last_active = now
@@ -107,7 +109,7 @@ class Connection:
             begin = self._start + 4
             self._start = begin + length
             self.frame_since = None
-            self._handle(read_request(self._view[begin : self._start]))
+            self._handle(read_request(self._view[begin : self._start], self._host))
 
     def _make_room(self) -> None:
         """Move the rest to the front, or to a larger buffer: doubled, so it never grows beyond twice what has arrived."""

@@ -26,6 +26,7 @@ class Request(NamedTuple):
     client_id: str | None
     body: memoryview
     supported: bool = True  # False only for ApiVersions, which answers an unknown version instead of closing
+    client_host: str = ""  # the peer's address, for those who describe a group's members
 
 
 def frame_length(buffer: bytearray, start: int, end: int, *, limit: int) -> int | None:
@@ -38,7 +39,7 @@ def frame_length(buffer: bytearray, start: int, end: int, *, limit: int) -> int 
     return length
 
 
-def read_request(frame: memoryview) -> Request:
+def read_request(frame: memoryview, client_host: str = "") -> Request:
     """Read the header; ProtocolError where it makes no sense, UnsupportedVersion where the API or version is not offered."""
     try:
         api_key, version, correlation_id, name_length = _HEADER.unpack_from(frame)
@@ -50,14 +51,14 @@ def read_request(frame: memoryview) -> Request:
     if version not in api:
         if api_key != ApiKey.API_VERSIONS:
             raise UnsupportedVersion(f"{ApiKey(api_key).name} version {version} is not offered (only {api.first} to {api.last})")
-        return Request(api_key, version, correlation_id, None, frame[0:0], supported=False)
+        return Request(api_key, version, correlation_id, None, frame[0:0], supported=False, client_host=client_host)
     position = _HEADER.size + max(name_length, 0)
     if position > len(frame) or name_length < -1:
         raise ProtocolError("a client id longer than its frame")
     client_id = None if name_length < 0 else str(frame[_HEADER.size : position], "utf-8", "replace")
     if version >= api.flexible_from:
         position = skip_tags(frame, position)
-    return Request(api_key, version, correlation_id, client_id, frame[position:])
+    return Request(api_key, version, correlation_id, client_id, frame[position:], True, client_host)
 
 
 def response_header(request: Request) -> bytes:
