@@ -36,6 +36,7 @@ class PartitionManager:
         self._clock = clock
         self._filesystem = filesystem
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._by_topic_id: dict[tuple[bytes, int], Partition] = {}
         self.on_change: Callable[[], None] = lambda: None
         self.on_removed: Callable[[Partition], None] = lambda partition: None
 
@@ -51,6 +52,14 @@ class PartitionManager:
         partition = self._partitions.get((topic, index))
         if partition is None:
             raise UnknownTopicOrPartition(f"no partition {topic}-{index}")
+        return partition
+
+    def get_by_id(self, topic_id: bytes, index: int) -> Partition:
+        """By the 16 bytes of its topic's id, as a fetch of version 13 and up asks."""
+        partition = self._by_topic_id.get((topic_id, index))
+        if partition is None:
+            topic = self.registry.get_by_id(uuid.UUID(bytes=topic_id))
+            raise UnknownTopicOrPartition(f"no partition {topic.name}-{index}")
         return partition
 
     # -- start and stop ----------------------------------------------------------------------------------------------------------
@@ -91,6 +100,7 @@ class PartitionManager:
         )
         partition = Partition(topic.name, index, topic.topic_id, log, leader_epoch=0, producers_max=self._config.producer_ids_max)
         self._partitions[topic.name, index] = partition
+        self._by_topic_id[topic.topic_id.bytes, index] = partition
         return partition
 
     def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
@@ -145,6 +155,7 @@ class PartitionManager:
         doomed: list[Path] = []
         for index in range(topic.partition_count):
             partition = self._partitions.pop((topic.name, index))
+            del self._by_topic_id[topic.topic_id.bytes, index]
             self.on_removed(partition)
             partition.log.abandon(f"{partition.name} was deleted")
             doomed.append(self._directory.delete_partition(topic.name, index))

@@ -40,10 +40,10 @@ class ApiRange:
 
 
 APIS: dict[int, ApiRange] = {
-    ApiKey.PRODUCE: ApiRange(3, 9, 9),
-    ApiKey.FETCH: ApiRange(4, 12, 12),
+    ApiKey.PRODUCE: ApiRange(3, 12, 9),
+    ApiKey.FETCH: ApiRange(4, 17, 12),
     ApiKey.LIST_OFFSETS: ApiRange(1, 6, 6),
-    ApiKey.METADATA: ApiRange(0, 12, 9),
+    ApiKey.METADATA: ApiRange(0, 13, 9),
     ApiKey.OFFSET_COMMIT: ApiRange(2, 8, 8),
     ApiKey.OFFSET_FETCH: ApiRange(1, 8, 6),
     ApiKey.FIND_COORDINATOR: ApiRange(0, 4, 3),
@@ -51,9 +51,9 @@ APIS: dict[int, ApiRange] = {
     ApiKey.CREATE_TOPICS: ApiRange(2, 7, 5),
     ApiKey.DELETE_TOPICS: ApiRange(1, 6, 4),
     ApiKey.DELETE_RECORDS: ApiRange(0, 2, 2),
-    ApiKey.INIT_PRODUCER_ID: ApiRange(0, 4, 2),
+    ApiKey.INIT_PRODUCER_ID: ApiRange(0, 5, 2),
     ApiKey.DESCRIBE_CONFIGS: ApiRange(1, 4, 4),
-    ApiKey.DESCRIBE_CLUSTER: ApiRange(0, 1, 0),
+    ApiKey.DESCRIBE_CLUSTER: ApiRange(0, 2, 0),
 }
 
 

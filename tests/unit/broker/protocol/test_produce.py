@@ -12,7 +12,7 @@ from kio.static.primitive import i16, i32, i32Timedelta, i64
 from broker.errors import ProtocolError
 from broker.protocol.produce import ProduceAnswer, encode_produce_response, parse_produce
 
-VERSIONS = range(3, 10)
+VERSIONS = range(3, 13)
 
 
 def kio_request(version: int) -> bytes:
