@@ -8,6 +8,7 @@ from broker.handlers.cluster import handle_api_versions, handle_describe_cluster
 from broker.handlers.configs import handle_describe_configs
 from broker.handlers.context import Context
 from broker.handlers.fetch import handle_fetch
+from broker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offsets import handle_find_coordinator, handle_offset_commit, handle_offset_fetch
 from broker.handlers.produce import handle_produce
@@ -32,6 +33,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DELETE_TOPICS: handle_delete_topics,
     ApiKey.DELETE_RECORDS: handle_delete_records,
     ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
     ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
 }

@@ -1,7 +1,8 @@
-"""ListOffsets: the log's start, its end, or exactly the first record at or after a time.
+"""ListOffsets: the log's start, its end, exactly the first record at or after a time, or the first with the largest time.
 
 The end is what is visible, but records acknowledged before the question was asked count: the answer waits for their flush. A
-search by time may have to read and decompress a batch, so it runs on a helper thread.
+search by time may have to read and decompress a batch, so it runs on a helper thread. All that is stored is stored here, so
+the earliest local record (KIP-405) is the earliest, and nothing has been moved to another tier.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
-LATEST, EARLIEST = -1, -2
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_OFFERED_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # version of the request
 
 
 @dataclass(slots=True)
@@ -72,11 +74,11 @@ def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context:
     if partition.log.offline_reason:
         raise StorageError(partition.log.offline_reason)
     row.leader_epoch = partition.leader_epoch
-    if part.timestamp == EARLIEST:
-        row.offset = partition.log_start_offset
-    elif part.timestamp < LATEST:
+    if part.timestamp < 0 and version < _OFFERED_SINCE.get(part.timestamp, version + 1):
         row.error = ErrorCode.UNSUPPORTED_VERSION
-    else:
+    elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        row.offset = partition.log_start_offset
+    elif part.timestamp != LATEST_TIERED:
         collected.begin()
         context.flusher.when_visible(
             partition,
@@ -97,6 +99,7 @@ def _when_visible(
         collected.end()
         return
     search = partition.log.search_by_time(timestamp, upto_offset=partition.visible_offset)
+    run = search.run_for_max if timestamp == MAX_TIMESTAMP else search.run
 
     def found(result: tuple[int, int] | None, failure: BaseException | None) -> None:
         if failure is not None:
@@ -105,7 +108,7 @@ def _when_visible(
             row.offset, row.timestamp = result
         collected.end()
 
-    context.helpers.submit(search.run, found)
+    context.helpers.submit(run, found)
 
 
 def _encode(rows: list[_Row], version: int) -> bytes:

@@ -98,7 +98,7 @@ class PartitionManager:
             recovery_point=self._directory.recovery_point(topic.name, index),
             log_start_offset=self._directory.log_start_offset(topic.name, index),
         )
-        partition = Partition(topic.name, index, topic.topic_id, log, leader_epoch=0, producers_max=self._config.producer_ids_max)
+        partition = Partition(topic.name, index, topic.topic_id, log, producers_max=self._config.producer_ids_max)
         self._partitions[topic.name, index] = partition
         self._by_topic_id[topic.topic_id.bytes, index] = partition
         return partition

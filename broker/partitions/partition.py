@@ -32,15 +32,13 @@ class Staged:
 class Partition:
     """See the file's theory. Making one reads the log to remember its producers."""
 
-    def __init__(
-        self, topic: str, index: int, topic_id: UUID, log: PartitionLog, leader_epoch: int, *, producers_max: int = PRODUCERS_MAX
-    ) -> None:
+    def __init__(self, topic: str, index: int, topic_id: UUID, log: PartitionLog, *, producers_max: int = PRODUCERS_MAX) -> None:
         self.name = f"{topic}-{index}"
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
         self.log = log
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = log.epochs.current
         self.producers = ProducerStates(producers_max=producers_max)
         self._staged_views: list[memoryview] = []
         self._staged_headers: list[BatchHeader] = []

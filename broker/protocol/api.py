@@ -23,6 +23,7 @@ class ApiKey(IntEnum):
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     DESCRIBE_CLUSTER = 60
 
@@ -42,7 +43,7 @@ class ApiRange:
 APIS: dict[int, ApiRange] = {
     ApiKey.PRODUCE: ApiRange(3, 12, 9),
     ApiKey.FETCH: ApiRange(4, 17, 12),
-    ApiKey.LIST_OFFSETS: ApiRange(1, 6, 6),
+    ApiKey.LIST_OFFSETS: ApiRange(1, 10, 6),
     ApiKey.METADATA: ApiRange(0, 13, 9),
     ApiKey.OFFSET_COMMIT: ApiRange(2, 8, 8),
     ApiKey.OFFSET_FETCH: ApiRange(1, 8, 6),
@@ -52,6 +53,7 @@ APIS: dict[int, ApiRange] = {
     ApiKey.DELETE_TOPICS: ApiRange(1, 6, 4),
     ApiKey.DELETE_RECORDS: ApiRange(0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: ApiRange(0, 5, 2),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiRange(2, 4, 4),
     ApiKey.DESCRIBE_CONFIGS: ApiRange(1, 4, 4),
     ApiKey.DESCRIBE_CLUSTER: ApiRange(0, 2, 0),
 }

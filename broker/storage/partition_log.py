@@ -8,6 +8,8 @@ Offsets are dense: each batch begins where the one before it ended. Four of them
     end_offset          where the next batch goes
     (and in recovery)   the recovery point: the flushed offset as last written to the checkpoint file
 
+The leader epoch rises with every start that had to recover; see leader_epochs.py.
+
 Everything changes only after the write succeeded: a short write or a full disk leaves the log as it was. A failed flush does
 not: the system may have dropped the pages that it could not write, so the log goes offline and stays so until the broker is
 started again (recovery then reads what is really there). The loop owns the log; FlushTicket.run and TimeSearch.run are for any
@@ -54,6 +56,7 @@ class PartitionLog:
         self._flushed_segment = opened.segments[-1] if opened.segments else None
         self._flushed_position = opened.segments[-1].size if opened.segments else 0
         self._removed_paths: list[Path] = []
+        self.epochs = opened.epochs
 
     @classmethod
     def open(
@@ -90,6 +93,8 @@ class PartitionLog:
         self._require_online()
         assert headers[0].base_offset == self.end_offset, "batches are stamped densely"
         size = sum(map(len, views))
+        if not self.epochs.is_written:
+            self.epochs.write(self.end_offset)
         active = self._segments.active
         if should_roll(active, headers, size, config=self.config, age_ms=self._clock.now_ms() - self._rolled_ms):
             active = self._roll()
@@ -205,23 +210,17 @@ class PartitionLog:
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """The header of every batch from the one that contains `offset` to the end."""
-        for _, _, header in self._walk_from(offset):
-            yield header
+        self._require_online()
+        if offset < self.end_offset:
+            for _, _, header in self._segments.walk_from(offset):
+                yield header
 
     def batches_from(self, offset: int) -> Iterator[bytes]:
         """Every batch from the one that contains `offset` to the end: how the broker reads its own topics."""
-        for segment, position, header in self._walk_from(offset):
-            yield segment.read(position, header.size)
-
-    def _walk_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
         self._require_online()
-        for segment in self._segments.holding_and_after(offset):
-            start = segment.batch_at(offset)[0] if segment.base_offset < offset < self.end_offset else 0
-            for position, header in segment.headers(start):
-                if header.next_offset > offset:
-                    yield segment, position, header
-            if segment.end_offset is not None:
-                segment.forget()
+        if offset < self.end_offset:
+            for segment, position, header in self._segments.walk_from(offset):
+                yield segment.read(position, header.size)
 
     # Deleting
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from broker.errors import StorageError
 from broker.storage.filesystem import FileSystem
+from broker.storage.leader_epochs import LogEpochs, load_leader_epochs
 from broker.storage.scan import checksum_matches, scan_headers
 from broker.storage.segment import DELETED, LOG, SUFFIXES, Segment
 from broker.storage.segment_index import SegmentIndex
@@ -26,6 +27,7 @@ class Recovery:
     """What opening a log found and did."""
 
     was_clean: bool
+    was_new: bool = False  # there was no segment yet
     checked_bytes: int = 0  # whose checksums were computed
     truncated_bytes: int = 0
     removed_segments: int = 0
@@ -40,6 +42,7 @@ class OpenedLog:
     log_start_offset: int
     end_offset: int
     recovery: Recovery
+    epochs: LogEpochs
     offline_reason: str = ""
 
 
@@ -53,6 +56,7 @@ class Survey:
     end_offset: int
     end_position: int
     checked_bytes: int
+    last_epoch: int  # of its last whole batch, -1 where it has none
     reason: str  # why the walk ended before the file did; empty: it did not
 
     @property
@@ -85,6 +89,7 @@ class LogOpener:
                 log_start_offset=self.log_start_offset,
                 end_offset=max(self.recovery_point, self.log_start_offset),
                 recovery=Recovery(was_clean=clean, reason=str(error)),
+                epochs=LogEpochs(self.filesystem, self.directory),
                 offline_reason=str(error),
             )
 
@@ -97,11 +102,13 @@ class LogOpener:
         opened = self._open_clean(segments) if clean else None
         return opened or self._recover(segments)
 
-    def _opened(self, segments: list[Segment], end_offset: int, recovery: Recovery) -> OpenedLog:
+    def _opened(self, segments: list[Segment], end_offset: int, recovery: Recovery, last_epoch: int = -1) -> OpenedLog:
         if self.log_start_offset > end_offset:
             raise DamagedLog(f"{self.directory}: ends at offset {end_offset}, but its start had moved to {self.log_start_offset}")
         start = max(self.log_start_offset, segments[0].base_offset)
-        return OpenedLog(segments=segments, log_start_offset=start, end_offset=end_offset, recovery=recovery)
+        written = load_leader_epochs(self.filesystem, self.directory, segments, end_offset=end_offset, last_epoch=last_epoch)
+        epochs = LogEpochs(self.filesystem, self.directory, written, rises=not (recovery.was_clean or recovery.was_new))
+        return OpenedLog(segments=segments, log_start_offset=start, end_offset=end_offset, recovery=recovery, epochs=epochs)
 
     def _remove_leftovers(self) -> list[int]:
         """Remove what a stop in the middle of something left; returns the segments' base offsets."""
@@ -126,7 +133,7 @@ class LogOpener:
             self.directory, self.log_start_offset, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem
         )
         self.filesystem.sync_directory(self.directory)
-        return self._opened([segment], self.log_start_offset, Recovery(was_clean=clean))
+        return self._opened([segment], self.log_start_offset, Recovery(was_clean=clean, was_new=True))
 
     def _open_clean(self, segments: list[Segment]) -> OpenedLog | None:
         """Believe the files; None where the last segment does not end with a whole batch, so that the stop was not clean after
@@ -134,14 +141,14 @@ class LogOpener:
         last = segments[-1]
         entries = last.index.offsets
         start = entries.entry(len(entries) - 1)[1] if len(entries) else 0
-        position, end_offset = start, last.base_offset
+        position, end_offset, last_epoch = start, last.base_offset, -1
         for position, header in scan_headers(self.filesystem, last.file, start, last.size):
             position += header.size
-            end_offset = header.next_offset
+            end_offset, last_epoch = header.next_offset, header.leader_epoch
         if position != last.size or end_offset < self.recovery_point:
             return None
         last.first_timestamp = self._first_timestamp(last)
-        return self._opened(segments, end_offset, Recovery(was_clean=True))
+        return self._opened(segments, end_offset, Recovery(was_clean=True), last_epoch)
 
     def _recover(self, segments: list[Segment]) -> OpenedLog:
         """Read first, and change files only when it is sure that no flushed batch is missing."""
@@ -162,7 +169,8 @@ class LogOpener:
             reason=reason,
         )
         self._apply(surveys, removed)
-        return self._opened(segments[: flushed + len(surveys)], end_offset, recovery)
+        last_epoch = max(survey.last_epoch for survey in surveys)
+        return self._opened(segments[: flushed + len(surveys)], end_offset, recovery, last_epoch)
 
     def _survey_all(self, segments: list[Segment]) -> tuple[list[Survey], str]:
         surveys: list[Survey] = []
@@ -179,7 +187,7 @@ class LogOpener:
 
     def _survey(self, segment: Segment) -> Survey:
         index = SegmentIndex(base_offset=segment.base_offset, interval_bytes=self.index_interval_bytes)
-        expected, end, checked = segment.base_offset, 0, 0
+        expected, end, checked, last_epoch = segment.base_offset, 0, 0, -1
         for position, header in scan_headers(self.filesystem, segment.file, 0, segment.size):
             if header.base_offset != expected:
                 break
@@ -188,7 +196,7 @@ class LogOpener:
                     break
                 checked += header.size
             index.observe(position, header)
-            expected, end = header.next_offset, position + header.size
+            expected, end, last_epoch = header.next_offset, position + header.size, header.leader_epoch
         reason = (
             f"{segment.path(LOG).name} holds no whole batch with offset {expected} at position {end}"
             if end < segment.size
@@ -201,6 +209,7 @@ class LogOpener:
             end_offset=expected,
             end_position=end,
             checked_bytes=checked,
+            last_epoch=last_epoch,
             reason=reason,
         )
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 
+from broker.records.batch import BatchHeader
 from broker.storage.segment import Segment
 
 # One for each consumer that reads the past at the same time. The indexes of a full segment take 5 MiB.
@@ -58,6 +59,16 @@ class SegmentList:
     def holding_and_after(self, offset: int) -> tuple[Segment, ...]:
         """The one that holds `offset` and those behind it, as they are now; the first ones where it is before them all."""
         return tuple(self._segments[max(bisect_right(self._bases, offset) - 1, 0) :])
+
+    def walk_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        """Segment, position and header of every batch from the one that contains `offset` to the end."""
+        for segment in self.holding_and_after(offset):
+            start = segment.batch_at(offset)[0] if segment.base_offset < offset else 0
+            for position, header in segment.headers(start):
+                if header.next_offset > offset:
+                    yield segment, position, header
+            if segment.end_offset is not None:
+                segment.forget()
 
     def add(self, segment: Segment) -> None:
         """Seal the active one; `segment` takes its place."""

@@ -9,10 +9,10 @@ the loop was noted when it was made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.errors import CorruptMessage, InvalidRecord, StorageError
-from broker.records.batch import BatchHeader
+from broker.records.batch import NO_TIMESTAMP, BatchHeader
 from broker.records.reader import read_timestamps
 from broker.storage.segment import Segment
 
@@ -40,6 +40,29 @@ class TimeSearch:
             if found:
                 return found
         return None
+
+    def run_for_max(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp of all, whatever `timestamp_ms` is; any thread.
+        Where what the indexes promise is not among these offsets, every batch that says more than was found is read."""
+        try:
+            largest = max(segment.largest_timestamp for segment in self.segments)
+            found = replace(self, timestamp_ms=largest).run()
+            return found if found or largest == NO_TIMESTAMP else self._largest_by_reading()
+        except OSError as error:
+            raise StorageError(f"cannot search {self.segments[0].directory}: {error}") from error
+
+    def _largest_by_reading(self) -> tuple[int, int] | None:
+        best: tuple[int, int] | None = None
+        for segment in self.segments:
+            for position, header in segment.headers():
+                if header.base_offset >= self.upto_offset:
+                    return best
+                if header.max_timestamp <= (best[1] if best else NO_TIMESTAMP):
+                    continue
+                for offset, timestamp in read_timestamps(segment.read(position, header.size)):
+                    if offset >= self.start_offset and timestamp > (best[1] if best else NO_TIMESTAMP):
+                        best = offset, timestamp
+        return best
 
     def _search(self, segment: Segment) -> tuple[int, int] | None:
         if segment.largest_timestamp < self.timestamp_ms:

@@ -119,6 +119,28 @@ def test_offsets_are_found_by_place_and_by_time(broker: Harness) -> None:
     assert list_offsets(broker, -1, topic="absent").error_code == 3
 
 
+def test_the_first_record_with_the_largest_timestamp_is_found(broker: Harness) -> None:
+    broker.create("clicks")
+    assert (list_offsets(broker, -3, version=7).offset, list_offsets(broker, -3, version=7).error_code) == (-1, 0)
+    for start in (1_000, 9_000, 9_000, 5_000):
+        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=start)}))
+    broker.flush()
+    found = list_offsets(broker, -3, version=7)
+    assert (found.offset, found.timestamp) == (3, 9_001)
+
+
+@pytest.mark.parametrize(("timestamp", "since", "offset"), [(-3, 7, 1), (-4, 8, 0), (-5, 9, -1)])
+def test_special_offsets_are_answered_from_the_version_that_has_them(
+    broker: Harness, timestamp: int, since: int, offset: int
+) -> None:
+    broker.create("clicks")
+    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=1_000)}))
+    assert list_offsets(broker, timestamp, version=since - 1).error_code == 35
+    for version in range(since, 11):
+        row = list_offsets(broker, timestamp, version=version)
+        assert (row.error_code, row.offset) == (0, offset)
+
+
 def commit(broker: Harness, offset: int, *, group: str = "g", member: str = "", generation: int = -1, metadata: str = "m") -> int:
     row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
     part = row.OffsetCommitRequestPartition(
@@ -167,7 +189,7 @@ def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) 
         assert commit(broker, 2) == 0
         broker.settle()
         if crash:
-            broker.engine.partitions._directory._lock = None  # the process is gone: its lock with it, nothing else was done
+            broker.crash()
         else:
             broker.close()
         again = Harness(directory)

@@ -16,7 +16,9 @@ TOPIC_ID = UUID(int=1)
 
 
 def partition_on(directory: Path, disk: FailingDisk | None = None, **config: int) -> Partition:
-    return Partition("access", 3, TOPIC_ID, open_log(directory, filesystem=disk, **config), 6)
+    log = open_log(directory, filesystem=disk, **config)
+    log.epochs.current = 6
+    return Partition("access", 3, TOPIC_ID, log)
 
 
 def test_staging_numbers_and_stamps_and_shows_nothing(tmp_path: Path) -> None:
@@ -97,14 +99,14 @@ def test_producers_are_remembered_over_a_restart(tmp_path: Path, clean: bool) ->
     if clean:
         partition.log.close()
     log = open_log(tmp_path, clean=clean, recovery_point=8 if clean else 0, segment_bytes=200)
-    partition = Partition("access", 3, TOPIC_ID, log, 6)
+    partition = Partition("access", 3, TOPIC_ID, log)
     assert partition.stage(validated(produced(9, 5))) == Staged(5, True)
     assert partition.stage(validated(produced(9, 8))) == Staged(8, False)
 
 
 def test_a_partition_whose_log_is_damaged_is_made_all_the_same_and_refuses_writes(tmp_path: Path) -> None:
     log = open_log(tmp_path, recovery_point=5)
-    partition = Partition("access", 3, TOPIC_ID, log, 6)
+    partition = Partition("access", 3, TOPIC_ID, log)
     assert partition.name == "access-3"
     partition.stage(validated(plain_batch()))
     with pytest.raises(StorageError, match="had been flushed"):

@@ -192,7 +192,7 @@ def test_leftovers_of_a_stop_in_the_middle_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "partition.metadata").write_bytes(b"kept")
     open_log(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {FIRST, "partition.metadata"}
+    assert {path.name for path in tmp_path.iterdir()} == {FIRST, "partition.metadata", "leader-epoch-checkpoint"}
 
 
 def test_a_log_that_begins_late_opens_where_it_begins(tmp_path: Path) -> None:

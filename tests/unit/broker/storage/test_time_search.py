@@ -99,3 +99,15 @@ def test_records_without_timestamps_are_never_found(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, plain_batch(timestamp=-1))
     assert search(log, 0) is None
+
+
+def test_the_largest_timestamp_is_found_exactly_although_a_client_overstated_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=200)
+    append(log, build_batch(records_at([10, 40, 20])))
+    append(log, altered(build_batch(records_at([10, 20])), max_timestamp=1_000))
+    append(log, build_batch(records_at([40, 30])))
+    flush(log)
+    assert log.search_by_time(-3, upto_offset=log.end_offset).run_for_max() == (1, 40)
+    log.delete_before(2)
+    assert log.search_by_time(-3, upto_offset=log.end_offset).run_for_max() == (5, 40)
+    assert log.search_by_time(-3, upto_offset=5).run_for_max() == (2, 20)

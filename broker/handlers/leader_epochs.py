@@ -1,0 +1,40 @@
+"""OffsetForLeaderEpoch: where an epoch ended, so that a client that read in it learns whether its place still exists
+(KIP-320).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.errors import BrokerError, StorageError
+from broker.handlers.context import Context
+from broker.handlers.errors import code_of
+from broker.handlers.fetch import check_leader_epoch
+from broker.handlers.reply import Parts
+from broker.protocol.api import ApiKey
+from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.framing import Request
+
+
+def handle_offset_for_leader_epoch(request: Request, context: Context) -> Parts:
+    message = decode_request(request.api_key, request.version, request.body)
+    response = response_class(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+    topic_class = response.OffsetForLeaderTopicResult
+    topics = []
+    for topic in message.topics:
+        rows = [_row(topic.topic, part, context, topic_class.EpochEndOffset) for part in topic.partitions]
+        topics.append(topic_class(topic=topic.topic, partitions=rows))
+    return [encode_response(response(throttle_time_ms=0, topics=topics), request.version)]
+
+
+def _row(topic: str, part: Any, context: Context, row_class: Any) -> Any:
+    code, epoch, end_offset = 0, -1, -1
+    try:
+        partition = context.partitions.get(topic, part.partition)
+        check_leader_epoch(part.current_leader_epoch, partition)
+        if partition.log.offline_reason:
+            raise StorageError(partition.log.offline_reason)
+        epoch, end_offset = partition.log.epochs.end_offset_of(part.leader_epoch, partition.end_offset)
+    except BrokerError as error:
+        code = code_of(error)
+    return row_class(error_code=code, partition=part.partition, leader_epoch=epoch, end_offset=end_offset)
