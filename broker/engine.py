@@ -61,6 +61,7 @@ class Engine:
         self.context = self._build_context(directory, port)
         self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
         self._periodics = self._build_periodics()
+        self._next_periodic = min(periodic.due for periodic in self._periodics)
 
     def _build_context(self, directory: LogDirectory, port: int) -> Context:
         config, partitions = self.config, self.partitions
@@ -129,20 +130,27 @@ class Engine:
         now = context.clock.monotonic()
         context.purgatory.expire(now)
         context.flusher.end_turn()
+        if now >= self._next_periodic:
+            self._run_periodics(now)
+
+    def _run_periodics(self, now: float) -> None:
         for periodic in self._periodics:
             if now >= periodic.due:
                 periodic.due = now + periodic.interval
                 periodic.action()
+        self._next_periodic = min(periodic.due for periodic in self._periodics)
 
     def answer_staged(self) -> None:
         """Write and answer what pipelined requests have staged since the turn ended."""
         self.context.produce_turn.end()
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self) -> float:
         """When, on the monotonic clock, there is something to do although nobody has sent anything."""
-        candidates = [self.context.purgatory.next_deadline(), self.context.flusher.next_deadline()]
-        candidates += [periodic.due for periodic in self._periodics]
-        return min((deadline for deadline in candidates if deadline is not None), default=None)
+        deadline = self._next_periodic
+        for other in (self.context.purgatory.next_deadline(), self.context.flusher.next_deadline()):
+            if other is not None and other < deadline:
+                deadline = other
+        return deadline
 
     def close(self) -> bool:
         """Flush, checkpoint and release the directory; True where the next start need not recover."""

@@ -17,6 +17,15 @@ from broker.protocol.produce import ProduceAnswer, ProducePartition, ProduceRequ
 from broker.records.validation import validate_new_batch
 
 
+class _StagedProduce(StagedRequest):
+    """With what its answer needs."""
+
+    __slots__ = ("context", "pending", "version")
+    context: Context
+    pending: Pending
+    version: int
+
+
 def handle_produce(request: Request, context: Context) -> Parts | Pending:
     produce = parse_produce(request.body, request.version)
     pending = Pending(silent=produce.acks == 0)
@@ -34,15 +43,9 @@ def handle_produce(request: Request, context: Context) -> Parts | Pending:
         except BrokerError as error:
             fail(answer, error)
     waits = produce.acks == -1 and context.config.acks_all_waits_for_flush
-    version = request.version
-
-    def finish(done: StagedRequest) -> None:
-        if waits:
-            _finish_when_flushed(done, pending, version, context)
-        else:
-            _complete(pending, done.answers, version)
-
-    context.produce_turn.add(StagedRequest(answers, staged, finish))
+    request_staged = _StagedProduce(answers, staged, _finish_when_flushed if waits else _complete)
+    request_staged.pending, request_staged.version, request_staged.context = pending, request.version, context
+    context.produce_turn.add(request_staged)
     return pending
 
 
@@ -79,16 +82,17 @@ def fail(answer: ProduceAnswer, error: BrokerError) -> None:
     answer.message = str(error)
 
 
-def _complete(pending: Pending, answers: list[ProduceAnswer], version: int) -> None:
+def _complete(done: _StagedProduce) -> None:
+    pending = done.pending
     if not pending.silent:
-        pending.complete([encode_produce_response(answers, version)])
-    elif any(answer.error for answer in answers):
+        pending.complete([encode_produce_response(done.answers, done.version)])
+    elif any(answer.error for answer in done.answers):
         pending.fail_silently()
     else:
         pending.complete([])
 
 
-def _finish_when_flushed(done: StagedRequest, pending: Pending, version: int, context: Context) -> None:
+def _finish_when_flushed(done: _StagedProduce) -> None:
     waiting = [(answer, partition) for answer, partition in done.staged if not answer.error]
     left = len(waiting)
 
@@ -98,9 +102,9 @@ def _finish_when_flushed(done: StagedRequest, pending: Pending, version: int, co
         if error is not None:
             fail(answer, error)
         if left == 0:
-            _complete(pending, done.answers, version)
+            _complete(done)
 
     if not waiting:
-        _complete(pending, done.answers, version)
+        _complete(done)
     for answer, partition in waiting:
-        context.flusher.when_visible(partition, partition.end_offset, lambda error, answer=answer: flushed(answer, error))  # type: ignore[misc]
+        done.context.flusher.when_visible(partition, partition.end_offset, lambda error, answer=answer: flushed(answer, error))  # type: ignore[misc]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from broker.config import BrokerConfig
 from broker.handlers.reply import Parts, Pending, part_size
 from broker.network.output import Output
-from broker.protocol.framing import FRAME_LENGTH, Request, frame_length, read_request, response_header
+from broker.protocol.framing import Request, frame_length, read_request, response_head
 
 Dispatch = Callable[[Request], Parts | Pending]
 
@@ -98,17 +98,15 @@ class Connection:
     def process(self, now: float) -> None:
         """Dispatch the whole requests that are in the buffer, as far as back-pressure allows."""
         limit = self._config.frame_bytes_max
-        while self.wants_to_read:
+        self.frame_since, since = None, self.frame_since
+        while self._start != self._end and self.wants_to_read:
             length = frame_length(self._buffer, self._start, self._end, limit=limit)
             if length is None or self._end - self._start < length + 4:
-                if self._start == self._end:
-                    self.frame_since = None
-                elif self.frame_since is None:
-                    self.frame_since = now
+                self.frame_since = now if since is None else since
                 return
             begin = self._start + 4
             self._start = begin + length
-            self.frame_since = None
+            since = None
             self._handle(read_request(self._view[begin : self._start], self._host))
 
     def _make_room(self) -> None:
@@ -170,14 +168,14 @@ class Connection:
             self.closing = "a produce request with acks=0 failed"
 
     def _queue(self, request: Request, parts: Parts) -> None:
-        header = response_header(request)
-        size = len(header)
-        for part in parts:
-            size += part_size(part)
-        if parts and isinstance(parts[0], bytes):  # the usual case: one buffer for length, header and body's start
-            self.output.extend([FRAME_LENGTH.pack(size) + header + parts[0], *parts[1:]])
-        else:
-            self.output.extend([FRAME_LENGTH.pack(size) + header, *parts])
+        if len(parts) == 1 and isinstance(parts[0], bytes):  # the usual case: one buffer for all
+            self.output.append(response_head(request, len(parts[0])) + parts[0])
+            return
+        head = response_head(request, sum(map(part_size, parts)))
+        if parts and isinstance(parts[0], bytes):
+            head, parts = head + parts[0], parts[1:]
+        self.output.append(head)
+        self.output.extend(parts)
 
     def send(self, now: float) -> None:
         """Send what fits. Raises OSError, ShortFile."""

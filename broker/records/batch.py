@@ -87,7 +87,7 @@ class BatchHeader(NamedTuple):
 
     def stamped(self, base_offset: int, leader_epoch: int) -> BatchHeader:
         """This header after `stamp` with the same arguments."""
-        return BatchHeader(base_offset, self.length, leader_epoch, *self[3:])
+        return BatchHeader._make((base_offset, self[1], leader_epoch, *self[3:]))
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:

@@ -121,3 +121,31 @@ def test_a_partition_deleted_during_its_flush_is_forgotten(broker: Harness, part
     broker.settle()
     assert [type(error) for error in told] == [StorageError]
     assert broker.engine.context.flusher.next_deadline() is None
+
+
+def test_a_partition_flushed_for_a_waiter_and_written_again_waits_its_whole_interval(
+    broker: Harness, partition: Partition
+) -> None:
+    flusher = broker.engine.context.flusher
+    append(broker, partition)
+    broker.clock.advance_ms(600)
+    flusher.want(partition)
+    broker.settle()
+    append(broker, partition)
+    broker.clock.advance_ms(999)
+    broker.settle()
+    assert partition.visible_offset == 1
+    broker.clock.advance_ms(1)
+    broker.settle()
+    assert partition.visible_offset == 2
+
+
+def test_every_partition_that_is_due_is_flushed_in_the_turn(broker: Harness) -> None:
+    broker.create("views", partitions=5)
+    dirty = [broker.engine.partitions.get("views", index) for index in range(5)]
+    for partition in dirty:
+        append(broker, partition)
+    broker.clock.advance_ms(1_000)
+    broker.settle()
+    assert [partition.visible_offset for partition in dirty] == [1] * 5
+    assert broker.engine.context.flusher.next_deadline() is None

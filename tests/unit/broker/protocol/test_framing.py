@@ -4,7 +4,7 @@ import pytest
 
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api import ApiKey
-from broker.protocol.framing import frame_length, read_request, response_header
+from broker.protocol.framing import frame_length, read_request, response_head
 
 LIMIT = 1 << 20
 
@@ -33,18 +33,18 @@ def test_a_classic_header_is_read() -> None:
     request = read_request(request_bytes(ApiKey.METADATA, 4, tail=b"body"))
     assert (request.api_key, request.version, request.correlation_id, request.client_id) == (3, 4, 42, "me")
     assert bytes(request.body) == b"body"
-    assert response_header(request) == b"\0\0\0\x2a"
+    assert response_head(request, 7) == b"\0\0\0\x0b\0\0\0\x2a"
 
 
 def test_a_flexible_header_steps_over_unknown_tags() -> None:
     request = read_request(request_bytes(ApiKey.METADATA, 12, client=None, tail=b"\x01\x05\x03abcbody"))
     assert request.client_id is None
     assert bytes(request.body) == b"body"
-    assert response_header(request) == b"\0\0\0\x2a\0"
+    assert response_head(request, 7) == b"\0\0\0\x0c\0\0\0\x2a\0"
 
 
 def test_api_versions_answers_with_the_old_header_in_every_version() -> None:
-    assert response_header(read_request(request_bytes(ApiKey.API_VERSIONS, 3, tail=b"\0"))) == b"\0\0\0\x2a"
+    assert response_head(read_request(request_bytes(ApiKey.API_VERSIONS, 3, tail=b"\0")), 7) == b"\0\0\0\x0b\0\0\0\x2a"
 
 
 def test_an_unknown_api_versions_version_is_kept_for_its_handler() -> None:
