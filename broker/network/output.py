@@ -56,6 +56,8 @@ class Output:
             return
 
     def _send_bytes(self, sock: socket.socket) -> int:
+        if len(self._parts) == 1:
+            return self._send_only(sock)
         buffers: list[bytes | memoryview] = []
         flags = 0
         for part in self._parts:
@@ -73,6 +75,18 @@ class Output:
                 break
             remaining -= len(buffer)
             self._parts.popleft()
+        return sent
+
+    def _send_only(self, sock: socket.socket) -> int:
+        """The usual case, one response: no list, no loop."""
+        data = self._parts[0]
+        assert not isinstance(data, FileSlice), "the caller looked"
+        sent = sock.send(data)
+        self.bytes_queued -= sent
+        if sent == len(data):
+            self._parts.clear()
+        else:
+            self._parts[0] = memoryview(data)[sent:]
         return sent
 
     def _send_slice(self, sock: socket.socket, head: FileSlice, budget: int) -> int:
