@@ -124,15 +124,21 @@ class LogConfig:
 
     def with_topic_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
         """This configuration with a topic's own settings over it; InvalidConfig names the one that cannot be used."""
-        known = {item.metadata["topic"]: item for item in fields(LogConfig)}
+        return self._with(overrides, {item.metadata["topic"]: item for item in fields(LogConfig)}, "topic")
+
+    def with_broker_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
+        """The same under the broker's names, for what is changed while it runs."""
+        return self._with(overrides, {item.metadata["name"]: item for item in fields(LogConfig)}, "dynamic broker")
+
+    def _with(self, overrides: Mapping[str, str], known: Mapping[str, Any], kind: str) -> LogConfig:
         changes: dict[str, Any] = {}
         for name, text in overrides.items():
             if name not in known:
-                raise InvalidConfig(f"unknown topic configuration {name!r}; known: {', '.join(sorted(known))}")
+                raise InvalidConfig(f"unknown {kind} configuration {name!r}; known: {', '.join(sorted(known))}")
             try:
                 changes[known[name].name] = known[name].metadata["parse"](text)
             except ValueError as error:
-                raise InvalidConfig(f"invalid value {text!r} for topic configuration {name}: {error}") from None
+                raise InvalidConfig(f"invalid value {text!r} for {kind} configuration {name}: {error}") from None
         return replace(self, **changes)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.config import BrokerConfig
+from broker.coordination.broker_overrides import BrokerOverrides
 from broker.coordination.local import ProducerIds, TopicRegistry
 from broker.errors import StorageError
 from broker.groups.offset_store import OffsetStore
@@ -25,6 +26,7 @@ from broker.handlers.reply import Parts, Pending
 from broker.handlers.turn import ProduceTurn
 from broker.helpers import Helpers
 from broker.partitions.flusher import Flusher
+from broker.partitions.log_settings import LogSettings
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
 from broker.protocol.framing import Request
@@ -55,7 +57,12 @@ class Engine:
             config.log_dirs, broker_id=config.broker_id, cluster_id=config.cluster_id or None, filesystem=filesystem
         )
         self.partitions = PartitionManager(
-            directory=directory, registry=TopicRegistry(directory, uuid.uuid4), config=config, clock=clock, filesystem=filesystem
+            directory=directory,
+            registry=TopicRegistry(directory, uuid.uuid4),
+            settings=LogSettings(config.log, BrokerOverrides(directory)),
+            config=config,
+            clock=clock,
+            filesystem=filesystem,
         )
         self.partitions.open_all()
         self.context = self._build_context(directory, port)

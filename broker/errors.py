@@ -91,6 +91,10 @@ class InvalidReplicationFactor(RequestError):
     """More replicas asked for than there are brokers."""
 
 
+class InvalidReplicaAssignment(RequestError):
+    """Partitions are given to brokers that there are not."""
+
+
 class InvalidConfig(RequestError):
     """A topic setting is unknown or has a value that cannot be used."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from broker.errors import InvalidTopic, StartupError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
@@ -111,6 +111,17 @@ class TopicRegistry:
         self._store([*self._topics.values(), topic])
         self._put(topic)
         return topic
+
+    def change(self, topic: Topic, *, partition_count: int | None = None, overrides: Mapping[str, str] | None = None) -> Topic:
+        """The topic with another number of partitions, other settings, or both."""
+        changed = replace(
+            topic,
+            partition_count=topic.partition_count if partition_count is None else partition_count,
+            overrides=topic.overrides if overrides is None else dict(overrides),
+        )
+        self._store([changed if other is topic else other for other in self._topics.values()])
+        self._put(changed)
+        return changed
 
     def remove(self, topic: Topic) -> None:
         self._store([other for other in self._topics.values() if other is not topic])

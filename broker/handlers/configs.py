@@ -1,24 +1,30 @@
-"""DescribeConfigs: every setting with its value and where it comes from, so that user interfaces and admin tools show
-something true.
+"""DescribeConfigs and ListConfigResources: every setting with its value, where it comes from and what it is for, so that user
+interfaces and admin tools show something true.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterable
+from enum import IntEnum
 from typing import Any
 
-from broker.config import BrokerConfig, LogConfig
+from broker.config_catalog import ConfigSource, DescribedSetting, describe_broker, describe_layer, describe_topic
+from broker.coordination.broker_overrides import Scope
+from broker.coordination.local import Topic
 from broker.errors import BrokerError, InvalidRequest
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
 from broker.handlers.reply import Parts
-from broker.protocol.api import ApiKey
+from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
-TOPIC, BROKER = 2, 4  # resource types
-_FROM_TOPIC, _FROM_STATIC, _FROM_DEFAULT = 1, 4, 5  # config sources
-_TYPES = {bool: 1, str: 2, int: 5}  # BOOLEAN, STRING, LONG
+
+class ResourceType(IntEnum):
+    """Kafka's numbers for what has settings; the others it knows (loggers, groups, client metrics) have none here."""
+
+    TOPIC = 2
+    BROKER = 4
 
 
 def handle_describe_configs(request: Request, context: Context) -> Parts:
@@ -29,9 +35,9 @@ def handle_describe_configs(request: Request, context: Context) -> Parts:
         rows: list[Any] = []
         code, text = 0, None
         try:
-            found = _settings_of(asked, context)
             wanted = asked.configuration_keys
-            rows = [_row(name, *value) for name, value in found.items() if wanted is None or name in wanted]
+            found = _settings_of(asked.resource_type, asked.resource_name, context)
+            rows = [_row(one, message, request.version) for one in found if wanted is None or one.name in wanted]
         except BrokerError as error:
             code, text = code_of(error), str(error)
         results.append(
@@ -46,49 +52,53 @@ def handle_describe_configs(request: Request, context: Context) -> Parts:
     return [encode_response(response(throttle_time_ms=0, results=results), request.version)]
 
 
-def _settings_of(asked: Any, context: Context) -> dict[str, tuple[Any, int]]:
-    """Name to (value, source)."""
-    if asked.resource_type == TOPIC:
-        topic = context.partitions.registry.get(asked.resource_name)
-        config = context.partitions.log_config(topic.overrides)
-        return {
-            item.metadata["topic"]: (
-                getattr(config, item.name),
-                _FROM_TOPIC if item.metadata["topic"] in topic.overrides else _FROM_DEFAULT,
-            )
-            for item in fields(LogConfig)
-        }
-    if asked.resource_type == BROKER and asked.resource_name in (str(context.config.broker_id), ""):
-        own = {i.metadata["name"]: _with_source(context.config, BrokerConfig(), i) for i in fields(BrokerConfig) if i.metadata}
-        log = {i.metadata["name"]: _with_source(context.config.log, LogConfig(), i) for i in fields(LogConfig)}
-        return own | log
-    raise InvalidRequest(
-        f"no resource of type {asked.resource_type} named {asked.resource_name!r}; this broker is {context.config.broker_id}"
-    )
+def _settings_of(resource_type: int, name: str, context: Context) -> Iterable[DescribedSetting]:
+    layers = context.partitions.settings.layers()
+    if resource_type == ResourceType.TOPIC:
+        return settings_of_topic(context.partitions.registry.get(name), context)
+    if scope_of(resource_type, name, context) is Scope.EVERY_BROKER:
+        return describe_layer(next(layer for layer in layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER))
+    return describe_broker(context.config, layers)
 
 
-def _with_source(config: object, defaults: object, item: Any) -> tuple[Any, int]:
-    value = getattr(config, item.name)
-    return value, _FROM_DEFAULT if value == getattr(defaults, item.name) else _FROM_STATIC
+def settings_of_topic(topic: Topic, context: Context) -> Iterable[DescribedSetting]:
+    """Every setting of a topic, those that it does not set itself too."""
+    return describe_topic(context.config.log, context.partitions.settings.layers(), topic.overrides)
 
 
-def _row(name: str, value: Any, source: int) -> Any:
+def scope_of(resource_type: int, name: str, context: Context) -> Scope:
+    """Whose settings a resource of the type BROKER means: no name is every broker of the cluster."""
+    if resource_type != ResourceType.BROKER:
+        raise InvalidRequest(f"resource type {resource_type} has no settings here: ask for a topic (2) or a broker (4)")
+    if name == "":
+        return Scope.EVERY_BROKER
+    if name != str(context.config.broker_id):
+        raise InvalidRequest(f"no broker {name!r}: this is broker {context.config.broker_id}, an empty name is every broker")
+    return Scope.THIS_BROKER
+
+
+def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
     result = response_class(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResult.DescribeConfigsResourceResult
-    text = _as_text(value)
+    synonyms = setting.synonyms if message.include_synonyms else ()
+    explains = version >= 3 and message.include_documentation
     return result(
-        name=name,
-        value=text,
-        read_only=source != _FROM_TOPIC,
-        is_default=source == _FROM_DEFAULT,
-        config_source=source,
+        name=setting.name,
+        value=setting.value,
+        read_only=setting.read_only,
+        config_source=setting.source,
         is_sensitive=False,
-        synonyms=[result.DescribeConfigsSynonym(name=name, value=text, source=source)],
-        config_type=_TYPES.get(type(value), 2),
-        documentation=None,
+        synonyms=[result.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms],
+        config_type=setting.config_type,
+        documentation=setting.documentation if explains else None,
     )
 
 
-def _as_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def handle_list_config_resources(request: Request, context: Context) -> Parts:
+    """Version 0 asks for client metrics, of which there are none; version 1 for the types it names, or for all."""
+    message = decode_request(request.api_key, request.version, request.body)
+    response = response_class(ApiKey.LIST_CONFIG_RESOURCES)
+    wanted = set(message.resource_types or ResourceType) if request.version >= 1 else set()
+    found = [(ResourceType.TOPIC, name) for name in context.partitions.registry.names()]
+    found.append((ResourceType.BROKER, str(context.config.broker_id)))
+    rows = [response.ConfigResource(resource_name=name, resource_type=kind) for kind, name in found if kind in wanted]
+    return [encode_response(response(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows), request.version)]

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.handlers.alter_configs import handle_alter_configs, handle_incremental_alter_configs
 from broker.handlers.cluster import handle_api_versions, handle_describe_cluster, handle_metadata
-from broker.handlers.configs import handle_describe_configs
+from broker.handlers.configs import handle_describe_configs, handle_list_config_resources
 from broker.handlers.context import Context
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from broker.handlers.list_offsets import handle_list_offsets
+from broker.handlers.log_dirs import handle_describe_log_dirs
 from broker.handlers.offsets import handle_find_coordinator, handle_offset_commit, handle_offset_fetch
+from broker.handlers.partitions import (
+    handle_create_partitions,
+    handle_describe_topic_partitions,
+    handle_list_partition_reassignments,
+)
 from broker.handlers.produce import handle_produce
 from broker.handlers.producers import handle_init_producer_id
 from broker.handlers.reply import Parts, Pending
@@ -35,7 +42,14 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
     ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
+    ApiKey.ALTER_CONFIGS: handle_alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
+    ApiKey.CREATE_PARTITIONS: handle_create_partitions,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: handle_list_partition_reassignments,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+    ApiKey.LIST_CONFIG_RESOURCES: handle_list_config_resources,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: handle_describe_topic_partitions,
 }
 
 

@@ -20,6 +20,7 @@ CODES: dict[type[errors.BrokerError], ErrorCode] = {
     errors.InvalidTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,
     errors.InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
     errors.InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
+    errors.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     errors.InvalidConfig: ErrorCode.INVALID_CONFIG,
     errors.InvalidRequest: ErrorCode.INVALID_REQUEST,
     errors.InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,

@@ -8,6 +8,7 @@ from typing import Any
 
 from broker.coordination.local import Topic
 from broker.errors import BrokerError, InvalidConfig, InvalidReplicationFactor, InvalidRequest, InvalidTopic, OffsetOutOfRange
+from broker.handlers.configs import settings_of_topic
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
 from broker.handlers.reply import Parts
@@ -17,7 +18,7 @@ from broker.protocol.framing import Request
 
 logger = logging.getLogger("broker.topics")
 
-_DYNAMIC_TOPIC_CONFIG = 1  # Kafka's config source number for a topic's own setting
+_NO_ID = uuid.UUID(int=0)
 
 
 def handle_create_topics(request: Request, context: Context) -> Parts:
@@ -30,7 +31,7 @@ def handle_create_topics(request: Request, context: Context) -> Parts:
                 raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
             rows.append(_create(asked, message.validate_only, context))
         except BrokerError as error:
-            rows.append(_result(asked.name, error=error))
+            rows.append(_refused(asked.name, error))
     return [encode_response(response_class(ApiKey.CREATE_TOPICS)(throttle_time_ms=0, topics=rows), request.version)]
 
 
@@ -45,12 +46,10 @@ def _create(asked: Any, validate_only: bool, context: Context) -> Any:
         raise InvalidReplicationFactor(f"replication factor {asked.replication_factor} with one broker: use 1 (or -1)")
     if validate_only:
         name, count = context.partitions.check_new(asked.name, partition_count, overrides)
-        if name in context.partitions.registry:
-            return _result(name, code=ErrorCode.TOPIC_ALREADY_EXISTS, text=f"topic {name!r} exists")
-        return _result(name, count=count, overrides=overrides)
+        return _made(Topic(name=name, topic_id=_NO_ID, partition_count=count, overrides=overrides), context)
     topic = context.partitions.create(asked.name, partition_count, overrides)
     logger.info("created topic %s with %d partitions", topic.name, topic.partition_count)
-    return _result(topic.name, count=topic.partition_count, overrides=overrides, topic_id=topic.topic_id)
+    return _made(topic, context)
 
 
 def _assigned_partitions(asked: Any, context: Context) -> int:
@@ -61,32 +60,35 @@ def _assigned_partitions(asked: Any, context: Context) -> int:
     return len(indexes)
 
 
-def _result(
-    name: str,
-    *,
-    error: BrokerError | None = None,
-    code: int = 0,
-    text: str | None = None,
-    count: int = -1,
-    overrides: dict[str, str] | None = None,
-    topic_id: uuid.UUID | None = None,
-) -> Any:
-    response = response_class(ApiKey.CREATE_TOPICS)
-    row = response.CreatableTopicResult
-    failed = error is not None or code != 0
+def _refused(name: str, error: BrokerError) -> Any:
+    return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
+        name=name,
+        topic_id=_NO_ID,
+        error_code=code_of(error),
+        error_message=str(error),
+        topic_config_error_code=0,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=None,
+    )
+
+
+def _made(topic: Topic, context: Context) -> Any:
+    """What the topic is (or would be), with all its settings (KIP-525)."""
+    row = response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult
     configs = [
-        row.CreatableTopicConfigs(name=key, value=value, read_only=False, config_source=_DYNAMIC_TOPIC_CONFIG, is_sensitive=False)
-        for key, value in (overrides or {}).items()
+        row.CreatableTopicConfigs(name=s.name, value=s.value, read_only=False, config_source=s.source, is_sensitive=False)
+        for s in settings_of_topic(topic, context)
     ]
     return row(
-        name=name,
-        topic_id=topic_id or uuid.UUID(int=0),
-        error_code=code_of(error) if error is not None else code,
-        error_message=str(error) if error is not None else text,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=ErrorCode.NONE,
+        error_message=None,
         topic_config_error_code=0,
-        num_partitions=count,
-        replication_factor=-1 if failed else 1,
-        configs=None if failed else configs,
+        num_partitions=topic.partition_count,
+        replication_factor=1,
+        configs=configs,
     )
 
 
@@ -108,7 +110,7 @@ def handle_delete_topics(request: Request, context: Context) -> Parts:
         rows.append(
             response.DeletableTopicResult(
                 name=topic.name if topic else name,
-                topic_id=topic.topic_id if topic else topic_id or uuid.UUID(int=0),
+                topic_id=topic.topic_id if topic else topic_id or _NO_ID,
                 error_code=code,
                 error_message=text,
             )

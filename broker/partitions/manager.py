@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from broker.clock import Clock
-from broker.config import BrokerConfig, LogConfig
+from broker.config import BrokerConfig
+from broker.coordination.broker_overrides import Scope
 from broker.coordination.local import Topic, TopicRegistry, check_topic_name
-from broker.errors import InvalidPartitions, StorageError, UnknownTopicOrPartition
+from broker.errors import InvalidPartitions, StorageError, TopicAlreadyExists, UnknownTopicOrPartition
+from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
@@ -28,9 +30,17 @@ class PartitionManager:
     """Topics and their partitions; all methods run on the loop's thread."""
 
     def __init__(
-        self, *, directory: LogDirectory, registry: TopicRegistry, config: BrokerConfig, clock: Clock, filesystem: FileSystem
+        self,
+        *,
+        directory: LogDirectory,
+        registry: TopicRegistry,
+        settings: LogSettings,
+        config: BrokerConfig,
+        clock: Clock,
+        filesystem: FileSystem,
     ) -> None:
         self.registry = registry
+        self.settings = settings
         self._directory = directory
         self._config = config
         self._clock = clock
@@ -62,6 +72,10 @@ class PartitionManager:
             raise UnknownTopicOrPartition(f"no partition {topic.name}-{index}")
         return partition
 
+    def disk_space(self) -> tuple[int, int]:
+        """Bytes of the disk that holds the logs: all, and those that are left."""
+        return self._directory.space()
+
     # -- start and stop ----------------------------------------------------------------------------------------------------------
 
     def open_all(self) -> None:
@@ -91,7 +105,7 @@ class PartitionManager:
     def _open(self, topic: Topic, index: int, path: Path) -> Partition:
         log = PartitionLog.open(
             path,
-            config=self.log_config(topic.overrides),
+            config=self.settings.of_topic(topic.overrides),
             filesystem=self._filesystem,
             clock=self._clock,
             clean=self._directory.was_clean,
@@ -102,9 +116,6 @@ class PartitionManager:
         self._partitions[topic.name, index] = partition
         self._by_topic_id[topic.topic_id.bytes, index] = partition
         return partition
-
-    def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
-        return self._config.log.with_topic_overrides(overrides)
 
     def checkpoint(self) -> None:
         """Write down how far each log is known to be good, so that a recovery reads only what may be torn."""
@@ -129,25 +140,82 @@ class PartitionManager:
     def check_new(self, name: str | None, partition_count: int, overrides: Mapping[str, str]) -> tuple[str, int]:
         """The name and partition count that a new topic would get; raises what is wrong with them."""
         name = check_topic_name(name, self.registry.names())
+        if name in self.registry:
+            raise TopicAlreadyExists(f"topic {name!r} exists")
         count = self._config.num_partitions if partition_count == -1 else partition_count
         if count < 1:
             raise InvalidPartitions(f"a topic needs at least one partition, not {count}")
+        self._check_room_for(count)
+        self.settings.of_topic(overrides)
+        return name, count
+
+    def _check_room_for(self, count: int) -> None:
         if len(self) + count > self._config.partitions_max:
             raise InvalidPartitions(
                 f"{len(self)} partitions exist, {count} more would pass logbus.partitions.max={self._config.partitions_max}"
             )
-        self.log_config(overrides)
-        return name, count
 
     def create(self, name: str | None, partition_count: int = -1, overrides: Mapping[str, str] | None = None) -> Topic:
         """Make a topic with empty partitions; on disk when it returns."""
         overrides = overrides or {}
         name, count = self.check_new(name, partition_count, overrides)
         topic = self.registry.add(name, count, overrides)
-        for index in range(count):
-            self._open(topic, index, self._directory.create_partition(name, index, topic.topic_id))
-        self.on_change()
+        try:
+            self._make(topic, range(count))
+        except StorageError:
+            self.registry.remove(topic)
+            raise
         return topic
+
+    def _make(self, topic: Topic, indexes: range) -> None:
+        """All of them or, where the disk refuses one, none."""
+        try:
+            for index in indexes:
+                self._open(topic, index, self._directory.create_partition(topic.name, index, topic.topic_id))
+        except StorageError:
+            for index in indexes:
+                self._forget(topic, index)
+            raise
+        finally:
+            self.on_change()
+
+    def _forget(self, topic: Topic, index: int) -> None:
+        partition = self._partitions.pop((topic.name, index), None)
+        self._by_topic_id.pop((topic.topic_id.bytes, index), None)
+        if partition is not None:
+            partition.log.abandon(f"{partition.name} could not be made")
+
+    def check_growth(self, topic: Topic, count: int) -> None:
+        """Whether the topic may be given `count` partitions: more than it has, since records are never moved."""
+        if count <= topic.partition_count:
+            raise InvalidPartitions(f"topic {topic.name!r} has {topic.partition_count} partitions: {count} are not more")
+        self._check_room_for(count - topic.partition_count)
+
+    def grow(self, topic: Topic, count: int) -> None:
+        """Add empty partitions until there are `count`; on disk when it returns."""
+        self.check_growth(topic, count)
+        grown = self.registry.change(topic, partition_count=count)
+        try:
+            self._make(grown, range(topic.partition_count, count))
+        except StorageError:
+            self.registry.change(grown, partition_count=topic.partition_count)
+            raise
+
+    def change_topic(self, topic: Topic, overrides: Mapping[str, str]) -> None:
+        """Give a topic these settings instead of those it has; they hold for its open logs at once."""
+        self.settings.of_topic(overrides)
+        self._reconfigure(self.registry.change(topic, overrides=overrides))
+
+    def change_broker(self, scope: Scope, values: Mapping[str, str]) -> None:
+        """Give the broker, or every broker, these settings below those of the topics; they hold at once."""
+        self.settings.replace(scope, values)
+        for topic in self.registry:
+            self._reconfigure(topic)
+
+    def _reconfigure(self, topic: Topic) -> None:
+        config = self.settings.of_topic(topic.overrides)
+        for index in range(topic.partition_count):
+            self._partitions[topic.name, index].log.config = config
 
     def delete(self, topic: Topic) -> list[Path]:
         """Remove a topic; the returned directories are already out of the way and may be unlinked by a helper."""

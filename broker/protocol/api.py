@@ -25,7 +25,14 @@ class ApiKey(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,14 @@ APIS: dict[int, ApiRange] = {
     ApiKey.INIT_PRODUCER_ID: ApiRange(0, 5, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiRange(2, 4, 4),
     ApiKey.DESCRIBE_CONFIGS: ApiRange(1, 4, 4),
+    ApiKey.ALTER_CONFIGS: ApiRange(0, 2, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: ApiRange(1, 4, 2),
+    ApiKey.CREATE_PARTITIONS: ApiRange(0, 3, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiRange(0, 1, 1),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiRange(0, 0, 0),
     ApiKey.DESCRIBE_CLUSTER: ApiRange(0, 2, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: ApiRange(0, 1, 0),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRange(0, 0, 0),
 }
 
 

@@ -94,6 +94,11 @@ class FileSystem:
     def list_names(self, directory: Path) -> list[str]:
         return sorted(os.listdir(directory))
 
+    def space(self, directory: Path) -> tuple[int, int]:
+        """Bytes of the file system that holds it: all, and those that are left to us."""
+        found = os.statvfs(directory)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
     def is_directory(self, path: Path) -> bool:
         return path.is_dir()
 

@@ -92,6 +92,13 @@ class LogDirectory:
                 found.append((match["topic"], int(match["partition"]), self.path / name))
         return found
 
+    def space(self) -> tuple[int, int]:
+        """Bytes of the disk below: all, and those that are left."""
+        try:
+            return self._filesystem.space(self.path)
+        except OSError as error:
+            raise StorageError(f"cannot ask for the space on {self.path}: {error}") from error
+
     def partition_path(self, topic: str, partition: int) -> Path:
         return self.path / f"{topic}-{partition}"
 

@@ -1,0 +1,144 @@
+"""Every setting as the admin protocol shows it: its type, what it is for, and the layers that decide its value.
+
+A topic's setting is looked up in its own overrides, then in what was changed on the running broker (for this broker, then for
+every broker), then in the configuration file, then in the defaults. The first that has it decides; the whole list goes to the
+client as the setting's synonyms, because tools show nothing without them. Pure: the layers are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any
+
+from broker.config import INT32_MAX, BrokerConfig, LogConfig
+from broker.config_texts import DOCUMENTATION
+
+
+class ConfigSource(IntEnum):
+    """Kafka's numbers for where a value comes from."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigType(IntEnum):
+    """Kafka's numbers for what a value is."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+Layer = tuple[ConfigSource, Mapping[str, str]]  # under the broker's names; the strongest comes first
+
+_LISTS = frozenset({"log.cleanup.policy", "listeners", "advertised.listeners", "log.dirs"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """What one layer says."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedSetting:
+    """One setting and all that is known about its value; the first synonym decides."""
+
+    name: str
+    config_type: ConfigType
+    documentation: str | None
+    read_only: bool
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def value(self) -> str | None:
+        return self.synonyms[0].value
+
+    @property
+    def source(self) -> ConfigSource:
+        return self.synonyms[0].source
+
+
+def describe_topic(config: LogConfig, layers: Sequence[Layer], overrides: Mapping[str, str]) -> Iterator[DescribedSetting]:
+    """Every setting of a topic; `config` is the configuration file's."""
+    for item in fields(LogConfig):
+        name = item.metadata["topic"]
+        own = [Synonym(name=name, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC)] if name in overrides else []
+        yield _described(name, item, read_only=False, synonyms=[*own, *_broker_synonyms(item, config, LogConfig(), layers)])
+
+
+def describe_broker(config: BrokerConfig, layers: Sequence[Layer]) -> Iterator[DescribedSetting]:
+    """Every setting of the broker; those of its logs may be changed while it runs."""
+    for item in fields(BrokerConfig):
+        if item.metadata:
+            synonyms = _broker_synonyms(item, config, BrokerConfig(), ())
+            yield _described(item.metadata["name"], item, read_only=True, synonyms=synonyms)
+    for item in fields(LogConfig):
+        synonyms = _broker_synonyms(item, config.log, LogConfig(), layers)
+        yield _described(item.metadata["name"], item, read_only=False, synonyms=synonyms)
+
+
+def describe_layer(layer: Layer) -> Iterator[DescribedSetting]:
+    """Only what one layer says."""
+    source, values = layer
+    for item in fields(LogConfig):
+        name = item.metadata["name"]
+        if name in values:
+            yield _described(name, item, read_only=False, synonyms=[Synonym(name=name, value=values[name], source=source)])
+
+
+def list_settings(*, of_topic: bool) -> frozenset[str]:
+    """The names of the settings that are lists, which alone may be appended to and subtracted from."""
+    items = [item for item in fields(LogConfig) if _type_of(item) is ConfigType.LIST]
+    return frozenset(item.metadata["topic" if of_topic else "name"] for item in items)
+
+
+def _broker_synonyms(item: Any, config: object, defaults: object, layers: Sequence[Layer]) -> list[Synonym]:
+    name = item.metadata["name"]
+    found = [Synonym(name=name, value=values[name], source=source) for source, values in layers if name in values]
+    value, default = getattr(config, item.name), getattr(defaults, item.name)
+    if value != default:
+        found.append(Synonym(name=name, value=_as_text(value), source=ConfigSource.STATIC_BROKER))
+    return [*found, Synonym(name=name, value=_as_text(default), source=ConfigSource.DEFAULT)]
+
+
+def _described(name: str, item: Any, *, read_only: bool, synonyms: Sequence[Synonym]) -> DescribedSetting:
+    text = DOCUMENTATION.get(item.metadata["name"])
+    return DescribedSetting(
+        name=name, config_type=_type_of(item), documentation=text, read_only=read_only, synonyms=tuple(synonyms)
+    )
+
+
+def _type_of(item: Any) -> ConfigType:
+    """A number is INT where its parser takes nothing beyond 32 bits."""
+    if item.metadata["name"] in _LISTS:
+        return ConfigType.LIST
+    if isinstance(item.default, bool):
+        return ConfigType.BOOLEAN
+    if not isinstance(item.default, int):
+        return ConfigType.STRING
+    try:
+        item.metadata["parse"](str(INT32_MAX + 1))
+    except ValueError:
+        return ConfigType.INT
+    return ConfigType.LONG
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, frozenset)):
+        return ",".join(sorted(map(str, value)))
+    return str(value)

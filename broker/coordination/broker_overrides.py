@@ -1,0 +1,46 @@
+"""Broker settings that were changed while it ran: for every broker of the cluster, and for this one, in one small JSON file.
+
+The stronger scope is this broker's own, as in Kafka. What is stored was checked before; a change is on disk when it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from broker.coordination.local import Files
+
+_FILE = "broker-configs.json"
+
+
+class Scope(Enum):
+    """Whose setting it is; the value is the key in the file."""
+
+    THIS_BROKER = "broker"
+    EVERY_BROKER = "default"
+
+
+class BrokerOverrides:
+    """The changed settings of both scopes, under the broker's names."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        stored = files.read_json(_FILE) or {}
+        self._values: dict[Scope, Mapping[str, str]] = {scope: stored.get(scope.value, {}) for scope in Scope}
+
+    def of(self, scope: Scope) -> Mapping[str, str]:
+        return self._values[scope]
+
+    def with_change(self, scope: Scope, values: Mapping[str, str]) -> dict[str, str]:
+        """All that would hold if `values` were the scope's."""
+        changed = self._values | {scope: values}
+        return {**changed[Scope.EVERY_BROKER], **changed[Scope.THIS_BROKER]}
+
+    def merged(self) -> dict[str, str]:
+        """All that holds."""
+        return self.with_change(Scope.THIS_BROKER, self._values[Scope.THIS_BROKER])
+
+    def replace(self, scope: Scope, values: Mapping[str, str]) -> None:
+        changed = self._values | {scope: dict(values)}
+        self._files.write_json_atomic(_FILE, {scope.value: dict(rows) for scope, rows in changed.items()})
+        self._values = changed

@@ -1,0 +1,47 @@
+"""DescribeLogDirs: what each partition takes on the disk, and how much is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from broker.handlers.context import Context
+from broker.handlers.reply import Parts
+from broker.partitions.partition import Partition
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.framing import Request
+
+
+def handle_describe_log_dirs(request: Request, context: Context) -> Parts:
+    """There is one directory, whatever is asked for; of partitions that are unknown nothing is said, as in Kafka."""
+    message = decode_request(request.api_key, request.version, request.body)
+    response = response_class(ApiKey.DESCRIBE_LOG_DIRS)
+    row = response.DescribeLogDirsResult
+    by_topic: dict[str, list[Partition]] = {}
+    for partition in _asked_for(message, context):
+        by_topic.setdefault(partition.topic, []).append(partition)
+    total_bytes, usable_bytes = context.partitions.disk_space()
+    result = row(
+        error_code=ErrorCode.NONE,
+        log_dir=str(context.config.log_dirs.absolute()),
+        topics=[
+            row.DescribeLogDirsTopic(name=name, partitions=[_partition_row(one) for one in partitions])
+            for name, partitions in by_topic.items()
+        ],
+        total_bytes=total_bytes,
+        usable_bytes=usable_bytes,
+    )
+    return [encode_response(response(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result]), request.version)]
+
+
+def _asked_for(message: Any, context: Context) -> Iterable[Partition]:
+    if message.topics is None:
+        return context.partitions
+    wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
+    return (partition for partition in context.partitions if (partition.topic, partition.index) in wanted)
+
+
+def _partition_row(partition: Partition) -> Any:
+    row = response_class(ApiKey.DESCRIBE_LOG_DIRS).DescribeLogDirsResult.DescribeLogDirsTopic.DescribeLogDirsPartition
+    return row(partition_index=partition.index, partition_size=partition.log.size_bytes, offset_lag=0, is_future_key=False)

@@ -1,0 +1,130 @@
+"""CreatePartitions, DescribeTopicPartitions and ListPartitionReassignments: how many partitions a topic has, and who has them.
+
+A topic only grows: records are never moved. One broker holds every replica, so nothing is ever being reassigned.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from broker.coordination.local import Topic, check_topic_name
+from broker.errors import BrokerError, InvalidReplicaAssignment, InvalidRequest
+from broker.handlers.context import Context
+from broker.handlers.errors import code_of
+from broker.handlers.reply import Parts
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.framing import Request
+
+_PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a large cluster is described in pages
+_NOT_ASKED = -(1 << 31)  # authorized operations, which this request cannot ask for
+
+
+def handle_create_partitions(request: Request, context: Context) -> Parts:
+    message = decode_request(request.api_key, request.version, request.body)
+    response = response_class(ApiKey.CREATE_PARTITIONS)
+    names = [asked.name for asked in message.topics]
+    rows = []
+    for asked in message.topics:
+        code, text = ErrorCode.NONE, None
+        try:
+            if names.count(asked.name) > 1:
+                raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
+            _grow(asked, message.validate_only, context)
+        except BrokerError as error:
+            code, text = code_of(error), str(error)
+        rows.append(response.CreatePartitionsTopicResult(name=asked.name, error_code=code, error_message=text))
+    return [encode_response(response(throttle_time_ms=0, results=rows), request.version)]
+
+
+def _grow(asked: Any, validate_only: bool, context: Context) -> None:
+    topic = context.partitions.registry.get(asked.name)
+    context.partitions.check_growth(topic, asked.count)
+    if asked.assignments is not None:
+        _check_assignments(asked, topic, context.config.broker_id)
+    if not validate_only:
+        context.partitions.grow(topic, asked.count)
+
+
+def _check_assignments(asked: Any, topic: Topic, me: int) -> None:
+    added = asked.count - topic.partition_count
+    if len(asked.assignments) != added or any(list(row.broker_ids) != [me] for row in asked.assignments):
+        raise InvalidReplicaAssignment(f"assignments must give each of the {added} new partitions to broker {me} alone")
+
+
+def handle_list_partition_reassignments(request: Request, context: Context) -> Parts:
+    decode_request(request.api_key, request.version, request.body)
+    answer = response_class(ApiKey.LIST_PARTITION_REASSIGNMENTS)(
+        throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, topics=[]
+    )
+    return [encode_response(answer, request.version)]
+
+
+def handle_describe_topic_partitions(request: Request, context: Context) -> Parts:
+    """Topics in the order of their names, from the cursor on, until the limit is reached; the cursor says where to go on."""
+    message = decode_request(request.api_key, request.version, request.body)
+    response = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+    left = max(1, min(message.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
+    rows, cursor = [], None
+    for name, start in _from_cursor(message, context):
+        if left == 0:
+            cursor = response.Cursor(topic_name=name, partition_index=start)
+            break
+        try:
+            check_topic_name(name, ())
+            topic = context.partitions.registry.get(name)
+        except BrokerError as error:
+            rows.append(_topic_row(name, uuid.UUID(int=0), code_of(error), []))
+            continue
+        end = min(topic.partition_count, start + left)
+        left -= max(0, end - start)
+        rows.append(_topic_row(name, topic.topic_id, ErrorCode.NONE, _partition_rows(topic, range(start, end), context)))
+        if end < topic.partition_count:
+            cursor = response.Cursor(topic_name=name, partition_index=end)
+            break
+    return [encode_response(response(throttle_time_ms=0, topics=rows, next_cursor=cursor), request.version)]
+
+
+def _from_cursor(message: Any, context: Context) -> Iterator[tuple[str, int]]:
+    """Each name asked for (none asked: all) with the partition to begin at."""
+    names = sorted({row.name for row in message.topics}) or context.partitions.registry.names()
+    cursor = message.cursor
+    if cursor is None:
+        yield from ((name, 0) for name in names)
+        return
+    for name in names:
+        if name >= cursor.topic_name:
+            yield name, max(0, cursor.partition_index) if name == cursor.topic_name else 0
+
+
+def _topic_row(name: str, topic_id: uuid.UUID, code: int, partitions: list[Any]) -> Any:
+    row = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
+    return row(
+        error_code=code,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name.startswith("__"),
+        partitions=partitions,
+        topic_authorized_operations=_NOT_ASKED,
+    )
+
+
+def _partition_rows(topic: Topic, indexes: range, context: Context) -> list[Any]:
+    row_class = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
+    me = context.config.broker_id
+    return [
+        row_class.DescribeTopicPartitionsResponsePartition(
+            error_code=ErrorCode.NONE,
+            partition_index=index,
+            leader_id=me,
+            leader_epoch=context.partitions.get(topic.name, index).leader_epoch,
+            replica_nodes=[me],
+            isr_nodes=[me],
+            eligible_leader_replicas=[],
+            last_known_elr=[],
+            offline_replicas=[],
+        )
+        for index in indexes
+    ]

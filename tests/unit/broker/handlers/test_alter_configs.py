@@ -1,0 +1,166 @@
+"""Settings changed on a running broker: what is taken, what is refused and why, what holds at once and after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.config import LogConfig
+from broker.protocol.api import ApiKey
+from broker.protocol.control import request_class
+from tests.support.admin import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter, describe, replace_all, setting
+from tests.support.engine import Harness
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    harness.create("clicks", 2, retention_ms="5000")
+    yield harness
+    harness.close()
+
+
+def log_config(broker: Harness, index: int = 0) -> LogConfig:
+    return broker.engine.partitions.get("clicks", index).log.config
+
+
+def test_a_topics_setting_holds_for_its_open_logs_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.create("clicks", 2)
+    assert alter(broker, TOPIC, "clicks", ("retention.ms", SET, "1000"), ("max.message.bytes", SET, "2000")) == (0, None)
+    assert [log_config(broker, index).retention_ms for index in (0, 1)] == [1000, 1000]
+    broker.close()
+    again = Harness(tmp_path)
+    assert (log_config(again).retention_ms, log_config(again).message_bytes_max) == (1000, 2000)
+    again.close()
+
+
+def test_an_incremental_change_leaves_the_rest_and_a_whole_one_does_not(broker: Harness) -> None:
+    alter(broker, TOPIC, "clicks", ("segment.bytes", SET, "4096"))
+    assert (log_config(broker).retention_ms, log_config(broker).segment_bytes) == (5000, 4096)
+    assert replace_all(broker, TOPIC, "clicks", segment_ms="60000") == (0, None)
+    assert broker.engine.partitions.registry.get("clicks").overrides == {"segment.ms": "60000"}
+    assert log_config(broker).retention_ms == LogConfig().retention_ms
+
+
+def test_a_deleted_setting_goes_back_to_the_one_below_it(broker: Harness) -> None:
+    assert alter(broker, TOPIC, "clicks", ("retention.ms", DELETE, None)) == (0, None)
+    assert setting(broker, TOPIC, "clicks", "retention.ms").config_source == 5
+    assert log_config(broker).retention_ms == LogConfig().retention_ms
+
+
+def test_a_list_is_appended_to_and_subtracted_from(broker: Harness) -> None:
+    assert alter(broker, TOPIC, "clicks", ("cleanup.policy", APPEND, "delete")) == (0, None)
+    assert broker.engine.partitions.registry.get("clicks").overrides["cleanup.policy"] == "delete"
+    code, text = alter(broker, TOPIC, "clicks", ("cleanup.policy", SUBTRACT, "delete"))
+    assert (code, "cleanup.policy" in (text or "")) == (40, True)  # nothing would be left
+    code, text = alter(broker, TOPIC, "clicks", ("retention.ms", APPEND, "1"))
+    assert (code, text) == (40, "retention.ms is not a list: set it instead of appending to it or subtracting from it")
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "value", "code", "says"),
+    [
+        ("retention.seconds", SET, "1", 40, "known: "),
+        ("retention.ms", SET, "soon", 40, "must be a whole number"),
+        ("retention.ms", SET, "-2", 40, "must be between -1 and"),
+        ("cleanup.policy", SET, "shred", 40, "must be"),
+        ("retention.ms", SET, None, 42, "has no value"),
+        ("retention.ms", 9, "1", 42, "is not an operation"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_do(
+    broker: Harness, name: str, operation: int, value: str | None, code: int, says: str
+) -> None:
+    refused, text = alter(broker, TOPIC, "clicks", (name, operation, value))
+    assert refused == code
+    assert says in (text or "")
+    assert broker.engine.partitions.registry.get("clicks").overrides == {"retention.ms": "5000"}
+
+
+def test_a_resource_is_changed_as_a_whole_or_not_at_all(broker: Harness) -> None:
+    assert alter(broker, TOPIC, "clicks", ("segment.bytes", SET, "4096"), ("retention.ms", SET, "soon"))[0] == 40
+    assert log_config(broker).segment_bytes == LogConfig().segment_bytes
+    assert alter(broker, TOPIC, "clicks", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))[0] == 42
+    assert alter(broker, TOPIC, "absent", ("retention.ms", SET, "1"))[0] == 3
+    assert alter(broker, 8, "0", ("root", SET, "DEBUG"))[0] == 42
+
+
+def test_a_resource_that_is_named_twice_is_not_changed_at_all(broker: Harness) -> None:
+    row = request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS).AlterConfigsResource
+    asked = [
+        row(
+            resource_type=TOPIC,
+            resource_name="clicks",
+            configs=[row.AlterableConfig(name="retention.ms", config_operation=SET, value=value)],
+        )
+        for value in "12"
+    ]
+    answer = broker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=asked, validate_only=False)
+    assert [one.error_code for one in answer.responses] == [42, 42]
+    assert log_config(broker).retention_ms == 5000
+
+
+def test_validate_only_says_what_would_happen_and_changes_nothing(broker: Harness) -> None:
+    assert alter(broker, TOPIC, "clicks", ("retention.ms", SET, "7"), validate_only=True) == (0, None)
+    assert alter(broker, TOPIC, "clicks", ("retention.ms", SET, "x"), validate_only=True)[0] == 40
+    assert alter(broker, BROKER, "0", ("log.retention.ms", SET, "7"), validate_only=True) == (0, None)
+    assert log_config(broker).retention_ms == 5000
+    assert setting(broker, BROKER, "0", "log.retention.ms").config_source == 5
+
+
+def test_a_broker_setting_holds_below_the_topics_own_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.create("clicks", 1, retention_ms="5000")
+    broker.create("views")
+    assert alter(broker, BROKER, "", ("log.retention.ms", SET, "1"), ("message.max.bytes", SET, "1000")) == (0, None)
+    assert alter(broker, BROKER, "0", ("log.retention.ms", SET, "2")) == (0, None)
+    views = broker.engine.partitions.get("views", 0).log
+    assert (views.config.retention_ms, views.config.message_bytes_max, log_config(broker).retention_ms) == (2, 1000, 5000)
+    broker.close()
+    again = Harness(tmp_path)
+    assert again.engine.partitions.get("views", 0).log.config.retention_ms == 2
+    again.create("sales")
+    assert again.engine.partitions.get("sales", 0).log.config.message_bytes_max == 1000
+    assert alter(again, BROKER, "0", ("log.retention.ms", DELETE, None)) == (0, None)
+    assert again.engine.partitions.get("views", 0).log.config.retention_ms == 1
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("broker_name", "name", "code", "says"),
+    [
+        ("0", "num.partitions", 40, "restart"),
+        ("", "retention.ms", 40, "known: "),
+        ("7", "log.retention.ms", 42, "this is broker 0"),
+    ],
+)
+def test_a_broker_setting_that_cannot_change_says_why(broker: Harness, broker_name: str, name: str, code: int, says: str) -> None:
+    refused, text = alter(broker, BROKER, broker_name, (name, SET, "1"))
+    assert refused == code
+    assert says in (text or "")
+
+
+def test_every_layer_shows_as_a_synonym_the_strongest_first(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, log=LogConfig(retention_ms=30))
+    broker.create("clicks", 1, retention_ms="10")
+    alter(broker, BROKER, "", ("log.retention.ms", SET, "21"))
+    alter(broker, BROKER, "0", ("log.retention.ms", SET, "20"))
+    found = setting(broker, TOPIC, "clicks", "retention.ms")
+    assert [(one.name, one.value, one.source) for one in found.synonyms] == [
+        ("retention.ms", "10", 1),
+        ("log.retention.ms", "20", 2),
+        ("log.retention.ms", "21", 3),
+        ("log.retention.ms", "30", 4),
+        ("log.retention.ms", "604800000", 5),
+    ]
+    assert (found.value, found.config_source, found.read_only, found.config_type) == ("10", 1, False, 5)
+    own = setting(broker, BROKER, "0", "log.retention.ms")
+    assert (own.value, own.config_source, own.read_only, len(own.synonyms)) == ("20", 2, False, 4)
+    assert [(one.name, one.value, one.config_source) for one in describe(broker, BROKER, "").configs] == [
+        ("log.retention.ms", "21", 3)
+    ]
+    assert describe(broker, BROKER, "7").error_code == 42
+    broker.close()

@@ -1,0 +1,25 @@
+"""docs/protocol-support.md says what broker/protocol/api.py offers, no more and no less."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from broker.protocol.api import APIS
+from broker.protocol.control import request_class
+
+PAGE = Path(__file__).parents[4] / "docs" / "protocol-support.md"
+ROW = re.compile(r"\| (?P<key>\d+) \| (?P<name>\w+) \| (?P<first>\d+)(?:-(?P<last>\d+))? \|")
+
+
+def test_the_page_lists_every_key_with_its_name_and_versions() -> None:
+    rows = {int(row["key"]): row for row in ROW.finditer(PAGE.read_text())}
+    listed = {key: (int(row["first"]), int(row["last"] or row["first"])) for key, row in rows.items()}
+    assert listed == {int(key): (api.first, api.last) for key, api in APIS.items()}
+    assert {key: row["name"] for key, row in rows.items()} == {
+        int(key): request_class(key).__name__.removesuffix("Request") for key in APIS
+    }
+
+
+def test_transactions_are_not_offered() -> None:
+    assert not {24, 25, 26, 28} & APIS.keys()
