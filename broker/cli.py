@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import fields
 
@@ -10,6 +9,7 @@ import click
 
 from broker.config import BrokerConfig, LogConfig, load_config
 from broker.errors import ConfigError, StartupError, StorageError
+from broker.logs import set_up_logging
 
 _MENDABLE = (ConfigError, StartupError, StorageError)
 
@@ -27,9 +27,9 @@ def main() -> None:
 @click.option("--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), show_default=True)
 def serve(config_file: str | None, overrides: tuple[str, ...], log_level: str) -> None:
     """Serve until SIGTERM or Ctrl-C."""
-    logging.basicConfig(level=log_level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     try:
         config = load_config(config_file, overrides)
+        set_up_logging(sys.stderr, level=log_level, form=config.log_format)
         from broker.node import Node  # here, so that --help and a wrong setting answer at once
 
         node = Node(config)

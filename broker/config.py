@@ -72,20 +72,26 @@ class Listener:
 
     host: str
     port: int
+    protocol: str = "PLAINTEXT"
 
     def __str__(self) -> str:
-        return f"PLAINTEXT://{self.host}:{self.port}"
+        return f"{self.protocol}://{self.host}:{self.port}"
 
 
-def parse_listener(text: str) -> Listener:
+def parse_listener(text: str, offered: str = "PLAINTEXT", example: str = "PLAINTEXT://127.0.0.1:9092") -> Listener:
     """Read one listener URL; a port of 0 lets the system choose."""
     protocol, separator, address = text.strip().partition("://")
     host, colon, port = address.rpartition(":")
     if not separator or not colon or not port.isdigit() or int(port) > 65535 or "," in text:
-        raise ValueError("must look like PLAINTEXT://127.0.0.1:9092 (one listener)")
-    if protocol.upper() != "PLAINTEXT":
-        raise ValueError(f"protocol {protocol} is not offered, only PLAINTEXT")
-    return Listener(host=host.strip("[]"), port=int(port))
+        raise ValueError(f"must look like {example} (one listener)")
+    if protocol.upper() != offered:
+        raise ValueError(f"protocol {protocol} is not offered, only {offered}")
+    return Listener(host=host.strip("[]"), port=int(port), protocol=offered)
+
+
+def parse_metrics_listener(text: str) -> Listener | None:
+    """Where metrics are served, or None for nowhere."""
+    return parse_listener(text, "HTTP", "http://127.0.0.1:9404") if text else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +158,8 @@ class BrokerConfig:
         "listeners", Listener(host="127.0.0.1", port=9092), parse_listener
     )  # loopback: there is no authentication
     advertised_listeners: Listener | None = setting("advertised.listeners", None, parse_listener)
+    # Off unless asked for: two brokers on one machine would want the same port. There is no authentication, so loopback is meant.
+    metrics_listener: Listener | None = setting("logbus.metrics.listener", None, parse_metrics_listener)
     log_dirs: Path = setting("log.dirs", Path("logbus-data"), _directory)
     num_partitions: int = setting("num.partitions", 1, _between(1, 10_000))
     default_replication_factor: int = setting("default.replication.factor", 1, _between(1, 1))
@@ -165,7 +173,14 @@ class BrokerConfig:
     acks_all_waits_for_flush: bool = setting("logbus.acks.all.waits.for.flush", False, _boolean)
     flush_threads: int = setting("logbus.flush.threads", 4, _between(1, 64))  # 100 dirty files: 55 ms with one, 14 ms with four
     frame_bytes_max: int = setting("socket.request.max.bytes", 100 * MIB, _between(1024, INT32_MAX))
+    # A megabyte names more topics than a broker may hold; decoded, it takes many times that and a share of the loop's time.
+    control_frame_bytes_max: int = setting("logbus.control.request.max.bytes", MIB, _between(65_536, INT32_MAX))
     connections_max: int = setting("max.connections", 4_096, _between(1, INT32_MAX))  # each costs a descriptor and a small buffer
+    # Unlimited, as in Kafka: behind loopback or one gateway, every client has the same address.
+    connections_per_ip_max: int = setting("max.connections.per.ip", INT32_MAX, _between(1, INT32_MAX))
+    # Partial requests and untaken answers of all connections together: beyond it whoever stalls longest is closed, so many slow
+    # senders cannot hold more than a few large requests' worth. Kafka's default is no limit; memory is what we sell.
+    held_bytes_max: int = setting("queued.max.request.bytes", 256 * MIB, _between(MIB, INT64_MAX))
     connections_idle_ms_max: int = setting("connections.max.idle.ms", 600_000, _between(1, INT64_MAX))
     frame_read_ms_max: int = setting(
         "logbus.frame.read.max.ms", 30_000, _between(1, INT64_MAX)
@@ -180,6 +195,7 @@ class BrokerConfig:
     )  # one reader never holds the loop
     offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, _between(0, INT32_MAX))
     producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, _between(1, INT32_MAX))  # remembered per partition
+    log_format: str = setting("logbus.log.format", "keyvalue", _one_of("keyvalue", "json"))
     log: LogConfig = field(default_factory=LogConfig)
 
     @property

@@ -6,6 +6,7 @@ they are told to.
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.coordination.broker_overrides import BrokerOverrides
 from broker.coordination.local import ProducerIds, TopicRegistry
+from broker.counters import Counters
 from broker.errors import StorageError
 from broker.groups.offset_store import OffsetStore
 from broker.handlers.context import Context
@@ -53,6 +55,7 @@ class Engine:
         self._clock = clock
         self._filesystem = filesystem
         self._helpers = helpers
+        self.counters = Counters()
         directory = LogDirectory.open(
             config.log_dirs, broker_id=config.broker_id, cluster_id=config.cluster_id or None, filesystem=filesystem
         )
@@ -72,13 +75,14 @@ class Engine:
 
     def _build_context(self, directory: LogDirectory, port: int) -> Context:
         config, partitions = self.config, self.partitions
-        flusher = Flusher(self._helpers, self._clock)
+        flusher = Flusher(self._helpers, self._clock, self.counters.flushes)
         purgatory = Purgatory()
         metadata_cache: dict[tuple[int, bytes], bytes] = {}
         offsets = OffsetStore(partitions, self._clock)
         offsets.load()
 
         def removed(partition: Partition) -> None:
+            self.counters.deleted.add(partition.traffic)
             flusher.forget(partition, StorageError(f"{partition.name} was deleted"))
             purgatory.wake(partition)
 
@@ -88,6 +92,7 @@ class Engine:
         flusher.on_offline = purgatory.wake
         return Context(
             config=config,
+            counters=self.counters,
             cluster_id=directory.cluster_id,
             clock=self._clock,
             partitions=partitions,
@@ -95,7 +100,7 @@ class Engine:
             offsets=offsets,
             flusher=flusher,
             purgatory=purgatory,
-            produce_turn=ProduceTurn(flusher, purgatory.has_waiters, fail),
+            produce_turn=ProduceTurn(flusher, purgatory.has_waiters, functools.partial(fail, counters=self.counters)),
             helpers=self._helpers,
             advertised_host=config.advertised.host,
             advertised_port=config.advertised.port or port,

@@ -16,7 +16,12 @@ from broker.clock import SystemClock
 from broker.config import BrokerConfig, Listener, raise_open_files_limit
 from broker.engine import Engine
 from broker.helpers import HelperPool
-from broker.network.server import Server, bind
+from broker.logs import report_suppressed
+from broker.metrics.collect import health, metrics_page
+from broker.metrics.exposition import CONTENT_TYPE
+from broker.network.acceptor import bind
+from broker.network.http import Answer, HttpEndpoint, text
+from broker.network.server import Server
 from broker.network.wakeup import Wakeup
 from broker.storage.filesystem import FileSystem
 
@@ -38,13 +43,31 @@ class Node:
         self._config = config
         self._listening = bind(config.listeners)
         self.listener = Listener(host=config.listeners.host, port=self._listening.getsockname()[1])
+        metrics = bind(config.metrics_listener) if config.metrics_listener else None
         self._wakeup = Wakeup()
         helpers = HelperPool(config.flush_threads, self._wakeup.wake)
         self._engine = Engine(config, clock=clock, filesystem=FileSystem(), helpers=helpers, port=self.listener.port)
+        self._metrics = None if metrics is None else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health})
         self._server = Server(
-            self._listening, dispatch=self._engine.dispatch, turn=self._engine, config=config, clock=clock, wakeup=self._wakeup
+            self._listening,
+            dispatch=self._engine.dispatch,
+            turn=self._engine,
+            config=config,
+            clock=clock,
+            wakeup=self._wakeup,
+            network=self._engine.counters.network,
+            descriptors_max=raise_open_files_limit(),
+            endpoint=self._metrics,
+            each_sweep=lambda: report_suppressed(clock.now_ms() / 1000),
         )
         self._started_ms = (clock.monotonic() - started) * 1000
+
+    def _page(self) -> Answer:
+        return Answer(status=200, content_type=CONTENT_TYPE, blocks=metrics_page(self._engine))
+
+    def _health(self) -> Answer:
+        healthy, line = health(self._engine)
+        return text(200 if healthy else 503, line)
 
     def serve(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop cleanly."""
@@ -61,6 +84,8 @@ class Node:
             self._config.log_dirs,
             self._started_ms,
         )
+        if self._metrics is not None and self._config.metrics_listener is not None:
+            logger.info("metrics are at http://%s:%d/metrics", self._config.metrics_listener.host, self._metrics.port)
         try:
             self._server.run()
         finally:

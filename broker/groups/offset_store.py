@@ -47,6 +47,14 @@ class OffsetStore:
                 if key is not None:
                     self._put(key, decode_value(record.value) if record.value is not None else None)
 
+    @property
+    def group_count(self) -> int:
+        return len(self._committed)
+
+    @property
+    def offset_count(self) -> int:
+        return sum(map(len, self._committed.values()))
+
     def get(self, group: str, topic: str, partition: int) -> CommittedOffset | None:
         return self._committed.get(group, {}).get((topic, partition))
 

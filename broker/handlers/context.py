@@ -9,6 +9,7 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.coordination.local import ProducerIds
+from broker.counters import Counters
 from broker.groups.offset_store import OffsetStore
 from broker.handlers.purgatory import Purgatory
 from broker.handlers.turn import ProduceTurn
@@ -22,6 +23,7 @@ class Context:
     """The rooms below, as the handlers see them."""
 
     config: BrokerConfig
+    counters: Counters
     cluster_id: str
     clock: Clock
     partitions: PartitionManager

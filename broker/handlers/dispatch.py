@@ -55,9 +55,11 @@ HANDLERS: dict[int, Handler] = {
 
 def dispatcher(context: Context) -> Callable[[Request], Parts | Pending]:
     """The one function that the network calls."""
-    handlers = HANDLERS
+    handlers, counts = HANDLERS, context.counters.requests
 
     def dispatch(request: Request) -> Parts | Pending:
-        return handlers[request.api_key](request, context)
+        api_key = request.api_key
+        counts[api_key] += 1
+        return handlers[api_key](request, context)
 
     return dispatch

@@ -15,7 +15,7 @@ from broker.handlers.errors import code_of
 from broker.handlers.purgatory import WaitingFetch
 from broker.handlers.reply import Part, Parts, Pending
 from broker.partitions.partition import Partition
-from broker.protocol.api import ErrorCode
+from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.fetch import TOPIC_IDS_FROM, FetchAnswer, FetchPartition, FetchRequest, encode_fetch_response, parse_fetch
 from broker.protocol.framing import Request
 from broker.storage.file_slice import FileSlice
@@ -34,8 +34,10 @@ class _Reading:
         self.failed = False
 
     def release(self) -> None:
-        for piece in self.slices:
+        """Nothing of it is sent: the request will wait, so none of its partitions failed."""
+        for partition, piece in zip(self.partitions, self.slices, strict=True):
             if piece is not None:
+                partition.traffic.bytes_out -= piece.length
                 piece.release()
 
 
@@ -76,10 +78,15 @@ def _read(fetch: FetchRequest, version: int, context: Context) -> _Reading:
             piece = _slice(part, partition, budget, first=reading.byte_count == 0)
         except BrokerError as error:
             reading.failed = True
-            reading.answers.append(FetchAnswer(part.topic, part.partition_index, code_of(error), -1, -1, 0))
+            code = code_of(error)
+            context.counters.errors[ApiKey.FETCH, code] += 1
+            reading.answers.append(FetchAnswer(part.topic, part.partition_index, code, -1, -1, 0))
             reading.slices.append(None)
             continue
-        size = 0 if piece is None else piece.length
+        size = 0
+        if piece is not None:
+            size = piece.length
+            partition.traffic.bytes_out += size
         if partition.end_offset > partition.visible_offset:
             context.flusher.want(partition)
         budget -= size

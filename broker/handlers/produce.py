@@ -6,12 +6,14 @@ broker the in-sync replicas are the leader itself. logbus.acks.all.waits.for.flu
 
 from __future__ import annotations
 
+from broker.counters import Counters
 from broker.errors import BrokerError, InvalidRequiredAcks, StorageError, TransactionsNotOffered
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.turn import StagedRequest
 from broker.partitions.partition import Partition
+from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request
 from broker.protocol.produce import ProduceAnswer, ProducePartition, ProduceRequest, encode_produce_response, parse_produce
 from broker.records.validation import validate_new_batch
@@ -41,7 +43,7 @@ def handle_produce(request: Request, context: Context) -> Parts | Pending:
                 raise refusal
             staged.append((answer, _stage(part, answer, context, now_ms)))
         except BrokerError as error:
-            fail(answer, error)
+            fail(answer, error, context.counters)
     waits = produce.acks == -1 and context.config.acks_all_waits_for_flush
     request_staged = _StagedProduce(answers, staged, _finish_when_flushed if waits else _complete)
     request_staged.pending, request_staged.version, request_staged.context = pending, request.version, context
@@ -75,9 +77,10 @@ def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_
     return partition
 
 
-def fail(answer: ProduceAnswer, error: BrokerError) -> None:
+def fail(answer: ProduceAnswer, error: BrokerError, counters: Counters) -> None:
     """Turn an answer into the error's."""
     answer.error = code_of(error)
+    counters.errors[ApiKey.PRODUCE, answer.error] += 1
     answer.base_offset = answer.log_start_offset = -1
     answer.message = str(error)
 
@@ -100,7 +103,7 @@ def _finish_when_flushed(done: _StagedProduce) -> None:
         nonlocal left
         left -= 1
         if error is not None:
-            fail(answer, error)
+            fail(answer, error, done.context.counters)
         if left == 0:
             _complete(done)
 

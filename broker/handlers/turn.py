@@ -63,11 +63,15 @@ class ProduceTurn:
     def _write(self) -> dict[Partition, StorageError]:
         failed: dict[Partition, StorageError] = {}
         for partition, byte_count in self._touched.items():
+            log, traffic = partition.log, partition.traffic
+            end_offset = log.end_offset
             try:
                 partition.write_staged()
             except StorageError as error:
                 failed[partition] = error
                 continue
+            traffic.messages_in += log.end_offset - end_offset
+            traffic.bytes_in += byte_count
             self._flusher.appended(partition, byte_count)
             if self._is_awaited(partition):
                 self._flusher.want(partition)

@@ -1,1 +1,1 @@
-"""Sockets, and nothing else has them: one selector loop, connections, sendfile, back-pressure and deadlines."""
+"""Sockets, and nothing else has them: one epoll loop, connections, sendfile, back-pressure and deadlines."""

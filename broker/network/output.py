@@ -45,15 +45,16 @@ class Output:
             elif part:
                 self.append(part)
 
-    def send(self, sock: socket.socket, budget: int) -> None:
-        """Send until the socket is full, the queue is empty or `budget` bytes are gone."""
+    def send(self, sock: socket.socket, budget: int) -> int:
+        """Send until the socket is full, the queue is empty or `budget` bytes are gone; how many the socket took."""
+        left = budget
         try:
-            while self._parts and budget > 0:
+            while self._parts and left > 0:
                 head = self._parts[0]
-                sent = self._send_slice(sock, head, budget) if isinstance(head, FileSlice) else self._send_bytes(sock)
-                budget -= sent
+                left -= self._send_slice(sock, head, left) if isinstance(head, FileSlice) else self._send_bytes(sock)
         except BlockingIOError:
-            return
+            pass
+        return budget - left
 
     def _send_bytes(self, sock: socket.socket) -> int:
         if len(self._parts) == 1:

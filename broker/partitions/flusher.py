@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import count
 
 from broker.clock import Clock
+from broker.counters import Histogram
 from broker.errors import StorageError
 from broker.helpers import Helpers
 from broker.partitions.partition import Partition
@@ -31,9 +32,10 @@ class Flusher:
     when its time comes.
     """
 
-    def __init__(self, helpers: Helpers, clock: Clock) -> None:
+    def __init__(self, helpers: Helpers, clock: Clock, durations: Histogram) -> None:
         self._helpers = helpers
         self._clock = clock
+        self._durations = durations
         self._dirty_since: dict[Partition, float] = {}
         self._due: set[Partition] = set()
         self._deadlines: list[tuple[float, int, Partition]] = []
@@ -121,7 +123,13 @@ class Flusher:
         if ticket is None:
             return
         self._in_flight.add(partition)
-        self._helpers.submit(ticket.run, lambda _, error: self._done(partition, ticket, byte_count, error))
+        started = self._clock.monotonic()
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._durations.observe(self._clock.monotonic() - started)
+            self._done(partition, ticket, byte_count, error)
+
+        self._helpers.submit(ticket.run, done)
 
     def _done(self, partition: Partition, ticket: FlushTicket, byte_count: int, error: BaseException | None) -> None:
         if partition not in self._in_flight:

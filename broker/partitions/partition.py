@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from broker.counters import Traffic
 from broker.errors import StorageError
 from broker.partitions.producer_state import PRODUCERS_MAX, ProducerStates
 from broker.records.batch import BatchHeader, stamp
@@ -40,6 +41,7 @@ class Partition:
         self.log = log
         self.leader_epoch = log.epochs.current
         self.producers = ProducerStates(producers_max=producers_max)
+        self.traffic = Traffic()
         self._staged_views: list[memoryview] = []
         self._staged_headers: list[BatchHeader] = []
         self._next_offset = log.end_offset

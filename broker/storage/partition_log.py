@@ -86,6 +86,10 @@ class PartitionLog:
         """Of all segments that are not deleted."""
         return self._segments.size_bytes
 
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
     # Writing
 
     def append(self, views: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:

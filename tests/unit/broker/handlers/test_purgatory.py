@@ -65,3 +65,17 @@ def test_a_partition_that_goes_away_wakes_its_waiters() -> None:
     purgatory.add(waiting(answered, "a", missing=1000))
     purgatory.wake(PARTITION)  # type: ignore[arg-type]
     assert answered == ["a"]
+
+
+def test_cancelled_fetches_do_not_stay_until_their_deadline() -> None:
+    """A client that opens long polls and leaves must not fill the memory with deadlines that are days away."""
+    purgatory = Purgatory()
+    patient = waiting([], "patient", missing=1)
+    purgatory.add(patient)
+    for _ in range(10_000):
+        fetch = waiting([], "impatient", missing=1, deadline=1e9)
+        purgatory.add(fetch)
+        purgatory.cancel(fetch)
+    assert len(purgatory) == 1
+    assert len(purgatory._deadlines) < 200
+    assert purgatory.next_deadline() == patient.deadline

@@ -1,0 +1,129 @@
+"""One event, one line, whoever caused it: key=value or JSON, escaped, and never more than a few of a kind.
+
+What peers choose (client ids, topic names, error texts) goes into lines: everything that is not printable is escaped and a field
+has a length limit, so nobody can forge a line or colour a terminal. An event class is a logger with its message's template; of
+each class a few lines pass in a window of time, then one line tells how many were left out. So neither a port scanner nor a
+broken client can fill the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TextIO
+
+LINES_PER_WINDOW = 5
+WINDOW_SECONDS = 10.0
+CLASSES_MAX = 256  # templates are the broker's own and fewer than this; a limit all the same
+FIELD_LENGTH_MAX = 2_000
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def set_up_logging(stream: TextIO, *, level: str, form: str) -> None:
+    """Send what the whole process logs to `stream`, in the form that `logbus.log.format` names."""
+    handler = BoundedHandler(stream)
+    handler.setFormatter(LineFormatter(json_lines=form == "json"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def report_suppressed(now: float) -> None:
+    """Say how many lines were left out, for those classes whose window is over. `now` in seconds since the epoch."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, BoundedHandler):
+            handler.report(now)
+
+
+class LineFormatter(logging.Formatter):
+    """A record as one line: time, level, logger, message, and what the caller gave as `extra`."""
+
+    def __init__(self, *, json_lines: bool) -> None:
+        super().__init__()
+        self._json = json_lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields |= {name: str(value) for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        limited = {name: _limited(value, FIELD_LENGTH_MAX * (5 if name == "exception" else 1)) for name, value in fields.items()}
+        if self._json:
+            return json.dumps(limited)
+        return " ".join(f"{name}={_quoted(value)}" for name, value in limited.items())
+
+
+def _limited(value: str, length_max: int) -> str:
+    return value if len(value) <= length_max else f"{value[:length_max]}... ({len(value)} characters)"
+
+
+def _quoted(value: str) -> str:
+    """Bare where it is one plain word, else in quotes with every character escaped that could end them or the line."""
+    if value and value.isprintable() and not any(character in ' "=\\' for character in value):
+        return value
+    return '"' + "".join(_escaped(character) for character in value) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    return character if character.isprintable() else character.encode("unicode_escape", "backslashreplace").decode()
+
+
+class _Window:
+    """One event class in its current window."""
+
+    __slots__ = ("began", "passed", "sample", "suppressed")
+
+    def __init__(self, began: float, sample: logging.LogRecord) -> None:
+        self.began = began
+        self.sample = sample
+        self.passed = 0
+        self.suppressed = 0
+
+
+class BoundedHandler(logging.StreamHandler[TextIO]):
+    """Writes the first LINES_PER_WINDOW records of each event class in WINDOW_SECONDS, and counts the rest."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._windows: dict[tuple[str, str], _Window] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called with the handler's lock held, as logging does."""
+        key = (record.name, str(record.msg))
+        if key not in self._windows and len(self._windows) >= CLASSES_MAX:
+            key = ("", "")
+        window = self._windows.get(key)
+        if window is None or record.created - window.began >= WINDOW_SECONDS:
+            if window is not None:
+                self._tell(window)
+            window = self._windows[key] = _Window(record.created, record)
+        if window.passed < LINES_PER_WINDOW or record.levelno >= logging.CRITICAL:
+            window.passed += 1
+            super().emit(record)
+        else:
+            window.suppressed += 1
+
+    def report(self, now: float) -> None:
+        """Tell what was left out in windows that are over, and forget them."""
+        self.acquire()
+        try:
+            for key in [key for key, window in self._windows.items() if now - window.began >= WINDOW_SECONDS]:
+                self._tell(self._windows.pop(key))
+        finally:
+            self.release()
+
+    def _tell(self, window: _Window) -> None:
+        if not window.suppressed:
+            return
+        sample = window.sample
+        text = "%d more lines like this one were left out within %.0f s: %s"
+        details = (window.suppressed, WINDOW_SECONDS, sample.msg)
+        record = logging.LogRecord(sample.name, sample.levelno, sample.pathname, sample.lineno, text, details, None)
+        record.suppressed = window.suppressed
+        super().emit(record)

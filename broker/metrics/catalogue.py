@@ -1,0 +1,82 @@
+"""Every metric with its meaning: one table, from which the scrape and the test of docs/metrics.md are made.
+
+Names beginning with kafka_ are those that the JMX exporter's Kafka rules give to Apache Kafka's own (lower case), so dashboards
+made for Kafka show this broker; names beginning with logbus_ have no counterpart there.
+"""
+
+from __future__ import annotations
+
+from broker.metrics import process
+from broker.metrics.exposition import Metric
+
+_TOPIC = ("topic",)
+_PARTITION = ("topic", "partition")
+_LISTENER = ("listener", "networkProcessor")
+
+
+def _counter(name: str, help_: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name=name, kind="counter", help=help_, labels=labels)
+
+
+def _gauge(name: str, help_: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name=name, kind="gauge", help=help_, labels=labels)
+
+
+MESSAGES_IN = _counter(
+    "kafka_server_brokertopicmetrics_messagesin_total", "Records appended for producers; without a topic: all of them.", _TOPIC
+)
+BYTES_IN = _counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of batches appended for producers.", _TOPIC)
+BYTES_OUT = _counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of batches in answers to fetches.", _TOPIC)
+FAILED_PRODUCE = _counter(
+    "kafka_server_brokertopicmetrics_failedproducerequests_total", "Partitions of produce requests answered with an error."
+)
+FAILED_FETCH = _counter(
+    "kafka_server_brokertopicmetrics_failedfetchrequests_total", "Partitions of fetch requests answered with an error."
+)
+REQUESTS = _counter("kafka_network_requestmetrics_requests_total", "Requests handled, by API.", ("request",))
+ERRORS = _counter(
+    "kafka_network_requestmetrics_errors_total", "Errors answered to Produce and Fetch, by API and code.", ("request", "error")
+)
+CONNECTIONS = _gauge("kafka_server_socket_server_metrics_connection_count", "Open connections.", _LISTENER)
+CONNECTIONS_MADE = _counter("kafka_server_socket_server_metrics_connection_creation_total", "Connections accepted.", _LISTENER)
+PARTITIONS = _gauge("kafka_server_replicamanager_partitioncount", "Partitions of this broker, offline ones included.")
+LEADERS = _gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads: those that are online.")
+UNDER_REPLICATED = _gauge("kafka_server_replicamanager_underreplicatedpartitions", "Always 0 on one broker.")
+OFFLINE_REPLICAS = _gauge("kafka_server_replicamanager_offlinereplicacount", "Partitions whose disk failed or is damaged.")
+OFFLINE_PARTITIONS = _gauge(
+    "kafka_controller_kafkacontroller_offlinepartitionscount", "The same, as the controller would say it."
+)
+ACTIVE_CONTROLLERS = _gauge("kafka_controller_kafkacontroller_activecontrollercount", "1: this broker is its own controller.")
+TOPICS = _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics, internal ones included.")
+ALL_PARTITIONS = _gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of all topics.")
+BROKER_STATE = _gauge("kafka_server_kafkaserver_brokerstate", "3 while the broker serves, as in Kafka.")
+LOG_SIZE = _gauge("kafka_log_log_size", "Bytes of the partition's segments.", _PARTITION)
+LOG_END = _gauge("kafka_log_log_logendoffset", "Where the next record goes.", _PARTITION)
+LOG_START = _gauge("kafka_log_log_logstartoffset", "The first offset that may be read.", _PARTITION)
+LOG_SEGMENTS = _gauge("kafka_log_log_numlogsegments", "Segments of the partition.", _PARTITION)
+LOG_FLUSHED = _gauge("logbus_log_flushed_offset", "All below it is on disk and visible to consumers.", _PARTITION)
+FLUSH_COUNT = _counter("kafka_log_logflushstats_logflushrateandtimems_count", "Flushes of a partition's log.")
+FLUSHES = Metric(
+    name="logbus_flush_seconds",
+    kind="histogram",
+    help="From the start of a partition's flush until the loop knows that it is done: how long a waiting reader waits.",
+    labels=("le",),
+)
+WAITING_FETCHES = _gauge(
+    "kafka_server_delayedoperationpurgatory_purgatorysize", "Long polls that wait for data.", ("delayedOperation",)
+)
+GROUPS = _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups with committed offsets or members.")
+GROUP_OFFSETS = _gauge("kafka_coordinator_group_groupmetadatamanager_numoffsets", "Committed offsets, one for each partition.")
+CONNECTIONS_CLOSED = _counter("logbus_connections_closed_total", "Connections that ended, by reason.", ("reason",))
+CONNECTIONS_REFUSED = _counter(
+    "logbus_connections_refused_total", "Connections that a limit refused or that could not be accepted, by reason.", ("reason",)
+)
+HELD_BYTES = _gauge(
+    "logbus_connection_memory_bytes", "Memory in large partial requests and untaken answers (limit: queued.max.request.bytes)."
+)
+BUSY = _counter("logbus_loop_busy_seconds_total", "Time the loop worked; its rate is the share of the one core that it can use.")
+BUILD = _gauge("logbus_build_info", "1, with the version.", ("version",))
+
+CATALOGUE: tuple[Metric, ...] = tuple(
+    value for module in (globals(), vars(process)) for value in list(module.values()) if isinstance(value, Metric)
+)

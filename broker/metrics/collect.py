@@ -1,0 +1,157 @@
+"""From the broker's rooms to samples. Runs on the loop's thread, so what it reads is consistent; per-partition families are
+generators over a list taken at the start, so a topic may come or go while a long page is being sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from broker.counters import Histogram, NetworkCounters, Traffic
+from broker.engine import Engine
+from broker.metrics import catalogue as names
+from broker.metrics.exposition import Metric, Sample, page
+from broker.metrics.process import process_metrics
+from broker.partitions.partition import Partition
+from broker.protocol.api import APIS, ApiKey, ErrorCode
+
+_BROKER_RUNNING = 3
+_LISTENER = (("listener", "PLAINTEXT"), ("networkProcessor", "0"))
+
+Families = dict[Metric, Iterable[Sample]]
+
+
+def metrics_page(engine: Engine) -> Iterator[bytes]:
+    """The whole page, block by block."""
+    return page(collect(engine))
+
+
+def health(engine: Engine) -> tuple[bool, str]:
+    """Whether every partition is online, and a line for a person."""
+    offline = sum(1 for partition in engine.partitions if partition.log.offline_reason)
+    return not offline, f"{offline} of {len(engine.partitions)} partitions are offline\n" if offline else "ok\n"
+
+
+def collect(engine: Engine) -> Families:
+    """Every family of the catalogue that has samples now."""
+    partitions = list(engine.partitions)
+    return {
+        **_traffic(engine, partitions),
+        **_requests(engine),
+        **_replicas(engine, partitions),
+        **_logs(partitions),
+        **_flushes(engine.counters.flushes),
+        **_network(engine.counters.network),
+        **_groups(engine),
+        **process_metrics(),
+        names.BUILD: [Sample(1, (("version", _version()),))],
+    }
+
+
+def _traffic(engine: Engine, partitions: list[Partition]) -> Families:
+    by_topic: dict[str, Traffic] = {}
+    total = Traffic()
+    total.add(engine.counters.deleted)
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
+        total.add(partition.traffic)
+
+    def samples(read: Callable[[Traffic], int]) -> Iterator[Sample]:
+        yield Sample(read(total))
+        for topic, traffic in by_topic.items():
+            yield Sample(read(traffic), (("topic", topic),))
+
+    return {
+        names.MESSAGES_IN: samples(lambda traffic: traffic.messages_in),
+        names.BYTES_IN: samples(lambda traffic: traffic.bytes_in),
+        names.BYTES_OUT: samples(lambda traffic: traffic.bytes_out),
+    }
+
+
+def api_name(key: int) -> str:
+    """Kafka's spelling: PRODUCE is Produce, API_VERSIONS is ApiVersions."""
+    return ApiKey(key).name.title().replace("_", "")
+
+
+def _requests(engine: Engine) -> Families:
+    counters = engine.counters
+    errors = list(counters.errors.items())
+
+    def failed(api_key: ApiKey) -> list[Sample]:
+        return [Sample(sum(count for (key, _), count in errors if key == api_key))]
+
+    return {
+        names.REQUESTS: [Sample(counters.requests[key], (("request", api_name(key)),)) for key in APIS],
+        names.ERRORS: [
+            Sample(count, (("request", api_name(key)), ("error", ErrorCode(code).name))) for (key, code), count in errors
+        ],
+        names.FAILED_PRODUCE: failed(ApiKey.PRODUCE),
+        names.FAILED_FETCH: failed(ApiKey.FETCH),
+        names.WAITING_FETCHES: [Sample(len(engine.context.purgatory), (("delayedOperation", "Fetch"),))],
+    }
+
+
+def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
+    offline = sum(1 for partition in partitions if partition.log.offline_reason)
+    return {
+        names.PARTITIONS: [Sample(len(partitions))],
+        names.LEADERS: [Sample(len(partitions) - offline)],
+        names.UNDER_REPLICATED: [Sample(0)],
+        names.OFFLINE_REPLICAS: [Sample(offline)],
+        names.OFFLINE_PARTITIONS: [Sample(offline)],
+        names.ACTIVE_CONTROLLERS: [Sample(1)],
+        names.TOPICS: [Sample(len(engine.partitions.registry))],
+        names.ALL_PARTITIONS: [Sample(len(partitions))],
+        names.BROKER_STATE: [Sample(_BROKER_RUNNING)],
+    }
+
+
+def _logs(partitions: list[Partition]) -> Families:
+    def samples(read: Callable[[Partition], int]) -> Iterator[Sample]:
+        for partition in partitions:
+            yield Sample(read(partition), (("topic", partition.topic), ("partition", str(partition.index))))
+
+    return {
+        names.LOG_SIZE: samples(lambda partition: partition.log.size_bytes),
+        names.LOG_END: samples(lambda partition: partition.end_offset),
+        names.LOG_START: samples(lambda partition: partition.log_start_offset),
+        names.LOG_SEGMENTS: samples(lambda partition: partition.log.segment_count),
+        names.LOG_FLUSHED: samples(lambda partition: partition.log.flushed_offset),
+    }
+
+
+def _flushes(flushes: Histogram) -> Families:
+    samples, running = [], 0
+    for bound, count in zip((*map(str, flushes.bounds), "+Inf"), flushes.counts, strict=True):
+        running += count
+        samples.append(Sample(running, (("le", bound),), "_bucket"))
+    samples += [Sample(flushes.total, (), "_sum"), Sample(running, (), "_count")]
+    return {names.FLUSH_COUNT: [Sample(running)], names.FLUSHES: samples}
+
+
+def _network(network: NetworkCounters) -> Families:
+    def by_reason(counts: dict[str, int]) -> list[Sample]:
+        return [Sample(count, (("reason", reason),)) for reason, count in counts.items()]
+
+    return {
+        names.CONNECTIONS: [Sample(network.connections, _LISTENER)],
+        names.CONNECTIONS_MADE: [Sample(network.accepted, _LISTENER)],
+        names.CONNECTIONS_CLOSED: by_reason(network.closed),
+        names.CONNECTIONS_REFUSED: by_reason(network.refused),
+        names.HELD_BYTES: [Sample(network.held_bytes)],
+        names.BUSY: [Sample(network.busy_seconds)],
+    }
+
+
+def _groups(engine: Engine) -> Families:
+    offsets = engine.context.offsets
+    return {names.GROUPS: [Sample(offsets.group_count)], names.GROUP_OFFSETS: [Sample(offsets.offset_count)]}
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("logbus")
+    except PackageNotFoundError:  # run from a copy that was never installed
+        return "unknown"

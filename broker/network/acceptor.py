@@ -1,0 +1,141 @@
+"""The listening socket and who may come in: limits overall, per address, and by the descriptors that the log itself needs.
+
+Out of descriptors, accepting pauses and the newcomers wait in the system's backlog: those who are connected are served on, and
+the loop does not spin over a socket that stays readable.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from broker.config import BrokerConfig, Listener
+from broker.counters import NetworkCounters
+from broker.errors import StartupError
+from broker.network.poller import READ, Poller
+
+logger = logging.getLogger("broker.network")
+
+PAUSE_SECONDS = 0.5
+DESCRIPTORS_KEPT = 32  # for new segments, checkpoints and flushes of directories: a crowd must not stop the log
+_ACCEPTED_PER_TURN_MAX = 64
+_BACKLOG = 511
+_KEEPALIVE_IDLE_SECONDS = 300  # a peer that vanished without a word is noticed in some minutes, also while its fetch waits
+
+
+def bind(listener: Listener) -> socket.socket:
+    """A listening socket; StartupError says what to do when the port is taken or the address is not ours."""
+    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((listener.host, listener.port))
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(
+                f"port {listener.port} on {listener.host or 'all interfaces'} is in use: stop what listens there, or choose "
+                f"another ({listener.protocol}://{listener.host}:PORT)"
+            ) from None
+        raise StartupError(f"cannot listen on {listener}: {error.strerror or error}") from None
+    sock.setblocking(False)
+    return sock
+
+
+class Acceptor:
+    """Takes connections off the backlog, as many as the limits allow."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        config: BrokerConfig,
+        network: NetworkCounters,
+        descriptors_max: int,
+        poller: Poller[Any],
+    ) -> None:
+        self._listening = sock
+        self._config = config
+        self._network = network
+        self._descriptor_last = max(descriptors_max - DESCRIPTORS_KEPT, DESCRIPTORS_KEPT)
+        self._poller = poller
+        self._by_host: Counter[str] = Counter()
+        self._again_at = -math.inf  # when to listen again; infinity while listening
+
+    def accept(self, now: float) -> Iterator[tuple[socket.socket, str]]:
+        """The connections that may stay, with their peers' addresses."""
+        for _ in range(_ACCEPTED_PER_TURN_MAX):
+            try:
+                sock, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(now, "cannot accept connections: %s", error.strerror or error)
+                return
+            if sock.fileno() > self._descriptor_last:
+                sock.close()
+                self._pause(now, "no more connections: the last %d file descriptors are the log's", DESCRIPTORS_KEPT)
+                return
+            host = address[0]
+            if self._may_stay(host):
+                self._admit(sock, host)
+                yield sock, f"{host}:{address[1]}"
+            else:
+                sock.close()
+
+    def _may_stay(self, host: str) -> bool:
+        if self._network.connections >= self._config.connections_max:
+            self._network.refused["max.connections"] += 1
+            logger.warning("refusing %s: max.connections=%d are open", host, self._config.connections_max)
+        elif self._by_host[host] >= self._config.connections_per_ip_max:
+            self._network.refused["max.connections.per.ip"] += 1
+            logger.warning("refusing %s: it has max.connections.per.ip=%d open", host, self._config.connections_per_ip_max)
+        else:
+            return True
+        return False
+
+    def _admit(self, sock: socket.socket, host: str) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_SECONDS)
+        self._network.accepted += 1
+        self._network.connections += 1
+        self._by_host[host] += 1
+
+    def left(self, host: str) -> None:
+        """A connection of this address has ended."""
+        self._network.connections -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def _pause(self, now: float, text: str, *details: object) -> None:
+        self._network.refused["descriptors"] += 1
+        logger.warning(text + "; raise the limit of open files (ulimit -n)", *details)
+        self._poller.unregister(self._listening.fileno())
+        self._again_at = now + PAUSE_SECONDS
+
+    def resume(self, now: float, ready: Callable[[], None]) -> None:
+        """Listen, at first or after a pause that is over; `ready` is called when somebody knocks."""
+        if now >= self._again_at:
+            self._again_at = math.inf
+            self._poller.register(self._listening.fileno(), READ, ready)
+
+    @property
+    def resumes_at(self) -> float:
+        """When a pause ends; infinity where there is none."""
+        return self._again_at
+
+    def close(self) -> None:
+        """Take nobody any more."""
+        if self._again_at == math.inf:
+            self._poller.unregister(self._listening.fileno())
+        self._listening.close()

@@ -1,0 +1,192 @@
+"""The smallest HTTP server that a scraper needs, on the broker's own loop: GET of a few fixed paths, one answer, goodbye.
+
+An answer is an iterator of blocks; the next block is made only when the socket has taken the one before. So a page of any size
+holds one block in memory and the loop for half a millisecond at a time, and a scraper that does not read costs nothing but its
+place. There are few places, and each exchange has a deadline: whoever is slow loses his own connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker.network.poller import READ, WRITE, Poller
+
+logger = logging.getLogger("broker.http")
+
+EXCHANGES_MAX = 16  # scrapers, and a few people with curl
+EXCHANGE_SECONDS_MAX = 10.0  # Prometheus itself gives up after 10 s
+HEAD_BYTES_MAX = 8 * 1024
+
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Status, type and body of one response."""
+
+    status: int
+    content_type: str
+    blocks: Iterator[bytes]
+
+
+Routes = Mapping[str, Callable[[], Answer]]
+
+
+def text(status: int, line: str) -> Answer:
+    """A short answer for a person."""
+    return Answer(status=status, content_type="text/plain; charset=utf-8", blocks=iter([line.encode()]))
+
+
+def respond(head: bytes, routes: Routes) -> Iterator[bytes]:
+    """The whole response to a request's head, block by block. Pure but for what the route reads."""
+    words = head.split(b"\n", 1)[0].decode("latin-1").split()
+    method, chunked = (words[0], words[2] == "HTTP/1.1") if len(words) == 3 else ("", False)
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        answer = text(400, "this is an HTTP server\n")
+    elif method not in ("GET", "HEAD"):
+        answer = text(405, "only GET and HEAD\n")
+    else:
+        route = routes.get(words[1].partition("?")[0])
+        answer = route() if route else text(404, f"there are {' and '.join(routes)}\n")
+    return _encode(answer, with_body=method != "HEAD", chunked=chunked)
+
+
+def _encode(answer: Answer, *, with_body: bool, chunked: bool) -> Iterator[bytes]:
+    """HTTP/1.1 gets chunks, so that a page cut short is never taken for whole; 1.0 gets the bytes and the connection's end."""
+    lines = [f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}", f"Content-Type: {answer.content_type}", "Connection: close"]
+    lines += ["Allow: GET, HEAD"] if answer.status == 405 else []
+    lines += ["Transfer-Encoding: chunked"] if chunked and with_body else []
+    yield "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+    if not with_body:
+        return
+    for block in answer.blocks:
+        yield b"%x\r\n%b\r\n" % (len(block), block) if chunked else block
+    if chunked:
+        yield b"0\r\n\r\n"
+
+
+class Exchange:
+    """One connection: reads a head, then sends blocks. `step` is called when the socket is ready for either."""
+
+    __slots__ = ("_blocks", "_head", "_left", "_routes", "deadline", "sock")
+
+    def __init__(self, sock: socket.socket, routes: Routes, deadline: float) -> None:
+        self.sock = sock
+        self.deadline = deadline
+        self._routes = routes
+        self._head = b""
+        self._blocks: Iterator[bytes] | None = None
+        self._left = memoryview(b"")
+
+    @property
+    def answering(self) -> bool:
+        return self._blocks is not None
+
+    def step(self) -> bool:
+        """Read or send once; False when it is over. Raises OSError."""
+        return self._read() if self._blocks is None else self._send(self._blocks)
+
+    def _read(self) -> bool:
+        received = self.sock.recv(HEAD_BYTES_MAX)
+        self._head += received
+        if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
+            self._blocks = respond(self._head, self._routes)
+            return True
+        return bool(received) and len(self._head) < HEAD_BYTES_MAX
+
+    def _send(self, blocks: Iterator[bytes]) -> bool:
+        if not self._left:
+            block = next(blocks, None)
+            if block is None:
+                return False
+            self._left = memoryview(block)
+        self._left = self._left[self.sock.send(self._left) :]
+        return True
+
+
+class HttpEndpoint:
+    """The listening socket and its exchanges, as guests of the server's poller."""
+
+    def __init__(self, sock: socket.socket, routes: Routes) -> None:
+        self._listening = sock
+        self._routes = routes
+        self._exchanges: set[Exchange] = set()
+        self._poller: Poller[Any] | None = None
+        self._now: Callable[[], float] = lambda: 0.0
+        self._accepting = False
+
+    @property
+    def port(self) -> int:
+        return int(self._listening.getsockname()[1])
+
+    def attach(self, poller: Poller[Any], now: Callable[[], float]) -> None:
+        """Take part in the loop; what it finds for our sockets is a function to call."""
+        self._poller = poller
+        self._now = now
+        self._accept_again()
+
+    def _accept_again(self) -> None:
+        if not self._accepting and self._poller is not None:
+            self._poller.register(self._listening.fileno(), READ, self._accept)
+            self._accepting = True
+
+    def _stop_accepting(self) -> None:
+        if self._accepting and self._poller is not None:
+            self._poller.unregister(self._listening.fileno())
+        self._accepting = False
+
+    def _accept(self) -> None:
+        assert self._poller is not None
+        try:
+            sock, _ = self._listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError:  # out of descriptors: try again with the next sweep
+            self._stop_accepting()
+            return
+        if len(self._exchanges) >= EXCHANGES_MAX:
+            sock.close()
+            return
+        sock.setblocking(False)
+        exchange = Exchange(sock, self._routes, self._now() + EXCHANGE_SECONDS_MAX)
+        self._exchanges.add(exchange)
+        self._poller.register(sock.fileno(), READ, lambda: self._step(exchange))
+
+    def _step(self, exchange: Exchange) -> None:
+        assert self._poller is not None
+        answering = exchange.answering
+        try:
+            goes_on = exchange.step()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            goes_on = False
+        except Exception:
+            logger.exception("a page could not be made; this is a defect of the broker")
+            goes_on = False
+        if not goes_on:
+            self._finish(exchange)
+        elif exchange.answering and not answering:
+            self._poller.modify(exchange.sock.fileno(), WRITE)
+
+    def _finish(self, exchange: Exchange) -> None:
+        assert self._poller is not None
+        self._exchanges.discard(exchange)
+        self._poller.unregister(exchange.sock.fileno())
+        exchange.sock.close()
+
+    def sweep(self, now: float) -> None:
+        """End what takes too long, and listen again where descriptors had run out."""
+        for exchange in [exchange for exchange in self._exchanges if exchange.deadline <= now]:
+            self._finish(exchange)
+        self._accept_again()
+
+    def close(self) -> None:
+        for exchange in list(self._exchanges):
+            self._finish(exchange)
+        self._stop_accepting()
+        self._listening.close()
