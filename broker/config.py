@@ -193,6 +193,14 @@ class BrokerConfig:
     send_bytes_per_turn_max: int = setting(
         "logbus.send.max.bytes.per.turn", MIB, _between(4096, INT32_MAX)
     )  # one reader never holds the loop
+    # Kafka's: the first members of an empty group wait for others, so that ten consumers started together make one rebalance.
+    group_initial_rebalance_delay_ms: int = setting("group.initial.rebalance.delay.ms", 3_000, _between(0, INT32_MAX))
+    group_session_ms_min: int = setting("group.min.session.timeout.ms", 6_000, _between(0, INT32_MAX))
+    group_session_ms_max: int = setting("group.max.session.timeout.ms", 1_800_000, _between(0, INT32_MAX))
+    group_size_max: int = setting("group.max.size", 1_000, _between(1, INT32_MAX))  # the leader is sent all of them at once
+    groups_max: int = setting("logbus.groups.max", 10_000, _between(1, INT32_MAX))  # any client can make one, by its name alone
+    offsets_retention_minutes: int = setting("offsets.retention.minutes", 10_080, _between(1, INT32_MAX))  # Kafka's 7 days
+    offsets_retention_check_ms: int = setting("offsets.retention.check.interval.ms", 600_000, _between(1, INT32_MAX))
     offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, _between(0, INT32_MAX))
     producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, _between(1, INT32_MAX))  # remembered per partition
     log_format: str = setting("logbus.log.format", "keyvalue", _one_of("keyvalue", "json"))

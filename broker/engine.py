@@ -19,9 +19,13 @@ from broker.coordination.broker_overrides import BrokerOverrides
 from broker.coordination.local import ProducerIds, TopicRegistry
 from broker.counters import Counters
 from broker.errors import StorageError
+from broker.groups.coordinator import CoordinatorRules, GroupCoordinator
 from broker.groups.offset_store import OffsetStore
+from broker.groups.rebalance import GroupRules
+from broker.handlers.commits import sweep_groups
 from broker.handlers.context import Context
 from broker.handlers.dispatch import dispatcher
+from broker.handlers.groups import deliver
 from broker.handlers.produce import fail
 from broker.handlers.purgatory import Purgatory
 from broker.handlers.reply import Parts, Pending
@@ -78,7 +82,7 @@ class Engine:
         flusher = Flusher(self._helpers, self._clock, self.counters.flushes)
         purgatory = Purgatory()
         metadata_cache: dict[tuple[int, bytes], bytes] = {}
-        offsets = OffsetStore(partitions, self._clock)
+        offsets = OffsetStore(partitions, self._clock, groups_max=config.groups_max)
         offsets.load()
 
         def removed(partition: Partition) -> None:
@@ -97,6 +101,7 @@ class Engine:
             clock=self._clock,
             partitions=partitions,
             producer_ids=ProducerIds(directory),
+            groups=self._build_groups(),
             offsets=offsets,
             flusher=flusher,
             purgatory=purgatory,
@@ -108,13 +113,25 @@ class Engine:
             metadata_cache=metadata_cache,
         )
 
+    def _build_groups(self) -> GroupCoordinator:
+        config = self.config
+        rules = CoordinatorRules(
+            group=GroupRules(initial_delay_ms=config.group_initial_rebalance_delay_ms, size_max=config.group_size_max),
+            session_ms_min=config.group_session_ms_min,
+            session_ms_max=config.group_session_ms_max,
+            groups_max=config.groups_max,
+        )
+        return GroupCoordinator(rules, lambda: str(uuid.uuid4()), self._clock.monotonic())
+
     def _build_periodics(self) -> list[_Periodic]:
         now = self._clock.monotonic()
         retention = self.config.retention_check_interval_ms / 1000
         checkpoint = self.config.checkpoint_interval_ms / 1000
+        sweep = self.config.offsets_retention_check_ms / 1000
         return [
             _Periodic(retention, lambda: self._remove_files(self.partitions.apply_retention()), now + retention),
             _Periodic(checkpoint, self.partitions.checkpoint, now + checkpoint),
+            _Periodic(sweep, lambda: sweep_groups(self.context), now + sweep),
         ]
 
     def _remove_files(self, paths: list[Path]) -> None:
@@ -141,6 +158,8 @@ class Engine:
         context.produce_turn.end()
         now = context.clock.monotonic()
         context.purgatory.expire(now)
+        if now >= context.groups.due:
+            deliver(context.groups.expire(now))
         context.flusher.end_turn()
         if now >= self._next_periodic:
             self._run_periodics(now)
@@ -158,7 +177,7 @@ class Engine:
 
     def next_deadline(self) -> float:
         """When, on the monotonic clock, there is something to do although nobody has sent anything."""
-        deadline = self._next_periodic
+        deadline = min(self._next_periodic, self.context.groups.due)
         for other in (self.context.purgatory.next_deadline(), self.context.flusher.next_deadline()):
             if other is not None and other < deadline:
                 deadline = other

@@ -124,7 +124,55 @@ class OffsetMetadataTooLarge(RequestError):
 
 
 class UnknownMember(RequestError):
-    """A commit names a group member or generation that does not exist."""
+    """The group has no such member (any more), or has members where a request without membership was made."""
+
+
+class MemberIdRequired(RequestError):
+    """A new member must join again with the id that this carries (KIP-394)."""
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__(f"join again as {member_id!r}")
+        self.member_id = member_id
+
+
+class FencedInstanceId(RequestError):
+    """Another process has taken the static member's instance id."""
+
+
+class IllegalGeneration(RequestError):
+    """The member lives in a generation that is over."""
+
+
+class RebalanceInProgress(RequestError):
+    """The group is on the way to a new generation: the member should join it."""
+
+
+class InconsistentGroupProtocol(RequestError):
+    """The member supports no protocol that all others support."""
+
+
+class InvalidSessionTimeout(RequestError):
+    """The session timeout is outside group.{min,max}.session.timeout.ms."""
+
+
+class GroupMaxSizeReached(RequestError):
+    """The group has as many members as group.max.size allows."""
+
+
+class CoordinatorNotAvailable(RequestError):
+    """There are as many groups as the broker is allowed to hold."""
+
+
+class GroupIdNotFound(RequestError):
+    """No group of this name, nor offsets of it."""
+
+
+class NonEmptyGroup(RequestError):
+    """The group has members, so it, or its offsets, cannot be deleted."""
+
+
+class GroupSubscribedToTopic(RequestError):
+    """A member reads the topic, so the group's offsets of it cannot be deleted."""
 
 
 class TransactionsNotOffered(RequestError):

@@ -10,6 +10,7 @@ from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.coordination.local import ProducerIds
 from broker.counters import Counters
+from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offset_store import OffsetStore
 from broker.handlers.purgatory import Purgatory
 from broker.handlers.turn import ProduceTurn
@@ -28,6 +29,7 @@ class Context:
     clock: Clock
     partitions: PartitionManager
     producer_ids: ProducerIds
+    groups: GroupCoordinator
     offsets: OffsetStore
     flusher: Flusher
     purgatory: Purgatory

@@ -9,10 +9,18 @@ from broker.handlers.cluster import handle_api_versions, handle_describe_cluster
 from broker.handlers.configs import handle_describe_configs, handle_list_config_resources
 from broker.handlers.context import Context
 from broker.handlers.fetch import handle_fetch
+from broker.handlers.find_coordinator import handle_find_coordinator
+from broker.handlers.group_admin import (
+    handle_delete_groups,
+    handle_describe_groups,
+    handle_list_groups,
+    handle_offset_delete,
+)
+from broker.handlers.groups import handle_heartbeat, handle_join_group, handle_leave_group, handle_sync_group
 from broker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.log_dirs import handle_describe_log_dirs
-from broker.handlers.offsets import handle_find_coordinator, handle_offset_commit, handle_offset_fetch
+from broker.handlers.offsets import handle_offset_commit, handle_offset_fetch
 from broker.handlers.partitions import (
     handle_create_partitions,
     handle_describe_topic_partitions,
@@ -35,6 +43,12 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.OFFSET_COMMIT: handle_offset_commit,
     ApiKey.OFFSET_FETCH: handle_offset_fetch,
     ApiKey.FIND_COORDINATOR: handle_find_coordinator,
+    ApiKey.JOIN_GROUP: handle_join_group,
+    ApiKey.HEARTBEAT: handle_heartbeat,
+    ApiKey.LEAVE_GROUP: handle_leave_group,
+    ApiKey.SYNC_GROUP: handle_sync_group,
+    ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
+    ApiKey.LIST_GROUPS: handle_list_groups,
     ApiKey.API_VERSIONS: handle_api_versions,
     ApiKey.CREATE_TOPICS: handle_create_topics,
     ApiKey.DELETE_TOPICS: handle_delete_topics,
@@ -47,6 +61,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: handle_list_partition_reassignments,
+    ApiKey.DELETE_GROUPS: handle_delete_groups,
+    ApiKey.OFFSET_DELETE: handle_offset_delete,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
     ApiKey.LIST_CONFIG_RESOURCES: handle_list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: handle_describe_topic_partitions,

@@ -30,6 +30,17 @@ CODES: dict[type[errors.BrokerError], ErrorCode] = {
     errors.InvalidGroupId: ErrorCode.INVALID_GROUP_ID,
     errors.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     errors.UnknownMember: ErrorCode.UNKNOWN_MEMBER_ID,
+    errors.MemberIdRequired: ErrorCode.MEMBER_ID_REQUIRED,
+    errors.FencedInstanceId: ErrorCode.FENCED_INSTANCE_ID,
+    errors.IllegalGeneration: ErrorCode.ILLEGAL_GENERATION,
+    errors.RebalanceInProgress: ErrorCode.REBALANCE_IN_PROGRESS,
+    errors.InconsistentGroupProtocol: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    errors.InvalidSessionTimeout: ErrorCode.INVALID_SESSION_TIMEOUT,
+    errors.GroupMaxSizeReached: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    errors.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    errors.GroupIdNotFound: ErrorCode.GROUP_ID_NOT_FOUND,
+    errors.NonEmptyGroup: ErrorCode.NON_EMPTY_GROUP,
+    errors.GroupSubscribedToTopic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 

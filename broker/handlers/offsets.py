@@ -1,96 +1,72 @@
-"""FindCoordinator, OffsetCommit and OffsetFetch: simple commits of consumers that assign their own partitions.
+"""OffsetCommit and OffsetFetch: of group members, and of consumers that assign their own partitions.
 
-Generation -1 with an empty member id is a simple commit. Anything else claims membership of a group, of which there is none:
-the answer is UNKNOWN_MEMBER_ID, as from a coordinator that has forgotten the member.
+Generation -1 with an empty member id is a simple commit; it is taken while the group has no members.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from broker.errors import BrokerError, OffsetMetadataTooLarge, StorageError, UnknownMember
-from broker.groups.offset_store import check_group_id
+from broker.errors import BrokerError, OffsetMetadataTooLarge
+from broker.groups.coordinator import check_group_id
+from broker.groups.messages import MemberName
+from broker.groups.offset_store import Change
 from broker.groups.records import CommittedOffset, OffsetKey
+from broker.handlers.commits import write_offsets
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
 from broker.handlers.reply import Parts, Pending
-from broker.handlers.turn import StagedRequest
-from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.api import ApiKey
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
-from broker.protocol.produce import ProduceAnswer
-
-_GROUP = 0  # FindCoordinator's key type; 1 is a transaction
-_Change = tuple[OffsetKey, CommittedOffset]
-
-
-def handle_find_coordinator(request: Request, context: Context) -> Parts:
-    message = decode_request(request.api_key, request.version, request.body)
-    response = response_class(ApiKey.FIND_COORDINATOR)
-    key_type = message.key_type if request.version >= 1 else _GROUP
-    error = 0 if key_type == _GROUP else ErrorCode.COORDINATOR_NOT_AVAILABLE
-    where: dict[str, Any] = {"node_id": -1, "host": "", "port": -1}
-    if not error:
-        where = {"node_id": context.config.broker_id, "host": context.advertised_host, "port": context.advertised_port}
-    text = "transactions are not offered" if error else None
-    if request.version >= 4:
-        rows = [response.Coordinator(key=key, error_code=error, error_message=text, **where) for key in message.coordinator_keys]
-        answer = response(throttle_time_ms=0, coordinators=rows)
-    else:
-        answer = response(throttle_time_ms=0, error_code=error, error_message=text, **where)
-    return [encode_response(answer, request.version)]
 
 
 def handle_offset_commit(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
     codes: dict[tuple[str, int], int] = {}
-    changes: list[_Change] = []
+    changes: list[Change] = []
+    refusal = _refusal(message, context)
     now_ms = context.clock.now_ms()
     for topic in message.topics:
         for part in topic.partitions:
             try:
+                if refusal is not None:
+                    raise refusal
                 changes.append(_change(message, topic.name, part, now_ms, context))
                 codes[topic.name, part.partition_index] = 0
             except BrokerError as error:
                 codes[topic.name, part.partition_index] = code_of(error)
     if not changes:
         return [_encode_commit(message, codes, request.version)]
-    return _write(changes, message, codes, request.version, context)
+    pending = Pending()
+
+    def finish(error: int) -> None:
+        failed = {(key.topic, key.partition): error for key, _ in changes} if error else {}
+        pending.complete([_encode_commit(message, codes | failed, request.version)])
+
+    write_offsets(changes, context, finish)
+    return pending
 
 
-def _change(message: Any, topic: str, part: Any, now_ms: int, context: Context) -> _Change:
-    group = check_group_id(message.group_id)
-    if message.generation_id_or_member_epoch >= 0 or message.member_id:
-        raise UnknownMember(f"group {group} has no members here")
+def _refusal(message: Any, context: Context) -> BrokerError | None:
+    """What the whole commit is refused with."""
+    name = MemberName(member_id=message.member_id or "", instance_id=message.group_instance_id)
+    generation = message.generation_id_or_member_epoch
+    try:
+        context.groups.check_commit(message.group_id, name, generation, context.clock.monotonic())
+        context.offsets.check_room(message.group_id)
+    except BrokerError as error:
+        return error
+    return None
+
+
+def _change(message: Any, topic: str, part: Any, now_ms: int, context: Context) -> Change:
     context.partitions.get(topic, part.partition_index)
     metadata = part.committed_metadata or ""
     if len(metadata.encode()) > context.config.offset_metadata_bytes_max:
         raise OffsetMetadataTooLarge(f"{len(metadata)} characters of metadata")
-    value = CommittedOffset(part.committed_offset, getattr(part, "committed_leader_epoch", -1), metadata, now_ms)
-    return OffsetKey(group, topic, part.partition_index), value
-
-
-def _write(changes: list[_Change], message: Any, codes: dict[tuple[str, int], int], version: int, context: Context) -> Pending:
-    pending = Pending()
-    outcome = ProduceAnswer("", 0)
-
-    def finish(_: StagedRequest) -> None:
-        if outcome.error:
-            for key, _value in changes:
-                codes[key.topic, key.partition] = outcome.error
-        else:
-            context.offsets.applied(changes)
-        pending.complete([_encode_commit(message, codes, version)])
-
-    staged = []
-    try:
-        partition, byte_count = context.offsets.stage(changes)
-        context.produce_turn.touch(partition, byte_count)
-        staged.append((outcome, partition))
-    except StorageError as error:
-        outcome.error = code_of(error)
-    context.produce_turn.add(StagedRequest([outcome], staged, finish))
-    return pending
+    value = CommittedOffset(part.committed_offset, part.committed_leader_epoch, metadata, now_ms)
+    return OffsetKey(message.group_id, topic, part.partition_index), value
 
 
 def _encode_commit(message: Any, codes: dict[tuple[str, int], int], version: int) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 
 from broker.coordination.local import Topic
 from broker.errors import BrokerError, InvalidConfig, InvalidReplicationFactor, InvalidRequest, InvalidTopic, OffsetOutOfRange
+from broker.handlers.commits import remove_offsets_of_topic
 from broker.handlers.configs import settings_of_topic
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
@@ -125,6 +126,7 @@ def _delete(topic: Topic, context: Context) -> None:
         raise InvalidRequest("delete.topic.enable=false")
     doomed = context.partitions.delete(topic)
     logger.info("deleted topic %s (%d partitions)", topic.name, topic.partition_count)
+    remove_offsets_of_topic(topic.name, context)
     context.remove_files(doomed)
 
 

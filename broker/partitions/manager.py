@@ -76,6 +76,9 @@ class PartitionManager:
         """Bytes of the disk that holds the logs: all, and those that are left."""
         return self._directory.space()
 
+    def has(self, topic: str, index: int) -> bool:
+        return (topic, index) in self._partitions
+
     # -- start and stop ----------------------------------------------------------------------------------------------------------
 
     def open_all(self) -> None:

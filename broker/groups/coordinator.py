@@ -1,0 +1,176 @@
+"""All groups of this broker: found by name, made when somebody joins, woken when their time has come.
+
+Groups live in memory. After a restart there are none: members are answered UNKNOWN_MEMBER_ID, join again and go on from the
+committed offsets, which are on disk. A group that was emptied is kept until the next sweep, so that it can be seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from broker.errors import CoordinatorNotAvailable, IllegalGeneration, InvalidGroupId, InvalidSessionTimeout, UnknownMember
+from broker.groups.group import Group
+from broker.groups.messages import Answer, JoinRequest, MemberName, SyncRequest, Ticket
+from broker.groups.rebalance import GroupRules
+from broker.groups.states import GroupState
+from broker.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
+from broker.groups.timers import NEVER, Timers
+
+_GROUP_ID_LENGTH_MAX = 249  # what fits everywhere a topic name fits
+
+
+def check_group_id(group_id: str | None) -> str:
+    if not group_id or len(group_id) > _GROUP_ID_LENGTH_MAX:
+        raise InvalidGroupId("a group id has 1 to 249 characters")
+    return group_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRules:
+    """What the configuration says about groups."""
+
+    group: GroupRules
+    session_ms_min: int
+    session_ms_max: int
+    groups_max: int
+
+
+class GroupCoordinator:
+    """Hands each request to its group. `now` is always the monotonic clock, in seconds."""
+
+    def __init__(self, rules: CoordinatorRules, new_id: Callable[[], str], now: float) -> None:
+        self._rules = rules
+        self._new_id = new_id
+        self._started = now
+        self._groups: dict[str, Group] = {}
+        self._timers = Timers()
+        self.due = NEVER  # when `expire` has something to do: the loop looks at this in every turn
+        self._former_generations = 0  # of groups that were removed: a counter must not fall
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def find(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    # -- requests of members -----------------------------------------------------------------------------------------------------
+
+    def join(self, group_id: str, request: JoinRequest, ticket: Ticket, now: float) -> list[Answer]:
+        """Group.join, in a group that is made for its first member."""
+        check_group_id(group_id)
+        rules = self._rules
+        if not rules.session_ms_min <= request.session_timeout_ms <= rules.session_ms_max:
+            raise InvalidSessionTimeout(
+                f"{request.session_timeout_ms} ms is not between group.min.session.timeout.ms={rules.session_ms_min} "
+                f"and group.max.session.timeout.ms={rules.session_ms_max}"
+            )
+        group = self._groups.get(group_id) or self._new_group(group_id, request.name, now)
+        try:
+            return group.join(request, ticket, now)
+        finally:
+            self._wake(group)
+
+    def _new_group(self, group_id: str, name: MemberName, now: float) -> Group:
+        if name.member_id:
+            raise UnknownMember(f"group {group_id!r} has no members")
+        if len(self._groups) >= self._rules.groups_max:
+            raise CoordinatorNotAvailable(f"there are {len(self._groups)} groups already: logbus.groups.max")
+        group = self._groups[group_id] = Group(group_id, self._rules.group, self._new_id, now)
+        return group
+
+    def sync(self, group_id: str, request: SyncRequest, ticket: Ticket, now: float) -> list[Answer]:
+        group = self._member_group(group_id)
+        try:
+            return group.sync(request, ticket, now)
+        finally:
+            self._wake(group)
+
+    def heartbeat(self, group_id: str, name: MemberName, generation: int, now: float) -> None:
+        self._member_group(group_id).heartbeat(name, generation, now)
+
+    def leave(self, group_id: str, name: MemberName, now: float) -> list[Answer]:
+        group = self._member_group(group_id)
+        try:
+            return group.leave(name, now)
+        finally:
+            self._wake(group)
+
+    def check_commit(self, group_id: str, name: MemberName, generation: int, now: float) -> None:
+        """Group.check_commit; a group without members takes commits that claim none."""
+        group = self._groups.get(check_group_id(group_id))
+        if group is not None:
+            group.check_commit(name, generation, now)
+        elif generation >= 0:
+            raise IllegalGeneration(f"group {group_id!r} has no generation {generation}")
+
+    def _member_group(self, group_id: str) -> Group:
+        group = self._groups.get(check_group_id(group_id))
+        if group is None:
+            raise UnknownMember(f"group {group_id!r} has no members")
+        return group
+
+    # -- time --------------------------------------------------------------------------------------------------------------------
+
+    def _wake(self, group: Group) -> None:
+        self._timers.schedule(group.group_id, group.next_deadline())
+        self.due = self._timers.next_deadline()
+
+    def expire(self, now: float) -> list[Answer]:
+        """Let the groups whose time has come do what is due."""
+        answers: list[Answer] = []
+        for group_id in self._timers.due(now):
+            group = self._groups.get(group_id)
+            if group is not None:
+                answers += group.expire(now)
+                self._wake(group)
+        self.due = self._timers.next_deadline()
+        return answers
+
+    # -- administration ----------------------------------------------------------------------------------------------------------
+
+    def remove(self, group: Group) -> None:
+        """Forget an empty group."""
+        group.die()
+        del self._groups[group.group_id]
+        self._former_generations += group.generation
+
+    def is_active(self, group_id: str) -> bool:
+        """Whether the group has members, or is about to."""
+        group = self._groups.get(group_id)
+        return group is not None and group.state is not GroupState.EMPTY
+
+    def empty_since(self, group_id: str) -> float:
+        """Since when the group is known to have no members: at least since this broker started."""
+        group = self._groups.get(group_id)
+        return self._started if group is None else group.empty_since
+
+    def reads(self, group_id: str, topic: str) -> bool:
+        """Whether a member may be reading the topic: certain only in a consumer group whose members say what they read."""
+        group = self._groups.get(group_id)
+        if group is None or not len(group.members):
+            return False
+        if group.protocol_type != CONSUMER_PROTOCOL or not group.protocol_name:
+            return True
+        subscriptions = [subscribed_topics(member.metadata(group.protocol_name)) for member in group.members]
+        return any(topics is None or topic in topics for topics in subscriptions)
+
+    # -- for metrics -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def groups_by_state(self) -> Counter[str]:
+        """How many groups are in each state, by Kafka's name for it."""
+        return Counter(group.state.value for group in self)
+
+    @property
+    def member_count(self) -> int:
+        return sum(len(group.members) for group in self)
+
+    @property
+    def rebalance_count(self) -> int:
+        """How many rebalances have ended, that is, generations begun."""
+        return self._former_generations + sum(group.generation for group in self)

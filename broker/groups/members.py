@@ -1,0 +1,164 @@
+"""The members of one group: by id, by instance id, and the ids that were given to members who have yet to join with them.
+
+Members keep the order in which they joined; the first is the leader until it leaves. A protocol can be chosen only if every
+member supports it; among those each member votes for the one it likes best (the first in its list).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from broker.errors import FencedInstanceId, UnknownMember
+from broker.groups.messages import JoinRequest, MemberName, Protocols, Ticket
+
+
+class Member:
+    """One member; `joining` and `syncing` hold the ticket of a request that waits."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "deadline",
+        "has_synced",
+        "instance_id",
+        "joining",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "syncing",
+    )
+
+    def __init__(self, member_id: str, request: JoinRequest) -> None:
+        self.member_id = member_id
+        self.instance_id = request.name.instance_id
+        self.assignment = b""
+        self.joining: Ticket | None = None
+        self.syncing: Ticket | None = None
+        self.has_synced = False  # in this generation
+        self.deadline = 0.0  # of the session, on the monotonic clock
+        self.update(request)
+
+    def update(self, request: JoinRequest) -> None:
+        self.client_id = request.client_id
+        self.client_host = request.client_host
+        self.protocols: Protocols = request.protocols
+        self.session_timeout_ms = request.session_timeout_ms
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms
+
+    @property
+    def is_static(self) -> bool:
+        return self.instance_id is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Who waits for us cannot send heartbeats, and is not expected to."""
+        return self.joining is not None or self.syncing is not None
+
+    def touch(self, now: float) -> None:
+        """A sign of life: the session lasts from now."""
+        self.deadline = now + self.session_timeout_ms / 1000
+
+    def metadata(self, protocol_name: str) -> bytes:
+        return dict(self.protocols).get(protocol_name, b"")
+
+    def vote(self, candidates: set[str]) -> str:
+        return next(name for name, _ in self.protocols if name in candidates)
+
+
+class Members:
+    """All members of a group."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Member] = {}
+        self._by_instance: dict[str, Member] = {}
+        self.expected: dict[str, float] = {}  # ids given out, each with the time until which it may be used
+        self.leader_id: str | None = None
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._by_id
+
+    def find(self, name: MemberName) -> Member:
+        """The member so named. Raises UnknownMember, or FencedInstanceId where another process has taken the instance id."""
+        if name.instance_id is None:
+            member = self._by_id.get(name.member_id)
+        else:
+            member = self._by_instance.get(name.instance_id)
+            if member is not None and member.member_id != name.member_id:
+                raise FencedInstanceId(f"instance {name.instance_id!r} is now member {member.member_id!r}")
+        if member is None:
+            raise UnknownMember(f"no member {name.member_id!r}")
+        return member
+
+    def find_instance(self, instance_id: str) -> Member | None:
+        return self._by_instance.get(instance_id)
+
+    def add(self, member: Member) -> None:
+        self.expected.pop(member.member_id, None)
+        self._by_id[member.member_id] = member
+        if member.instance_id is not None:
+            self._by_instance[member.instance_id] = member
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, member: Member) -> None:
+        del self._by_id[member.member_id]
+        if member.instance_id is not None:
+            del self._by_instance[member.instance_id]
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self._by_id), None)
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member came back as another process: same seat, same role, new id."""
+        del self._by_id[member.member_id]
+        if self.leader_id == member.member_id:
+            self.leader_id = member_id
+        member.member_id = member_id
+        self._by_id[member_id] = member
+
+    def elect_leader(self) -> bool:
+        """Make sure that the leader is one who has joined; False where nobody has."""
+        if self.leader_id is not None and self._by_id[self.leader_id].joining is not None:
+            return True
+        joined = next((member for member in self if member.joining is not None), None)
+        if joined is not None:
+            self.leader_id = joined.member_id
+        return joined is not None
+
+    @property
+    def all_joined(self) -> bool:
+        return not self.expected and all(member.joining is not None for member in self)
+
+    @property
+    def all_synced(self) -> bool:
+        return all(member.has_synced for member in self)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The slowest member decides how long the others wait."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def support(self, protocols: Protocols) -> bool:
+        """Whether one of `protocols` is known to every member."""
+        candidates = {name for name, _ in protocols}
+        return bool(self._common(candidates))
+
+    def choose_protocol(self) -> str:
+        """The candidate with most votes; at a tie the one that the longest-standing voter prefers."""
+        first = next(iter(self))
+        candidates = self._common({name for name, _ in first.protocols})
+        votes = Counter(member.vote(candidates) for member in self)
+        return votes.most_common(1)[0][0]
+
+    def _common(self, names: set[str]) -> set[str]:
+        for member in self:
+            names = names & {name for name, _ in member.protocols}
+        return names

@@ -1,0 +1,101 @@
+"""What goes into the group machine and what comes out: values, free of the wire's versions.
+
+A ticket stands for somebody who waits; the machine only ever hands it back with the answer. Metadata and assignments are bytes
+that members write for each other: the broker carries them unread, which is why any assignor works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from broker.errors import RequestError
+
+Ticket = Any
+Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the preferred one first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberName:
+    """How a request names a member: by id, and by instance id where it is static (KIP-345)."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    name: MemberName
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    id_comes_first: bool  # JoinGroup 4 and later: a new member is told its id, and joins with it (KIP-394)
+    may_skip_assignment: bool  # JoinGroup 9 and later: a returning static leader may keep the assignment (KIP-814)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """One row of what the leader learns."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAnswer:
+    member_id: str
+    generation: int
+    protocol_type: str
+    protocol_name: str
+    leader_id: str
+    members: tuple[JoinedMember, ...] = ()  # for the leader alone
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRequest:
+    name: MemberName
+    generation: int
+    protocol_type: str | None  # None where the version does not carry it
+    protocol_name: str | None
+    assignments: Mapping[str, bytes]  # the leader's: member id to assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncAnswer:
+    protocol_type: str
+    protocol_name: str
+    assignment: bytes
+
+
+class Answer(NamedTuple):
+    """What somebody who waited gets."""
+
+    ticket: Ticket
+    outcome: JoinAnswer | SyncAnswer | RequestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group as administrators see it."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol_name: str
+    members: tuple[MemberDescription, ...]

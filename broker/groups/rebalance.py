@@ -1,0 +1,213 @@
+"""A group's generations: how one begins, how it ends, and what time does to it. Without I/O and without a clock.
+
+A rebalance has two halves. Members join; when all have (or the slowest one's rebalance timeout is over) a new generation begins:
+everybody is told the chosen protocol, and the leader who else is there. Members then ask for their assignment and wait until the
+leader brings it. Whatever changes the membership on the way starts the first half again.
+
+Invariants: the generation only rises; everybody of a generation is told the same protocol; whoever waits is answered, at the
+latest when a deadline passes. Step by step this follows what Apache Kafka's coordinator does: its clients were written against
+that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.errors import RebalanceInProgress, RequestError, UnknownMember
+from broker.groups.members import Member, Members
+from broker.groups.messages import Answer, JoinAnswer, JoinedMember, SyncAnswer, Ticket
+from broker.groups.states import REACHED_FROM, GroupState
+
+EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
+    GroupState.EMPTY,
+    GroupState.PREPARING_REBALANCE,
+    GroupState.COMPLETING_REBALANCE,
+    GroupState.STABLE,
+    GroupState.DEAD,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRules:
+    """What the configuration says about every group."""
+
+    initial_delay_ms: int  # the first members of a group wait for others: one rebalance instead of many
+    size_max: int
+
+
+class Generations:
+    """The state of a group and its way through it. `now` is always the monotonic clock, in seconds."""
+
+    def __init__(self, rules: GroupRules, now: float) -> None:
+        self.state = EMPTY
+        self.generation = 0
+        self.members = Members()
+        self.protocol_type = ""
+        self.protocol_name = ""
+        self.empty_since = now
+        self._rules = rules
+        self._answers: list[Answer] = []
+        self._join_deadline: float | None = None
+        self._sync_deadline: float | None = None
+        self._initial_ms_left: int | None = None  # not None: the first members of an empty group are waiting for others
+        self._has_newcomer = False
+
+    # -- the first half: joining -------------------------------------------------------------------------------------------------
+
+    def _rebalance(self, now: float) -> None:
+        """The membership has changed: begin a rebalance, or see whether the one under way can go on."""
+        if self.state is not PREPARING:
+            self._prepare(now)
+        self._maybe_complete_join(now)
+
+    def _prepare(self, now: float) -> None:
+        wait_ms = self.members.rebalance_timeout_ms
+        for member in self.members:
+            if member.syncing is not None:
+                member.touch(now)  # it could not send heartbeats while it waited
+                self._answer_sync(member, RebalanceInProgress("the group rebalances again"))
+            member.has_synced = False
+        if self.state is EMPTY:
+            delay_ms = self._rules.initial_delay_ms
+            self._initial_ms_left, wait_ms = max(wait_ms - delay_ms, 0), delay_ms
+            self._has_newcomer = False
+        self._sync_deadline = None
+        self._join_deadline = now + wait_ms / 1000
+        self._enter(PREPARING)
+
+    def _maybe_complete_join(self, now: float) -> None:
+        if self.state is not PREPARING:
+            return
+        if self._initial_ms_left is None:
+            if self.members.all_joined:
+                self._complete_join(now)
+        elif self._join_deadline is not None and self._join_deadline <= now:
+            self._pass_join_deadline(now)
+
+    def _pass_join_deadline(self, now: float) -> None:
+        if self._initial_ms_left and self._has_newcomer:  # others came meanwhile: there may be more
+            delay_ms = min(self._rules.initial_delay_ms, self._initial_ms_left)
+            self._initial_ms_left -= delay_ms
+            self._has_newcomer = False
+            self._join_deadline = now + delay_ms / 1000
+        else:
+            self._complete_join(now)
+
+    def _complete_join(self, now: float) -> None:
+        """Those who have not joined in time are out, static members excepted: a new generation begins with the others."""
+        for member in [one for one in self.members if one.joining is None and not one.is_static]:
+            self._remove(member)
+        if len(self.members) and not self.members.elect_leader():  # only absent static members: their sessions decide
+            self._join_deadline = min(member.deadline for member in self.members)
+            return
+        self._initial_ms_left = self._join_deadline = None
+        self.generation += 1
+        if len(self.members):
+            self._begin_generation(now)
+        else:
+            self.protocol_name = ""
+            self.empty_since = now
+            self._enter(EMPTY)
+
+    def _begin_generation(self, now: float) -> None:
+        self.protocol_name = self.members.choose_protocol()
+        self._sync_deadline = now + self.members.rebalance_timeout_ms / 1000
+        self._enter(COMPLETING)
+        for member in self.members:
+            member.assignment = b""
+            if member.joining is not None:
+                ticket, member.joining = member.joining, None
+                member.touch(now)
+                self._answer(ticket, self._join_answer(member))
+
+    def _join_answer(self, member: Member, *, leader_id: str | None = None, skip_assignment: bool = False) -> JoinAnswer:
+        leader_id = leader_id or self.members.leader_id or ""
+        rows = [
+            JoinedMember(member_id=one.member_id, instance_id=one.instance_id, metadata=one.metadata(self.protocol_name))
+            for one in (self.members if leader_id == member.member_id else ())
+        ]
+        return JoinAnswer(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader_id=leader_id,
+            members=tuple(rows),
+            skip_assignment=skip_assignment,
+        )
+
+    # -- the second half: assignments --------------------------------------------------------------------------------------------
+
+    def _hand_out(self, now: float) -> None:
+        """Everybody who waits for an assignment gets it."""
+        for member in self.members:
+            if member.syncing is not None:
+                member.touch(now)
+                self._answer_sync(
+                    member,
+                    SyncAnswer(protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment),
+                )
+        if self.members.all_synced:
+            self._sync_deadline = None
+
+    def _pass_sync_deadline(self, now: float) -> None:
+        """Who never asked for an assignment is taken for dead, the leader too who never brought any."""
+        self._sync_deadline = None
+        self._lose([member for member in self.members if not member.has_synced], now)
+
+    # -- time --------------------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do, if nobody asks for anything until then."""
+        deadlines = [deadline for deadline in (self._join_deadline, self._sync_deadline) if deadline is not None]
+        deadlines += self.members.expected.values()
+        deadlines += [member.deadline for member in self.members if not member.is_waiting]
+        return min(deadlines, default=None)
+
+    def expire(self, now: float) -> list[Answer]:
+        """Do what is due: silent members leave, ids not used are withdrawn, the halves of a rebalance end."""
+        members = self.members
+        for member_id in [one for one, until in members.expected.items() if until <= now]:
+            del members.expected[member_id]
+        self._lose([member for member in members if not member.is_waiting and member.deadline <= now], now)
+        self._maybe_complete_join(now)
+        if self._join_deadline is not None and self._join_deadline <= now:
+            self._pass_join_deadline(now)
+        if self._sync_deadline is not None and self._sync_deadline <= now:
+            self._pass_sync_deadline(now)
+        return self._take_answers()
+
+    # -- pieces ------------------------------------------------------------------------------------------------------------------
+
+    def _lose(self, lost: list[Member], now: float) -> None:
+        for member in lost:
+            self._remove(member)
+        if lost:
+            self._rebalance(now)
+
+    def _remove(self, member: Member) -> None:
+        self._refuse(member, UnknownMember(f"member {member.member_id!r} was removed"))
+        self.members.remove(member)
+
+    def _refuse(self, member: Member, error: RequestError) -> None:
+        """Whatever the member waits for, this is the answer."""
+        if member.joining is not None:
+            ticket, member.joining = member.joining, None
+            self._answer(ticket, error)
+        self._answer_sync(member, error)
+
+    def _answer_sync(self, member: Member, outcome: SyncAnswer | RequestError) -> None:
+        if member.syncing is not None:
+            ticket, member.syncing = member.syncing, None
+            self._answer(ticket, outcome)
+
+    def _answer(self, ticket: Ticket, outcome: JoinAnswer | SyncAnswer | RequestError) -> None:
+        self._answers.append(Answer(ticket, outcome))
+
+    def _take_answers(self) -> list[Answer]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _enter(self, state: GroupState) -> None:
+        assert self.state in REACHED_FROM[state], f"{self.state} -> {state}"
+        self.state = state

@@ -1,0 +1,173 @@
+"""DescribeGroups, ListGroups, DeleteGroups and OffsetDelete: groups as administrators see and clean them.
+
+A group without members that has committed offsets is a group too, whether its consumers assign their own partitions or it has
+not been joined since the broker started: Empty, without a protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.errors import BrokerError, GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup
+from broker.groups.coordinator import check_group_id
+from broker.groups.messages import GroupDescription
+from broker.groups.records import OffsetKey
+from broker.groups.states import GroupState
+from broker.groups.subscription import CONSUMER_PROTOCOL
+from broker.handlers.commits import remove_offsets
+from broker.handlers.context import Context
+from broker.handlers.errors import code_of
+from broker.handlers.reply import Parts, Pending
+from broker.protocol.api import ApiKey
+from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.framing import Request
+
+_NOT_ASKED = None  # authorized operations: the codec writes the smallest integer
+_TYPE = "classic"  # the other types of Kafka's (consumer, share, streams) belong to protocols that are not offered
+
+
+def _describe(group_id: str, context: Context) -> GroupDescription:
+    """Raises InvalidGroupId, GroupIdNotFound."""
+    group = context.groups.find(check_group_id(group_id))
+    if group is not None:
+        return group.describe()
+    if not context.offsets.of_group(group_id):
+        raise GroupIdNotFound(f"no group {group_id!r}")
+    return GroupDescription(group_id=group_id, state=GroupState.EMPTY.value, protocol_type="", protocol_name="", members=())
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------------------
+
+
+def handle_describe_groups(request: Request, context: Context) -> Parts:
+    message = decode_request(request.api_key, request.version, request.body)
+    response = response_class(ApiKey.DESCRIBE_GROUPS)
+    rows = [_described(group_id or "", request.version, context) for group_id in message.groups or ()]
+    return [encode_response(response(throttle_time_ms=0, groups=rows), request.version)]
+
+
+def _described(group_id: str, version: int, context: Context) -> Any:
+    row = response_class(ApiKey.DESCRIBE_GROUPS).DescribedGroup
+    code, text = 0, None
+    try:
+        found = _describe(group_id, context)
+    except BrokerError as error:
+        found = GroupDescription(group_id=group_id, state=GroupState.DEAD.value, protocol_type="", protocol_name="", members=())
+        if version >= 6 or not isinstance(error, GroupIdNotFound):  # before, an unknown group was a dead one
+            code, text = code_of(error), str(error)
+    members = [
+        row.DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata,
+            member_assignment=member.assignment,
+        )
+        for member in found.members
+    ]
+    return row(
+        error_code=code,
+        error_message=text,
+        group_id=group_id,
+        group_state=found.state,
+        protocol_type=found.protocol_type,
+        protocol_data=found.protocol_name,
+        members=members,
+        authorized_operations=_NOT_ASKED,
+    )
+
+
+def handle_list_groups(request: Request, context: Context) -> Parts:
+    message = decode_request(request.api_key, request.version, request.body)
+    response = response_class(ApiKey.LIST_GROUPS)
+    states = {(state or "").lower() for state in message.states_filter or ()}
+    types = {(kind or "").lower() for kind in message.types_filter or ()}
+    group_ids = sorted({*context.offsets.group_ids(), *(group.group_id for group in context.groups)})
+    found = [_describe(group_id, context) for group_id in group_ids] if not types or _TYPE in types else []
+    rows = [
+        response.ListedGroup(group_id=one.group_id, protocol_type=one.protocol_type, group_state=one.state, group_type=_TYPE)
+        for one in found
+        if not states or one.state.lower() in states
+    ]
+    return [encode_response(response(throttle_time_ms=0, error_code=0, groups=rows), request.version)]
+
+
+# -- cleaning --------------------------------------------------------------------------------------------------------------------
+
+
+def handle_delete_groups(request: Request, context: Context) -> Pending:
+    message = decode_request(request.api_key, request.version, request.body)
+    codes: dict[str, int] = {}
+    keys: list[OffsetKey] = []
+    for group_id in message.groups_names or ():
+        try:
+            keys += _delete(group_id, context)
+            codes[group_id] = 0
+        except BrokerError as error:
+            codes[group_id or ""] = code_of(error)
+    pending = Pending()
+
+    def finish(error: int) -> None:
+        response = response_class(ApiKey.DELETE_GROUPS)
+        rows = [response.DeletableGroupResult(group_id=one, error_code=code or error) for one, code in codes.items()]
+        pending.complete([encode_response(response(throttle_time_ms=0, results=rows), request.version)])
+
+    remove_offsets(keys, context, finish)
+    return pending
+
+
+def _delete(group_id: str, context: Context) -> list[OffsetKey]:
+    """Forget the group's membership; returns the offsets that have to go with it."""
+    _describe(group_id, context)
+    group = context.groups.find(group_id)
+    if group is not None:
+        if group.state is not GroupState.EMPTY:
+            raise NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
+        context.groups.remove(group)
+    return [OffsetKey(group_id, topic, index) for topic, index in context.offsets.of_group(group_id)]
+
+
+def handle_offset_delete(request: Request, context: Context) -> Parts | Pending:
+    message = decode_request(request.api_key, request.version, request.body)
+    asked = [(topic.name or "", part.partition_index) for topic in message.topics or () for part in topic.partitions or ()]
+    try:
+        _check_offsets_may_go(message.group_id, context)
+    except BrokerError as error:
+        return [_encode_offset_delete(code_of(error), {})]
+    codes = {place: _offset_delete_code(message.group_id, *place, context) for place in asked}
+    pending = Pending()
+
+    def finish(error: int) -> None:
+        pending.complete([_encode_offset_delete(0, {place: code or error for place, code in codes.items()})])
+
+    remove_offsets([OffsetKey(message.group_id, *place) for place, code in codes.items() if not code], context, finish)
+    return pending
+
+
+def _check_offsets_may_go(group_id: str, context: Context) -> None:
+    """A group with members is asked topic by topic, if its members say what they read."""
+    _describe(group_id, context)
+    group = context.groups.find(group_id)
+    if group is not None and group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+        raise NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
+
+
+def _offset_delete_code(group_id: str, topic: str, index: int, context: Context) -> int:
+    try:
+        context.partitions.get(topic, index)
+        if context.groups.reads(group_id, topic):
+            raise GroupSubscribedToTopic(f"members of {group_id!r} read {topic!r}")
+    except BrokerError as error:
+        return code_of(error)
+    return 0
+
+
+def _encode_offset_delete(error: int, codes: dict[tuple[str, int], int]) -> bytes:
+    response = response_class(ApiKey.OFFSET_DELETE)
+    row = response.OffsetDeleteResponseTopic
+    rows: dict[str, list[Any]] = {}
+    for (topic, index), code in codes.items():
+        rows.setdefault(topic, []).append(row.OffsetDeleteResponsePartition(partition_index=index, error_code=code))
+    topics = [row(name=topic, partitions=partitions) for topic, partitions in rows.items()]
+    return encode_response(response(error_code=error, throttle_time_ms=0, topics=topics), 0)

@@ -1,0 +1,180 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the wire around the group machine.
+
+A join waits until its generation begins, a sync until the leader has sent the assignments: their Pending is the ticket that the
+machine hands back. What a client has pipelined behind one of them waits unread, as with Apache Kafka: a heartbeat that overtook
+its join would be answered as if the member had not joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from broker.errors import BrokerError, MemberIdRequired, RequestError
+from broker.groups.messages import Answer, JoinAnswer, JoinRequest, MemberName, SyncAnswer, SyncRequest
+from broker.handlers.context import Context
+from broker.handlers.errors import code_of
+from broker.handlers.reply import Parts, Pending
+from broker.protocol.api import ApiKey
+from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.framing import Request
+
+Outcome = JoinAnswer | SyncAnswer | RequestError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """The ticket of a join or sync: who waits, and how the answer is written in the version that was asked in."""
+
+    pending: Pending
+    encode: Callable[[Any], bytes]
+
+
+def deliver(answers: Iterable[Answer]) -> None:
+    """Answer those who waited."""
+    for answer in answers:
+        waiting: Waiting = answer.ticket
+        waiting.pending.complete([waiting.encode(answer.outcome)])
+
+
+def _ask(encode: Callable[[Any], bytes], ask: Callable[[Waiting], Iterable[Answer]]) -> Parts | Pending:
+    """Put a request to the machine; a refusal is answered at once."""
+    pending = Pending(stops_reading=True)
+    try:
+        deliver(ask(Waiting(pending, encode)))
+    except RequestError as error:
+        return [encode(error)]
+    return pending
+
+
+def _name(message: Any) -> MemberName:
+    return MemberName(member_id=message.member_id or "", instance_id=message.group_instance_id)
+
+
+# -- JoinGroup -------------------------------------------------------------------------------------------------------------------
+
+
+def handle_join_group(request: Request, context: Context) -> Parts | Pending:
+    message = decode_request(request.api_key, request.version, request.body)
+    wanted = JoinRequest(
+        name=_name(message),
+        client_id=request.client_id or "",
+        client_host=request.client_host,
+        protocol_type=message.protocol_type or "",
+        protocols=tuple((row.name or "", row.metadata or b"") for row in message.protocols or ()),
+        session_timeout_ms=message.session_timeout_ms,
+        rebalance_timeout_ms=message.session_timeout_ms if request.version == 0 else max(message.rebalance_timeout_ms, 0),
+        id_comes_first=request.version >= 4,
+        may_skip_assignment=request.version >= 9,
+    )
+    now = context.clock.monotonic()
+    return _ask(
+        lambda outcome: _encode_join(outcome, wanted.name.member_id, request.version),
+        lambda ticket: context.groups.join(message.group_id, wanted, ticket, now),
+    )
+
+
+def _encode_join(outcome: JoinAnswer | RequestError, member_id: str, version: int) -> bytes:
+    response = response_class(ApiKey.JOIN_GROUP)
+    if isinstance(outcome, RequestError):
+        return encode_response(
+            response(
+                throttle_time_ms=0,
+                error_code=code_of(outcome),
+                generation_id=-1,
+                protocol_type=None,
+                protocol_name=None if version >= 7 else "",
+                leader="",
+                skip_assignment=False,
+                member_id=outcome.member_id if isinstance(outcome, MemberIdRequired) else member_id,
+                members=[],
+            ),
+            version,
+        )
+    rows = [
+        response.JoinGroupResponseMember(member_id=row.member_id, group_instance_id=row.instance_id, metadata=row.metadata)
+        for row in outcome.members
+    ]
+    answer = response(
+        throttle_time_ms=0,
+        error_code=0,
+        generation_id=outcome.generation,
+        protocol_type=outcome.protocol_type,
+        protocol_name=outcome.protocol_name,
+        leader=outcome.leader_id,
+        skip_assignment=outcome.skip_assignment,
+        member_id=outcome.member_id,
+        members=rows,
+    )
+    return encode_response(answer, version)
+
+
+# -- SyncGroup -------------------------------------------------------------------------------------------------------------------
+
+
+def handle_sync_group(request: Request, context: Context) -> Parts | Pending:
+    message = decode_request(request.api_key, request.version, request.body)
+    wanted = SyncRequest(
+        name=_name(message),
+        generation=message.generation_id,
+        protocol_type=message.protocol_type,
+        protocol_name=message.protocol_name,
+        assignments={row.member_id: row.assignment or b"" for row in message.assignments or ()},
+    )
+    now = context.clock.monotonic()
+    return _ask(
+        lambda outcome: _encode_sync(outcome, request.version),
+        lambda ticket: context.groups.sync(message.group_id, wanted, ticket, now),
+    )
+
+
+def _encode_sync(outcome: SyncAnswer | RequestError, version: int) -> bytes:
+    response = response_class(ApiKey.SYNC_GROUP)
+    if isinstance(outcome, RequestError):
+        answer = response(throttle_time_ms=0, error_code=code_of(outcome), protocol_type=None, protocol_name=None, assignment=b"")
+    else:
+        answer = response(
+            throttle_time_ms=0,
+            error_code=0,
+            protocol_type=outcome.protocol_type,
+            protocol_name=outcome.protocol_name,
+            assignment=outcome.assignment,
+        )
+    return encode_response(answer, version)
+
+
+# -- Heartbeat and LeaveGroup ----------------------------------------------------------------------------------------------------
+
+
+def handle_heartbeat(request: Request, context: Context) -> Parts:
+    message = decode_request(request.api_key, request.version, request.body)
+    code = 0
+    try:
+        context.groups.heartbeat(message.group_id, _name(message), message.generation_id, context.clock.monotonic())
+    except BrokerError as error:
+        code = code_of(error)
+    return [encode_response(response_class(ApiKey.HEARTBEAT)(throttle_time_ms=0, error_code=code), request.version)]
+
+
+def handle_leave_group(request: Request, context: Context) -> Parts:
+    message = decode_request(request.api_key, request.version, request.body)
+    response = response_class(ApiKey.LEAVE_GROUP)
+    if request.version < 3:
+        code = _leave(message.group_id, MemberName(member_id=message.member_id or ""), context)
+        return [encode_response(response(throttle_time_ms=0, error_code=code), request.version)]
+    rows = []
+    for row in message.members or ():
+        code = _leave(message.group_id, _name(row), context)
+        rows.append(
+            response.MemberResponse(member_id=row.member_id or "", group_instance_id=row.group_instance_id, error_code=code)
+        )
+    return [encode_response(response(throttle_time_ms=0, error_code=0, members=rows), request.version)]
+
+
+def _leave(group_id: str, name: MemberName, context: Context) -> int:
+    try:
+        deliver(context.groups.leave(group_id, name, context.clock.monotonic()))
+    except BrokerError as error:
+        return code_of(error)
+    return 0

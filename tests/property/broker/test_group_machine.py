@@ -1,0 +1,195 @@
+"""The group machine against its rules, whatever members do and whenever: hypothesis plays clients good and bad, and time."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker.errors import RequestError
+from broker.groups.messages import JoinAnswer, MemberName, Protocols
+from broker.groups.states import GroupState
+from tests.support.groups import GroupUnderTest
+
+PROTOCOLS: list[Protocols] = [
+    (("range", b"a"),),
+    (("range", b"b"), ("sticky", b"b")),
+    (("sticky", b"c"), ("range", b"c")),
+    (("sticky", b"d"),),
+]
+INSTANCES = [None, None, "one", "two"]
+SIZE_MAX = 5
+
+protocols = st.sampled_from(PROTOCOLS)
+choices = st.integers(0, 1_000)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    @initialize(delay_ms=st.sampled_from([0, 3_000]))
+    def start(self, delay_ms: int) -> None:
+        self.test = GroupUnderTest(delay_ms=delay_ms, size_max=SIZE_MAX)
+        self.tickets = count()
+        self.waiting: set[int] = set()
+        self.ids: list[tuple[str, str | None]] = []  # every member id ever given, with its instance id
+        self.generation = 0
+
+    # -- what clients do -----------------------------------------------------------------------------------------------------------
+
+    @rule(
+        instance=st.sampled_from(INSTANCES),
+        protocols=protocols,
+        id_first=st.booleans(),
+        may_skip=st.booleans(),
+        session=st.sampled_from([6_000, 10_000]),
+        rebalance=st.sampled_from([0, 5_000, 60_000]),
+    )
+    def somebody_new_joins(
+        self, instance: str | None, protocols: Protocols, id_first: bool, may_skip: bool, session: int, rebalance: int
+    ) -> None:
+        self._join(
+            "",
+            instance,
+            protocols=protocols,
+            id_comes_first=id_first,
+            may_skip_assignment=may_skip,
+            session_timeout_ms=session,
+            rebalance_timeout_ms=rebalance,
+        )
+
+    @rule(who=choices, protocols=protocols)
+    def somebody_joins_again(self, who: int, protocols: Protocols) -> None:
+        self._join(*self._somebody(who), protocols=protocols)
+
+    @rule(who=choices)
+    def a_member_joins_again_as_it_was(self, who: int) -> None:
+        members = list(self.test.group.members)
+        if members:
+            member = members[who % len(members)]
+            self._join(member.member_id, member.instance_id, protocols=member.protocols)
+
+    @rule(who=choices, generation_back=st.integers(0, 1))
+    def somebody_syncs(self, who: int, generation_back: int) -> None:
+        member_id, instance = self._somebody(who)
+        joined = JoinAnswer(
+            member_id=member_id,
+            generation=self.test.group.generation - generation_back,
+            protocol_type="consumer",
+            protocol_name="",
+            leader_id="",
+        )
+        plan = {member.member_id: member.member_id.encode() for member in self.test.group.members}
+        name = MemberName(member_id=member_id, instance_id=instance)
+        self._ask(lambda ticket: self.test.sync(ticket, joined, plan, name=name))
+
+    @rule(who=choices)
+    def somebody_leaves(self, who: int) -> None:
+        member_id, instance = self._somebody(who)
+        self._try(lambda: self.test.leave(member_id, instance))
+
+    @rule(who=choices)
+    def somebody_sends_a_heartbeat(self, who: int) -> None:
+        name = MemberName(member_id=self._somebody(who)[0])
+        self._try(lambda: self.test.group.heartbeat(name, self.test.group.generation, self.test.now))
+
+    @rule(milliseconds=st.sampled_from([1, 1_000, 3_000, 5_999, 6_000, 30_000, 60_000]))
+    def time_passes(self, milliseconds: int) -> None:
+        self.test.wait_ms(milliseconds)
+        self._collect()
+
+    def _somebody(self, who: int) -> tuple[str, str | None]:
+        return self.ids[who % len(self.ids)] if self.ids else ("nobody", None)
+
+    def _join(self, member_id: str, instance: str | None, **changes: Any) -> None:
+        self._ask(lambda ticket: self.test.join(ticket, member_id, instance, **changes))
+        self.ids += [(member.member_id, member.instance_id) for member in self.test.group.members]
+        self.ids += [(expected, None) for expected in self.test.group.members.expected]
+        self.ids = list(dict.fromkeys(self.ids))[-12:]
+
+    def _ask(self, ask: Any) -> None:
+        ticket = next(self.tickets)
+        self.waiting.add(ticket)
+        if not self._try(lambda: ask(ticket)):
+            self.waiting.discard(ticket)
+        self._collect()
+
+    def _try(self, action: Any) -> bool:
+        """False where it was refused; a refusal answers nobody else."""
+        try:
+            action()
+        except RequestError:
+            assert not self.test.group._answers
+            return False
+        self._collect()
+        return True
+
+    def _collect(self) -> None:
+        for ticket in [one for one in self.waiting if one in self.test.answered]:
+            self.waiting.discard(ticket)
+
+    # -- what always holds ---------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_generation_only_rises(self) -> None:
+        assert self.test.group.generation >= self.generation
+        self.generation = self.test.group.generation
+
+    @invariant()
+    def nobody_who_waits_is_forgotten(self) -> None:
+        held = [ticket for member in self.test.group.members for ticket in (member.joining, member.syncing) if ticket is not None]
+        assert sorted(held) == sorted(self.waiting)
+
+    @invariant()
+    def the_state_fits_the_members(self) -> None:
+        group = self.test.group
+        if group.state is GroupState.EMPTY:
+            assert len(group.members) == 0
+        elif group.state is not GroupState.PREPARING_REBALANCE:
+            assert len(group.members) > 0
+            assert all(member.joining is None for member in group.members)
+        if group.state is GroupState.STABLE:
+            assert all(member.syncing is None for member in group.members)
+        assert (group.members.leader_id in group.members) is (len(group.members) > 0)
+        assert len(group.members) <= SIZE_MAX
+
+    @invariant()
+    def the_protocol_is_one_that_every_member_supports(self) -> None:
+        group = self.test.group
+        if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            assert all(group.protocol_name in dict(member.protocols) for member in group.members)
+
+    @invariant()
+    def everybody_of_a_generation_gets_the_same_protocol(self) -> None:
+        chosen: dict[int, str] = {}
+        for outcome in self.test.answered.values():
+            if isinstance(outcome, JoinAnswer):
+                assert chosen.setdefault(outcome.generation, outcome.protocol_name) == outcome.protocol_name
+
+    @invariant()
+    def the_leader_learns_of_itself(self) -> None:
+        for outcome in self.test.answered.values():
+            if isinstance(outcome, JoinAnswer):
+                names = [row.member_id for row in outcome.members]
+                assert (outcome.member_id in names) is (outcome.leader_id == outcome.member_id)
+                assert len(names) == len(set(names))
+
+    @invariant()
+    def a_deadline_lies_ahead_while_anybody_is_there(self) -> None:
+        deadline = self.test.group.next_deadline()
+        if len(self.test.group.members) or self.waiting:
+            assert deadline is not None
+
+    def teardown(self) -> None:
+        """When nobody asks any more, everybody is answered and the group ends empty."""
+        if hasattr(self, "test"):
+            self.test.wait_ms(1_000_000)
+            self._collect()
+            assert not self.waiting
+            assert self.test.group.state is GroupState.EMPTY
+            assert self.test.group.next_deadline() is None
+
+
+GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroupMachine = GroupMachine.TestCase

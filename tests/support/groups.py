@@ -1,0 +1,108 @@
+"""A group under test: time is a number, tickets are names, and what was answered to whom is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from broker.errors import MemberIdRequired
+from broker.groups.group import Group
+from broker.groups.messages import Answer, JoinAnswer, JoinRequest, MemberName, Protocols, SyncAnswer, SyncRequest
+from broker.groups.rebalance import GroupRules
+
+SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 60_000, 3_000
+RANGE: Protocols = (("range", b"topics"),)
+
+
+class GroupUnderTest:
+    """Drives one Group; `now` is moved by `wait_ms`, which lets every deadline on the way pass at its time."""
+
+    def __init__(self, *, delay_ms: int = 0, size_max: int = 100) -> None:
+        self.now = 1_000.0
+        numbers = count(1)
+        self.group = Group("g", GroupRules(initial_delay_ms=delay_ms, size_max=size_max), lambda: str(next(numbers)), self.now)
+        self.answered: dict[Any, Any] = {}  # ticket to outcome
+
+    def keep(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            assert answer.ticket not in self.answered, "answered twice"
+            self.answered[answer.ticket] = answer.outcome
+
+    def wait_ms(self, milliseconds: int) -> None:
+        end = self.now + milliseconds / 1000
+        while (deadline := self.group.next_deadline()) is not None and deadline <= end:
+            self.now = max(self.now, deadline)
+            self.keep(self.group.expire(self.now))
+        self.now = end
+
+    def join(self, ticket: Any, member_id: str = "", instance_id: str | None = None, **changes: Any) -> Any:
+        """The answer, or None while it waits."""
+        values: dict[str, Any] = {
+            "name": MemberName(member_id=member_id, instance_id=instance_id),
+            "client_id": "client",
+            "client_host": "127.0.0.1",
+            "protocol_type": "consumer",
+            "protocols": RANGE,
+            "session_timeout_ms": SESSION_MS,
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "id_comes_first": False,
+            "may_skip_assignment": False,
+        }
+        self.keep(self.group.join(JoinRequest(**{**values, **changes}), ticket, self.now))
+        return self.answered.get(ticket)
+
+    def ask_for_id(self) -> str:
+        """What a new client of today is told first."""
+        try:
+            self.join("never answered", id_comes_first=True)
+        except MemberIdRequired as told:
+            return told.member_id
+        raise AssertionError("a new member joined without an id")
+
+    def sync(self, ticket: Any, joined: JoinAnswer, assignments: Mapping[str, bytes] | None = None, **changes: Any) -> Any:
+        """The answer, or None while it waits."""
+        values: dict[str, Any] = {
+            "name": MemberName(member_id=joined.member_id),
+            "generation": joined.generation,
+            "protocol_type": None,
+            "protocol_name": None,
+            "assignments": assignments or {},
+        }
+        self.keep(self.group.sync(SyncRequest(**{**values, **changes}), ticket, self.now))
+        return self.answered.get(ticket)
+
+    def heartbeat(self, joined: JoinAnswer, *, generation: int | None = None, instance_id: str | None = None) -> None:
+        name = MemberName(member_id=joined.member_id, instance_id=instance_id)
+        self.group.heartbeat(name, joined.generation if generation is None else generation, self.now)
+
+    def leave(self, member_id: str, instance_id: str | None = None) -> None:
+        self.keep(self.group.leave(MemberName(member_id=member_id, instance_id=instance_id), self.now))
+
+    def stable(self, count_: int, **changes: Any) -> list[JoinAnswer]:
+        """A stable group of so many members, the leader first, each with its own assignment."""
+        members: list[JoinAnswer] = []
+        for number in range(count_):
+            self.join(("new", number), instance_id=None, **changes)
+            for former in members:
+                self.join(("again", number, former.member_id), former.member_id, **changes)
+            members = self._joined_last()
+        return self.settle(members)
+
+    def settle(self, members: list[JoinAnswer]) -> list[JoinAnswer]:
+        """Everybody of a new generation syncs, the leader last."""
+        plan = {one.member_id: one.member_id.encode() for one in members}
+        for one in sorted(members, key=lambda each: each.member_id == each.leader_id):
+            self.sync(("sync", one.generation, one.member_id), one, plan if one.member_id == one.leader_id else None)
+        for one in members:
+            outcome = self.answered["sync", one.generation, one.member_id]
+            assert isinstance(outcome, SyncAnswer)
+            assert outcome.assignment == one.member_id.encode()
+        return sorted(members, key=lambda each: each.member_id != each.leader_id)
+
+    def _joined_last(self) -> list[JoinAnswer]:
+        return [
+            outcome
+            for outcome in self.answered.values()
+            if isinstance(outcome, JoinAnswer) and outcome.generation == self.group.generation
+        ]

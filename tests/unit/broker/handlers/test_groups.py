@@ -1,0 +1,454 @@
+"""Groups through the engine, in every version that is offered; what is written is read by another implementation (kio) as well."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.serial import entity_reader
+
+from broker.handlers.reply import Pending
+from broker.protocol.api import APIS, ApiKey
+from broker.protocol.control import request_class, response_class
+from tests.support.engine import Harness
+
+SESSION_MS = 10_000
+MODULES = {
+    ApiKey.JOIN_GROUP: "join_group",
+    ApiKey.SYNC_GROUP: "sync_group",
+    ApiKey.HEARTBEAT: "heartbeat",
+    ApiKey.LEAVE_GROUP: "leave_group",
+    ApiKey.DESCRIBE_GROUPS: "describe_groups",
+    ApiKey.LIST_GROUPS: "list_groups",
+    ApiKey.DELETE_GROUPS: "delete_groups",
+    ApiKey.OFFSET_DELETE: "offset_delete",
+    ApiKey.OFFSET_COMMIT: "offset_commit",
+    ApiKey.OFFSET_FETCH: "offset_fetch",
+    ApiKey.FIND_COORDINATOR: "find_coordinator",
+}
+
+
+class Client:
+    """Asks in the highest version that is offered, unless told otherwise."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+
+    def send(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
+        """The decoded answer, or a Pending with its version."""
+        version = APIS[api_key].last if version is None else version
+        body = request_class(api_key)(**values)
+        body._header = None
+        answer = self.harness.dispatch(api_key, version, bytes(body.encode(version=version)))
+        return answer if isinstance(answer, Pending) and not answer.done else self.read(answer, api_key, version)
+
+    def ask(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
+        """The decoded answer, after as many turns as it takes."""
+        version = APIS[api_key].last if version is None else version
+        body = request_class(api_key)(**values)
+        body._header = None
+        return self.read(self.harness.dispatch(api_key, version, bytes(body.encode(version=version))), api_key, version)
+
+    def read(self, answer: Any, api_key: ApiKey, version: int | None = None) -> Any:
+        version = APIS[api_key].last if version is None else version
+        raw = self.harness.bytes_of(answer)
+        check_with_kio(api_key, version, raw)
+        return response_class(api_key).decode(raw, version=version)
+
+    def join(self, member_id: str = "", *, version: int = 9, instance_id: str | None = None, **changes: Any) -> Any:
+        row = request_class(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
+        values: dict[str, Any] = {
+            "group_id": "g",
+            "session_timeout_ms": SESSION_MS,
+            "rebalance_timeout_ms": 60_000,
+            "member_id": member_id,
+            "group_instance_id": instance_id,
+            "protocol_type": "consumer",
+            "protocols": [row(name="range", metadata=subscription("clicks"))],
+            "reason": None,
+        }
+        return self.send(ApiKey.JOIN_GROUP, version, **{**values, **changes})
+
+    def enter(self, *, version: int = 9) -> Any:
+        """Join an empty group, with the id that is given first where the version has that."""
+        told = self.join(version=version)
+        return self.join(told.member_id, version=version) if told.error_code == 79 else told
+
+    def sync(self, joined: Any, *, version: int = 5, assignment: bytes = b"0,1", **changes: Any) -> Any:
+        row = request_class(ApiKey.SYNC_GROUP).SyncGroupRequestAssignment
+        values: dict[str, Any] = {
+            "group_id": "g",
+            "generation_id": joined.generation_id,
+            "member_id": joined.member_id,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+            "assignments": [row(member_id=joined.member_id, assignment=assignment)],
+        }
+        return self.send(ApiKey.SYNC_GROUP, version, **{**values, **changes})
+
+    def heartbeat(self, joined: Any, version: int = 4) -> int:
+        return self.ask(
+            ApiKey.HEARTBEAT,
+            version,
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=None,
+        ).error_code
+
+    def leave(self, *members: tuple[str, str | None]) -> Any:
+        row = request_class(ApiKey.LEAVE_GROUP).MemberIdentity
+        rows = [row(member_id=member_id, group_instance_id=instance, reason=None) for member_id, instance in members]
+        return self.ask(ApiKey.LEAVE_GROUP, group_id="g", members=rows)
+
+    def commit(self, offset: int = 1, *, topic: str = "clicks", group: str = "g", member: Any = None, version: int = 9) -> int:
+        row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
+        part = row.OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata="note"
+        )
+        answer = self.ask(
+            ApiKey.OFFSET_COMMIT,
+            version,
+            group_id=group,
+            generation_id_or_member_epoch=-1 if member is None else member.generation_id,
+            member_id="" if member is None else member.member_id,
+            group_instance_id=None,
+            retention_time_ms=-1,
+            topics=[row(name=topic, partitions=[part])],
+        )
+        return answer.topics[0].partitions[0].error_code
+
+    def committed(self, topic: str = "clicks", group: str = "g") -> int:
+        row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
+        asked = row(
+            group_id=group,
+            member_id=None,
+            member_epoch=-1,
+            topics=[row.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])],
+        )
+        return (
+            self.ask(ApiKey.OFFSET_FETCH, groups=[asked], require_stable=True).groups[0].topics[0].partitions[0].committed_offset
+        )
+
+    def describe(self, group: str = "g", version: int = 6) -> Any:
+        (row,) = self.ask(ApiKey.DESCRIBE_GROUPS, version, groups=[group], include_authorized_operations=False).groups
+        return row
+
+    def listed(self, *, states: tuple[str, ...] = (), types: tuple[str, ...] = (), version: int = 5) -> dict[str, str]:
+        rows = self.ask(ApiKey.LIST_GROUPS, version, states_filter=list(states), types_filter=list(types)).groups
+        return {row.group_id: row.group_state for row in rows}
+
+    def delete(self, *groups: str, version: int = 2) -> list[int]:
+        return [row.error_code for row in self.ask(ApiKey.DELETE_GROUPS, version, groups_names=list(groups)).results]
+
+    def delete_offset(self, topic: str, group: str = "g") -> tuple[int, list[int]]:
+        row = request_class(ApiKey.OFFSET_DELETE).OffsetDeleteRequestTopic
+        part = row.OffsetDeleteRequestPartition(partition_index=0)
+        answer = self.ask(ApiKey.OFFSET_DELETE, 0, group_id=group, topics=[row(name=topic, partitions=[part])])
+        return answer.error_code, [part.error_code for topic_row in answer.topics for part in topic_row.partitions]
+
+
+def check_with_kio(api_key: ApiKey, version: int, raw: bytes) -> None:
+    """Another implementation reads all of it."""
+    name = MODULES[api_key]
+    module = importlib.import_module(f"kio.schema.{name}.v{version}.response")
+    entity = getattr(module, "".join(part.title() for part in name.split("_")) + "Response")
+    _, size = entity_reader(entity)(memoryview(raw), 0)
+    assert size == len(raw)
+
+
+def subscription(*topics: str) -> bytes:
+    """What a consumer says about itself: version, topics, user data."""
+    names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    harness = Harness(tmp_path, group_initial_rebalance_delay_ms=0)
+    harness.create("clicks")
+    harness.create("views")
+    yield Client(harness)
+    harness.close()
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_a_member_joins_syncs_and_stays_in_every_version(client: Client, version: int) -> None:
+    joined = client.enter(version=version)
+    assert (joined.error_code, joined.generation_id, joined.leader, joined.protocol_name) == (0, 1, joined.member_id, "range")
+    assert [(row.member_id, row.metadata) for row in joined.members] == [(joined.member_id, subscription("clicks"))]
+    assert client.sync(joined, version=min(version, 5)).assignment == b"0,1"
+    assert client.heartbeat(joined, min(version, 4)) == 0
+    assert client.commit(7, member=joined) == 0
+    assert client.committed() == 7
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_old_clients_leave_one_by_one(client: Client, version: int) -> None:
+    joined = client.enter()
+    assert client.ask(ApiKey.LEAVE_GROUP, version, group_id="g", member_id=joined.member_id).error_code == 0
+    assert client.ask(ApiKey.LEAVE_GROUP, version, group_id="g", member_id=joined.member_id).error_code == 25
+    assert client.describe().group_state == "Empty"
+
+
+def test_members_leave_together_each_with_a_result(client: Client) -> None:
+    static = client.join(instance_id="one")
+    assert static.error_code == 0
+    answer = client.leave(("", "one"), ("somebody", None), ("", "two"))
+    assert answer.error_code == 0
+    assert [row.error_code for row in answer.members] == [0, 25, 25]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"group_id": ""}, 24),
+        ({"session_timeout_ms": 1}, 26),
+        ({"session_timeout_ms": 3_600_000}, 26),
+        ({"member_id": "somebody"}, 25),
+        ({"protocols": []}, 23),
+        ({"protocol_type": ""}, 23),
+    ],
+)
+@pytest.mark.parametrize("version", [5, 9])
+def test_a_join_that_cannot_be_says_why(client: Client, version: int, changes: dict[str, Any], code: int) -> None:
+    answer = client.join(version=version, **changes)
+    assert (answer.error_code, answer.generation_id, answer.members) == (code, -1, [])
+
+
+def test_a_join_waits_for_the_others_and_both_are_answered_in_one_turn(client: Client) -> None:
+    first = client.enter()
+    client.sync(first)
+    second = client.enter()
+    assert isinstance(second, Pending)
+    assert client.heartbeat(first) == 27
+    again = client.join(first.member_id)
+    assert second.done
+    second = client.read(second, ApiKey.JOIN_GROUP)
+    assert (again.generation_id, second.generation_id, second.leader) == (2, 2, first.member_id)
+    waits = client.sync(second, assignments=[])
+    assert isinstance(waits, Pending)
+    client.sync(again, assignment=b"all")
+    assert client.read(waits, ApiKey.SYNC_GROUP).assignment == b""
+
+
+def test_time_puts_out_the_silent_and_answers_those_who_wait(client: Client) -> None:
+    first = client.enter()
+    client.sync(first)
+    second = client.enter()
+    client.harness.clock.advance_ms(SESSION_MS)
+    assert client.harness.engine.next_deadline() <= client.harness.clock.monotonic()
+    client.harness.turn()
+    second = client.read(second, ApiKey.JOIN_GROUP)
+    assert (second.generation_id, second.leader) == (2, second.member_id)
+    assert client.heartbeat(first) == 25
+
+
+def test_a_pending_that_a_lost_connection_left_behind_harms_nobody(client: Client) -> None:
+    first = client.enter()
+    client.sync(first)
+    lost = client.enter()
+    lost.cancel()
+    assert client.join(first.member_id).generation_id == 2
+    client.harness.clock.advance_ms(SESSION_MS)
+    client.harness.turn()
+    assert len(client.describe().members) == 0
+
+
+def test_commits_of_members_and_strangers_have_their_codes(client: Client) -> None:
+    assert client.commit(1) == 0
+    joined = client.enter()
+    assert client.commit(2, member=joined) == 27  # assignments are being made
+    client.sync(joined)
+    assert client.commit(2) == 25
+    assert client.commit(3, member=joined) == 0
+    joined.generation_id += 1
+    assert client.commit(4, member=joined) == 22
+    joined.member_id = "somebody"
+    assert client.commit(4, member=joined) == 25
+    assert client.commit(4, member=joined, group="nobody's") == 22
+    assert client.commit(4, group="") == 24
+    assert client.committed() == 3
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+def test_offsets_are_committed_in_every_version(client: Client, version: int) -> None:
+    assert client.commit(version, version=version) == 0
+    assert client.committed() == version
+
+
+# -- administration --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_group_is_described_in_every_version(client: Client, version: int) -> None:
+    client.sync(client.enter())
+    found = client.describe(version=version)
+    assert (found.error_code, found.group_state, found.protocol_type, found.protocol_data) == (0, "Stable", "consumer", "range")
+    (member,) = found.members
+    assert (member.client_id, member.member_assignment, member.member_metadata) == ("test", b"0,1", subscription("clicks"))
+    absent = client.describe("absent", version)
+    assert (absent.group_state, absent.error_code) == ("Dead", 69 if version >= 6 else 0)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_groups_are_listed_in_every_version(client: Client, version: int) -> None:
+    client.sync(client.enter())
+    client.commit(group="simple")
+    rows = client.ask(ApiKey.LIST_GROUPS, version, states_filter=[], types_filter=[]).groups
+    assert [(row.group_id, row.protocol_type) for row in rows] == [("g", "consumer"), ("simple", "")]
+
+
+def test_groups_are_listed_by_state_and_type(client: Client) -> None:
+    client.sync(client.enter())
+    client.commit(group="simple")
+    assert client.listed() == {"g": "Stable", "simple": "Empty"}
+    assert client.listed(states=("stable",)) == {"g": "Stable"}
+    assert client.listed(states=("Empty", "Dead")) == {"simple": "Empty"}
+    assert client.listed(types=("Classic",)) == {"g": "Stable", "simple": "Empty"}
+    assert client.listed(types=("consumer",)) == {}
+
+
+def test_an_empty_group_is_deleted_with_its_offsets_and_stays_deleted(client: Client) -> None:
+    joined = client.enter()
+    client.sync(joined)
+    client.commit(5, member=joined)
+    assert client.delete("g", "absent", "") == [68, 69, 24]
+    client.leave((joined.member_id, None))
+    assert client.delete("g") == [0]
+    assert client.committed() == -1
+    assert client.listed() == {}
+    directory = client.harness.engine.config.log_dirs
+    client.harness.close()
+    again = Harness(directory)
+    assert Client(again).committed() == -1
+    client.harness = again
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_groups_are_deleted_in_every_version(client: Client, version: int) -> None:
+    client.commit()
+    assert client.delete("g", version=version) == [0]
+
+
+def test_offsets_are_deleted_unless_a_member_reads_the_topic(client: Client) -> None:
+    client.commit(1, topic="clicks")
+    client.commit(2, topic="views")
+    client.sync(client.enter())
+    assert client.delete_offset("clicks") == (0, [86])
+    assert client.delete_offset("views") == (0, [0])
+    assert client.delete_offset("absent") == (0, [3])
+    assert client.delete_offset("clicks", group="absent") == (69, [])
+    assert (client.committed("clicks"), client.committed("views")) == (1, -1)
+
+
+def test_offsets_of_another_kind_of_group_are_not_deleted_under_it(client: Client) -> None:
+    client.commit(1)
+    told = client.join(protocol_type="connect")
+    client.join(told.member_id, protocol_type="connect")
+    assert client.delete_offset("clicks") == (68, [])
+
+
+def test_the_offsets_of_a_deleted_topic_are_forgotten(client: Client) -> None:
+    client.commit(9)
+    client.harness.ask(ApiKey.DELETE_TOPICS, 5, topic_names=["clicks"], topics=[], timeout_ms=1000)
+    client.harness.turn()
+    client.harness.create("clicks")
+    assert client.committed() == -1
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_this_broker_coordinates_every_group_and_no_transaction(client: Client, version: int) -> None:
+    def find(key_type: int) -> tuple[int, int]:
+        values = {"key": "k", "key_type": key_type, "coordinator_keys": ["k"]}
+        answer = client.ask(ApiKey.FIND_COORDINATOR, version, **values)
+        row = answer.coordinators[0] if version >= 4 else answer
+        return row.error_code, row.node_id
+
+    assert find(0) == (0, 0)
+    if version >= 1:
+        assert find(1) == (53, -1)
+        assert find(2) == (42, -1)
+
+
+# -- limits and retention --------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_full_of_groups_takes_no_other(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, groups_max=1)
+    client = Client(harness)
+    harness.create("clicks")
+    assert client.join().error_code == 79
+    assert client.join(group_id="other").error_code == 15
+    assert client.commit(group="one") == 0
+    assert client.commit(group="two") == 15
+    harness.close()
+
+
+def sweep(client: Client) -> None:
+    client.harness.clock.advance_ms(client.harness.engine.config.offsets_retention_check_ms)
+    client.harness.turn()
+
+
+RETENTION_MS = 10_080 * 60_000
+
+
+def test_offsets_expire_when_nobody_has_used_them_for_the_retention_time(client: Client) -> None:
+    client.commit()
+    client.harness.clock.advance_ms(RETENTION_MS - client.harness.engine.config.offsets_retention_check_ms - 1)
+    sweep(client)
+    assert client.committed() == 1
+    sweep(client)
+    assert client.committed() == -1
+    assert client.listed() == {}
+
+
+def test_offsets_of_what_members_read_do_not_expire_and_the_time_counts_from_their_leaving(client: Client) -> None:
+    client.commit(1, topic="clicks")
+    client.commit(2, topic="views")
+    joined = client.enter()
+    client.sync(joined)
+    for _ in range(RETENTION_MS // 5_000_000 + 1):
+        client.harness.clock.advance_ms(5_000_000)
+        assert client.commit(3, topic="absent", member=joined) == 3  # a sign of life that changes nothing
+        client.harness.turn()
+    assert (client.committed("clicks"), client.committed("views")) == (1, -1)
+    client.leave((joined.member_id, None))
+    sweep(client)
+    assert client.committed("clicks") == 1
+    client.harness.clock.advance_ms(RETENTION_MS)
+    sweep(client)
+    assert client.committed("clicks") == -1
+
+
+def test_a_wall_clock_that_jumps_forgets_nothing(client: Client) -> None:
+    client.commit()
+    client.harness.clock._now_ms += 10 * RETENTION_MS
+    client.harness.clock._started_ms += 10 * RETENTION_MS
+    sweep(client)
+    assert client.committed() == 1
+
+
+def test_a_group_of_which_nothing_is_left_is_forgotten(client: Client) -> None:
+    joined = client.enter()
+    client.sync(joined)
+    client.leave((joined.member_id, None))
+    assert client.listed() == {"g": "Empty"}
+    sweep(client)
+    assert client.listed() == {}
+
+
+def test_the_counts_for_metrics_follow(client: Client) -> None:
+    groups = client.harness.engine.context.groups
+    joined = client.enter()
+    assert (groups.groups_by_state, groups.member_count, groups.rebalance_count) == ({"CompletingRebalance": 1}, 1, 1)
+    client.sync(joined)
+    client.commit(1, member=joined)
+    assert client.harness.engine.context.offsets.offset_count == 1
+    client.leave((joined.member_id, None))
+    assert client.delete("g") == [0]
+    assert (groups.groups_by_state, groups.member_count, groups.rebalance_count) == ({}, 0, 2)
