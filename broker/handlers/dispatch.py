@@ -8,6 +8,7 @@ from broker.handlers.alter_configs import handle_alter_configs, handle_increment
 from broker.handlers.cluster import handle_api_versions, handle_describe_cluster, handle_metadata
 from broker.handlers.configs import handle_describe_configs, handle_list_config_resources
 from broker.handlers.context import Context
+from broker.handlers.delete_records import handle_delete_records
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.find_coordinator import handle_find_coordinator
 from broker.handlers.group_admin import (
@@ -29,7 +30,7 @@ from broker.handlers.partitions import (
 from broker.handlers.produce import handle_produce
 from broker.handlers.producers import handle_init_producer_id
 from broker.handlers.reply import Parts, Pending
-from broker.handlers.topics import handle_create_topics, handle_delete_records, handle_delete_topics
+from broker.handlers.topics import handle_create_topics, handle_delete_topics
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request
 

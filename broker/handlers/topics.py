@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and DeleteRecords."""
+"""CreateTopics and DeleteTopics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from broker.coordination.local import Topic
-from broker.errors import BrokerError, InvalidConfig, InvalidReplicationFactor, InvalidRequest, InvalidTopic, OffsetOutOfRange
+from broker.errors import BrokerError, InvalidConfig, InvalidReplicationFactor, InvalidRequest, InvalidTopic
 from broker.handlers.commits import remove_offsets_of_topic
 from broker.handlers.configs import settings_of_topic
 from broker.handlers.context import Context
@@ -128,36 +128,3 @@ def _delete(topic: Topic, context: Context) -> None:
     logger.info("deleted topic %s (%d partitions)", topic.name, topic.partition_count)
     remove_offsets_of_topic(topic.name, context)
     context.remove_files(doomed)
-
-
-def handle_delete_records(request: Request, context: Context) -> Parts:
-    message = decode_request(request.api_key, request.version, request.body)
-    response = response_class(ApiKey.DELETE_RECORDS)
-    topic_class = response.DeleteRecordsTopicResult
-    topics = []
-    for topic in message.topics:
-        parts = []
-        for asked in topic.partitions:
-            low_watermark, code = -1, ErrorCode.NONE
-            try:
-                low_watermark = _delete_before(topic.name, asked.partition_index, asked.offset, context)
-            except BrokerError as error:
-                code = code_of(error)
-            parts.append(
-                topic_class.DeleteRecordsPartitionResult(
-                    partition_index=asked.partition_index, low_watermark=low_watermark, error_code=code
-                )
-            )
-        topics.append(topic_class(name=topic.name, partitions=parts))
-    return [encode_response(response(throttle_time_ms=0, topics=topics), request.version)]
-
-
-def _delete_before(topic: str, index: int, offset: int, context: Context) -> int:
-    partition = context.partitions.get(topic, index)
-    if offset == -1:  # "up to the high watermark"
-        offset = partition.visible_offset
-    if not 0 <= offset <= partition.visible_offset:
-        raise OffsetOutOfRange(f"{partition.name} holds {partition.log_start_offset} to {partition.visible_offset}")
-    partition.log.delete_before(offset)
-    context.partitions.checkpoint()
-    return partition.log_start_offset

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from benchmarks.processes import wait_until
 from tests.support.broker import AnyBroker
@@ -169,32 +169,6 @@ def test_a_topic_made_again_has_another_id_and_no_records(broker: AnyBroker, top
     create_topic(broker.bootstrap, topic)
     assert topic_id() != first
     assert read_partition(broker.bootstrap, topic) == []
-
-
-@pytest.mark.parametrize(
-    ("wanted", "code"),
-    [
-        (NewTopic("a/b", num_partitions=1), KafkaError.TOPIC_EXCEPTION),
-        (NewTopic("..", num_partitions=1), KafkaError.TOPIC_EXCEPTION),
-        (NewTopic("x" * 250, num_partitions=1), KafkaError.TOPIC_EXCEPTION),
-        (NewTopic("many-replicas", num_partitions=1, replication_factor=3), KafkaError.INVALID_REPLICATION_FACTOR),
-        (NewTopic("odd-setting", num_partitions=1, config={"retention.ms": "soon"}), KafkaError.INVALID_CONFIG),
-    ],
-    ids=["slash", "dots", "too long", "replicas", "setting"],
-)
-def test_a_topic_that_cannot_be_is_refused(broker: AnyBroker, wanted: NewTopic, code: int) -> None:
-    client = admin(broker.bootstrap)
-    with pytest.raises(KafkaException) as refused:
-        client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[wanted.topic].result(TIMEOUT_SECONDS)
-    assert refused.value.args[0].code() == code
-    assert wanted.topic not in client.list_topics(timeout=TIMEOUT_SECONDS).topics
-
-
-def test_a_topic_that_exists_is_not_made_twice(broker: AnyBroker, topic: str) -> None:
-    create_topic(broker.bootstrap, topic)
-    with pytest.raises(KafkaException) as refused:
-        create_topic(broker.bootstrap, topic)
-    assert refused.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
 
 
 def test_deleted_records_move_the_start(broker: AnyBroker, topic: str) -> None:

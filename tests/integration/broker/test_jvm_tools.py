@@ -1,11 +1,21 @@
-"""Apache Kafka's own command-line tools, where Java and Maven are there."""
+"""Apache Kafka's own command-line tools, where Java and Maven are there. The admin tools run one after the other in one process,
+on a topic of their own, and each test reads what one of them said.
+"""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping
 
 import pytest
 
 from tests.support.broker import AnyBroker
+from tests.support.jvm_session import TOOLS, Ran, run_tools
 from tests.support.kafka_peer import JvmTools, jvm_tools_or_skip
+from tests.support.topics import admin
+
+TOPICS, CONFIGS = f"{TOOLS}.TopicCommand", "kafka.admin.ConfigCommand"
+NAME = "of-the-jvm-tools"
 
 
 @pytest.fixture(scope="module")
@@ -13,25 +23,130 @@ def tools() -> JvmTools:
     return jvm_tools_or_skip()
 
 
-def test_a_topic_is_made_described_and_listed(tools: JvmTools, broker: AnyBroker, topic: str) -> None:
-    tools.topics(broker.bootstrap, "--create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=-1")
-    assert topic in tools.topics(broker.bootstrap, "--list").split()
-    described = tools.topics(broker.bootstrap, "--describe", "--topic", topic)
-    assert "PartitionCount: 3" in described
-    assert "retention.ms=-1" in described
+@pytest.fixture(scope="module")
+def ran(tools: JvmTools, broker: AnyBroker, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ran]:
+    """Every admin tool's outcome, by what was asked of it."""
+    at = ("--bootstrap-server", broker.bootstrap)
+    node = str(min(admin(broker.bootstrap).list_topics(timeout=20).brokers))
+    offsets = tmp_path_factory.mktemp("tools") / "offsets.json"
+    offsets.write_text(json.dumps({"version": 1, "partitions": [{"topic": NAME, "partition": 0, "offset": 3}]}))
+    topic = ("--topic", NAME)
+    of_topic, of_node = ("--entity-type", "topics", "--entity-name", NAME), ("--entity-type", "brokers", "--entity-name", node)
+    of_all = ("--entity-type", "brokers", "--entity-default")
+    performance = ("--num-records", "2000", "--record-size", "200", "--throughput", "-1", "--producer-props")
+    idempotent = (f"bootstrap.servers={broker.bootstrap}", "acks=all", "enable.idempotence=true", "compression.type=lz4")
+    asked: dict[str, tuple[str, ...]] = {
+        "create": (TOPICS, *at, "--create", *topic, "--partitions", "1", "--config", "retention.ms=-1"),
+        "create again": (TOPICS, *at, "--create", *topic, "--partitions", "1"),
+        "create badly": (TOPICS, *at, "--create", "--topic", "other", "--config", "segment.bytes=many"),
+        "list": (TOPICS, *at, "--list"),
+        "produce": (f"{TOOLS}.ProducerPerformance", *topic, *performance, *idempotent),
+        "end": (f"{TOOLS}.GetOffsetShell", *at, *topic),
+        "delete records": (f"{TOOLS}.DeleteRecordsCommand", *at, "--offset-json-file", str(offsets)),
+        "earliest": (f"{TOOLS}.GetOffsetShell", *at, *topic, "--time", "earliest"),
+        "alter": (TOPICS, *at, "--alter", *topic, "--partitions", "3"),
+        "shrink": (TOPICS, *at, "--alter", *topic, "--partitions", "2"),
+        "describe": (TOPICS, *at, "--describe", *topic),
+        "set": (CONFIGS, *at, *of_topic, "--alter", "--add-config", "segment.bytes=2097152,max.message.bytes=5000"),
+        "set badly": (CONFIGS, *at, *of_topic, "--alter", "--add-config", "segment.bytes=many"),
+        "unset": (CONFIGS, *at, *of_topic, "--alter", "--delete-config", "retention.ms"),
+        "configs": (CONFIGS, *at, *of_topic, "--describe"),
+        "set broker": (CONFIGS, *at, *of_node, "--alter", "--add-config", "log.retention.ms=1000000"),
+        "set all brokers": (CONFIGS, *at, *of_all, "--alter", "--add-config", "log.segment.bytes=3145728"),
+        "brokers": (CONFIGS, *at, "--entity-type", "brokers", "--describe"),
+        "all of the broker": (CONFIGS, *at, *of_node, "--describe", "--all"),
+        "all of the topic": (CONFIGS, *at, *of_topic, "--describe", "--all"),
+        "unset broker": (CONFIGS, *at, *of_node, "--alter", "--delete-config", "log.retention.ms"),
+        "unset all brokers": (CONFIGS, *at, *of_all, "--alter", "--delete-config", "log.segment.bytes"),
+        "log dirs": (f"{TOOLS}.LogDirsCommand", *at, "--describe", "--topic-list", NAME),
+        "versions": (f"{TOOLS}.BrokerApiVersionsCommand", *at),
+        "delete": (TOPICS, *at, "--delete", *topic),
+        "list after": (TOPICS, *at, "--list"),
+    }
+    return dict(zip(asked, run_tools(tools, list(asked.values())), strict=True))
+
+
+def test_a_topic_is_made_listed_and_deleted(ran: Mapping[str, Ran]) -> None:
+    assert ran["create"].status == 0, ran["create"].output
+    assert NAME in ran["list"].output.split()
+    assert ran["delete"].status == 0, ran["delete"].output
+    assert NAME not in ran["list after"].output.split()
+
+
+def test_a_topic_that_cannot_be_made_is_refused(ran: Mapping[str, Ran]) -> None:
+    assert ran["create again"].status == 1
+    assert "TopicExistsException" in ran["create again"].output
+    assert ran["create badly"].status == 1
+    assert "nvalid value many for configuration segment.bytes" in ran["create badly"].output  # the tool asks nobody
+
+
+def test_a_topic_grows_and_does_not_shrink(ran: Mapping[str, Ran]) -> None:
+    assert ran["alter"].status == 0, ran["alter"].output
+    assert "PartitionCount: 3" in ran["describe"].output
+    assert "retention.ms=-1" in ran["describe"].output
+    assert (ran["shrink"].status, "InvalidPartitionsException" in ran["shrink"].output) == (1, True)
+
+
+def test_records_produced_idempotently_are_counted_and_deleted(ran: Mapping[str, Ran]) -> None:
+    assert ran["produce"].output.startswith("2000 records sent"), ran["produce"].output
+    assert ran["end"].output == f"{NAME}:0:2000"
+    assert "low_watermark: 3" in ran["delete records"].output
+    assert ran["earliest"].output == f"{NAME}:0:3"
+
+
+def test_a_topics_settings_are_changed_and_shown_with_their_sources(ran: Mapping[str, Ran]) -> None:
+    assert (ran["set"].status, ran["unset"].status) == (0, 0), ran["set"].output + ran["unset"].output
+    shown = ran["configs"].output
+    assert "segment.bytes=2097152" in shown
+    assert "DYNAMIC_TOPIC_CONFIG:max.message.bytes=5000, DEFAULT_CONFIG:message.max.bytes=1048588" in shown
+    assert "retention.ms" not in shown
+    assert (ran["set badly"].status, "InvalidConfigurationException" in ran["set badly"].output) == (1, True)
+
+
+def test_brokers_settings_are_changed_and_shown_with_their_sources(ran: Mapping[str, Ran]) -> None:
+    assert (ran["set broker"].status, ran["set all brokers"].status) == (0, 0)
+    assert "DYNAMIC_BROKER_CONFIG:log.retention.ms=1000000" in ran["brokers"].output
+    assert "DYNAMIC_DEFAULT_BROKER_CONFIG:log.segment.bytes=3145728" in ran["brokers"].output
+    assert "DYNAMIC_DEFAULT_BROKER_CONFIG:log.segment.bytes=3145728, " in ran["all of the broker"].output
+    assert "DYNAMIC_BROKER_CONFIG:log.retention.ms=1000000, " in ran["all of the topic"].output
+    assert (ran["unset broker"].status, ran["unset all brokers"].status) == (0, 0)
+
+
+def test_the_size_of_every_partition_is_told(ran: Mapping[str, Ran]) -> None:
+    answer = json.loads(ran["log dirs"].output.splitlines()[-1])
+    (directory,) = answer["brokers"][0]["logDirs"]
+    sizes = {row["partition"]: row["size"] for row in directory["partitions"]}
+    assert sizes.keys() == {f"{NAME}-{index}" for index in range(3)}
+    assert sizes[f"{NAME}-0"] > 0
+
+
+def test_the_versions_that_the_newest_client_uses_are_offered(ran: Mapping[str, Ran]) -> None:
+    offered = ran["versions"].output
+    for usable in ("Produce(0): ", "Fetch(1): 4 to", "Metadata(3): 0 to 13 [usable: 13]", "DescribeTopicPartitions(75): 0"):
+        assert usable in offered
 
 
 def test_the_console_tools_produce_idempotently_and_consume_by_assignment(tools: JvmTools, broker: AnyBroker, topic: str) -> None:
     lines = [f"line {number}" for number in range(500)]
-    tools.topics(broker.bootstrap, "--create", "--topic", topic, "--partitions", "1")
     tools.console_produce(broker.bootstrap, topic, lines, "acks=all", "enable.idempotence=true", "compression.type=zstd")
     assert tools.console_consume(broker.bootstrap, topic, partition=0, count=500) == lines
-    assert tools.end_offsets(broker.bootstrap, topic) == {0: 500}
-    assert tools.end_offsets(broker.bootstrap, topic, time="earliest") == {0: 0}
 
 
-def test_the_performance_tool_finishes(tools: JvmTools, broker: AnyBroker, topic: str) -> None:
-    tools.topics(broker.bootstrap, "--create", "--topic", topic, "--partitions", "1")
-    summary = tools.producer_performance(broker.bootstrap, topic, records=20_000, record_bytes=200, properties=["acks=1"])
-    assert summary.startswith("20000 records sent")
-    assert tools.end_offsets(broker.bootstrap, topic) == {0: 20_000}
+def test_the_verifiable_producer_has_every_record_acknowledged(tools: JvmTools, broker: AnyBroker, topic: str) -> None:
+    output = tools.run(
+        f"{TOOLS}.VerifiableProducer",
+        *(
+            "--bootstrap-server",
+            broker.bootstrap,
+            "--topic",
+            topic,
+            "--max-messages",
+            "1000",
+            "--throughput",
+            "-1",
+            "--acks",
+            "-1",
+        ),
+    )
+    summary = json.loads(output.splitlines()[-1])
+    assert (summary["sent"], summary["acked"]) == (1000, 1000)

@@ -1,0 +1,55 @@
+"""Several of Kafka's command-line tools in one Java process: a start costs two seconds, a tool a tenth of that.
+
+Java compiles the little launcher itself; where the installed Java has no compiler, each tool gets a process of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.peers.java import JvmTools, java
+
+LAUNCHER = Path(__file__).parent / "jvm" / "RunTools.java"
+SECONDS_MAX = 120
+_END = "\n\x01"
+TOOLS = "org.apache.kafka.tools"
+
+
+class Ran(NamedTuple):
+    """One tool's standard output (and error: tools use both) and exit status."""
+
+    output: str
+    status: int
+
+
+Command = Sequence[str]  # main class, arguments
+
+
+def run_tools(tools: JvmTools, commands: Sequence[Command]) -> list[Ran]:
+    """Run them in order; what one changes the next one sees."""
+    if not _has_compiler():
+        return [_run(tools.command(*command), "") for command in commands]
+    java_command = tools.command(str(LAUNCHER))
+    ran = _run(java_command, "".join("\t".join(command) + "\n" for command in commands))
+    outputs = ran.output.split(_END)
+    assert len(outputs) == len(commands) + 1, ran.output
+    statuses = [int(rest.split("\n", 1)[0]) for rest in outputs[1:]]
+    texts = [outputs[0], *(rest.partition("\n")[2] for rest in outputs[1:])]
+    return [Ran(text.strip("\n"), status) for text, status in zip(texts, statuses, strict=False)]  # behind the last: nothing
+
+
+def _run(command: Sequence[str], stdin: str) -> Ran:
+    done = subprocess.run(
+        command, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS_MAX, check=False
+    )
+    return Ran(done.stdout, done.returncode)
+
+
+@cache
+def _has_compiler() -> bool:
+    listed = subprocess.run([java(), "--list-modules"], capture_output=True, text=True, timeout=SECONDS_MAX, check=True)
+    return "jdk.compiler@" in listed.stdout
