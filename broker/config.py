@@ -57,6 +57,23 @@ def _directory(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("must be a number from 0 to 1") from None
+    if not 0 <= value <= 1:
+        raise ValueError("must be a number from 0 to 1")
+    return value
+
+
+def _cleanup_policy(text: str) -> str:
+    policies = [part.strip() for part in text.split(",")]
+    if not set(policies) <= {"compact", "delete"} or len(set(policies)) != len(policies):
+        raise ValueError("must be delete, compact, or compact,delete")
+    return ",".join(sorted(policies))
+
+
 def _text(text: str) -> str:
     return text
 
@@ -124,9 +141,31 @@ class LogConfig:
     timestamp_type: str = setting(
         "log.message.timestamp.type", "CreateTime", _one_of("CreateTime"), topic="message.timestamp.type"
     )
-    cleanup_policy: str = setting("log.cleanup.policy", "delete", _one_of("delete"), topic="cleanup.policy")
+    cleanup_policy: str = setting("log.cleanup.policy", "delete", _cleanup_policy, topic="cleanup.policy")
+    # Kafka's defaults of compaction: a log is cleaned when half of it is dirty, and who reads it from the start has a day to see
+    # a tombstone.
+    min_cleanable_dirty_ratio: float = setting("log.cleaner.min.cleanable.ratio", 0.5, _ratio, topic="min.cleanable.dirty.ratio")
+    delete_retention_ms: int = setting(
+        "log.cleaner.delete.retention.ms", DAY_MS, _between(0, INT64_MAX), topic="delete.retention.ms"
+    )
+    compaction_lag_ms_min: int = setting(
+        "log.cleaner.min.compaction.lag.ms", 0, _between(0, INT64_MAX), topic="min.compaction.lag.ms"
+    )
+    compaction_lag_ms_max: int = setting(
+        "log.cleaner.max.compaction.lag.ms", INT64_MAX, _between(1, INT64_MAX), topic="max.compaction.lag.ms"
+    )
     compression_type: str = setting("compression.type", "producer", _one_of("producer"), topic="compression.type")
     min_insync_replicas: int = setting("min.insync.replicas", 1, _between(1, 1), topic="min.insync.replicas")
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the last record of each key has to be kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether old records are deleted by time and size."""
+        return "delete" in self.cleanup_policy
 
     def with_topic_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
         """This configuration with a topic's own settings over it; InvalidConfig names the one that cannot be used."""
@@ -204,6 +243,11 @@ class BrokerConfig:
     offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, _between(0, INT32_MAX))
     producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, _between(1, INT32_MAX))  # remembered per partition
     log_format: str = setting("logbus.log.format", "keyvalue", _one_of("keyvalue", "json"))
+    cleaner_enable: bool = setting("log.cleaner.enable", True, _boolean)
+    # Bounds the map of keys while a log is compacted: 160,000 different keys at a time. Kafka's 128 MiB would be four times all
+    # that this broker takes otherwise.
+    cleaner_dedupe_bytes_max: int = setting("log.cleaner.dedupe.buffer.size", 32 * MIB, _between(MIB, INT64_MAX))
+    cleaner_backoff_ms: int = setting("log.cleaner.backoff.ms", 15_000, _between(1, INT64_MAX))
     log: LogConfig = field(default_factory=LogConfig)
 
     @property

@@ -33,6 +33,7 @@ class ConfigType(IntEnum):
     STRING = 2
     INT = 3
     LONG = 5
+    DOUBLE = 6
     LIST = 7
 
 
@@ -125,6 +126,8 @@ def _type_of(item: Any) -> ConfigType:
         return ConfigType.LIST
     if isinstance(item.default, bool):
         return ConfigType.BOOLEAN
+    if isinstance(item.default, float):
+        return ConfigType.DOUBLE
     if not isinstance(item.default, int):
         return ConfigType.STRING
     try:

@@ -31,6 +31,7 @@ from broker.handlers.purgatory import Purgatory
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.turn import ProduceTurn
 from broker.helpers import Helpers
+from broker.partitions.cleaner import LogCleaner
 from broker.partitions.flusher import Flusher
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.manager import PartitionManager
@@ -74,6 +75,7 @@ class Engine:
         self.partitions.open_all()
         self.context = self._build_context(directory, port)
         self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
+        self._cleaner = LogCleaner(self.partitions, directory, helpers.submit, clock, filesystem, config)
         self._periodics = self._build_periodics()
         self._next_periodic = min(periodic.due for periodic in self._periodics)
 
@@ -161,6 +163,8 @@ class Engine:
         if now >= context.groups.due:
             deliver(context.groups.expire(now))
         context.flusher.end_turn()
+        if now >= self._cleaner.due:
+            self._cleaner.work(now)
         if now >= self._next_periodic:
             self._run_periodics(now)
 
@@ -181,9 +185,10 @@ class Engine:
         for other in (self.context.purgatory.next_deadline(), self.context.flusher.next_deadline()):
             if other is not None and other < deadline:
                 deadline = other
-        return deadline
+        return min(deadline, self._cleaner.due)
 
     def close(self) -> bool:
         """Flush, checkpoint and release the directory; True where the next start need not recover."""
+        self._cleaner.stop()
         self._helpers.close()
         return self.partitions.close()

@@ -16,7 +16,7 @@ from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request
 from broker.protocol.produce import ProduceAnswer, ProducePartition, ProduceRequest, encode_produce_response, parse_produce
-from broker.records.validation import validate_new_batch
+from broker.records.validation import require_keys, validate_new_batch
 
 
 class _StagedProduce(StagedRequest):
@@ -69,6 +69,8 @@ def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_
         timestamp_after_ms_max=config.timestamp_after_ms_max,
         timestamp_before_ms_max=config.timestamp_before_ms_max,
     )
+    if config.is_compacted:
+        require_keys(batch)
     staged = partition.stage(batch)
     answer.base_offset = staged.base_offset
     answer.log_start_offset = partition.log_start_offset

@@ -114,6 +114,7 @@ class PartitionManager:
             clean=self._directory.was_clean,
             recovery_point=self._directory.recovery_point(topic.name, index),
             log_start_offset=self._directory.log_start_offset(topic.name, index),
+            may_have_gaps=self._directory.cleaned_offset(topic.name, index) > 0,
         )
         partition = Partition(topic.name, index, topic.topic_id, log, producers_max=self._config.producer_ids_max)
         self._partitions[topic.name, index] = partition

@@ -60,6 +60,10 @@ class ProducerStates:
         """What is remembered, staged batches included."""
         return self._staged.get(producer_id) or self._stored.get(producer_id)
 
+    def last_offsets(self) -> frozenset[int]:
+        """Where the last batch of each producer ends: compaction keeps their headers, from which this memory can be rebuilt."""
+        return frozenset(state.batches[-1].last_offset for state in self._stored.values())
+
     def check(self, header: BatchHeader) -> DuplicateBatch | None:
         """None: the batch may be written. Raises InvalidProducerEpoch or OutOfOrderSequence where it may not."""
         if header.producer_id == NO_PRODUCER_ID:

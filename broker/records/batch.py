@@ -27,6 +27,7 @@ COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40  # set by compaction: the base timestamp says when the batch's tombstones may go (KIP-534)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -79,6 +80,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the tombstones in this batch may go; None: compaction has not met them yet."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def timestamp_type_is_append(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.errors import InvalidRecord
 from broker.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer, read_header
@@ -42,6 +43,28 @@ def read_timestamps(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX)
     for position, _end, payload in _record_spans(header, batch, limit_bytes):
         timestamp, offset, _ = _read_place(payload, position, header)
         yield offset, timestamp
+
+
+class KeyedRecord(NamedTuple):
+    """One record as compaction sees it; `raw` are its bytes with their length before them."""
+
+    offset: int
+    key: bytes | None
+    is_tombstone: bool
+    timestamp: int
+    raw: memoryview
+
+
+def read_keys(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[KeyedRecord]:
+    """The key of each record, and whether its value is null."""
+    header = read_header(batch)
+    start = 0
+    for position, end, payload in _record_spans(header, batch, limit_bytes):
+        timestamp, offset, position = _read_place(payload, position, header)
+        key, position = _read_bytes(payload, position, end)
+        value_length, _ = read_varint(payload, position)
+        yield KeyedRecord(offset, key, value_length < 0, timestamp, payload[start:end])
+        start = end
 
 
 def _record_spans(header: BatchHeader, batch: Buffer, limit_bytes: int) -> Iterator[tuple[int, int, memoryview]]:

@@ -19,6 +19,7 @@ from broker.records.batch import (
     COMPRESSION_MASK,
     CONTROL_BIT,
     CRC_START,
+    DELETE_HORIZON_BIT,
     MAGIC,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
@@ -29,10 +30,11 @@ from broker.records.batch import (
 )
 from broker.records.builder import seal
 from broker.records.compression import CODEC_MAX
-from broker.records.reader import read_timestamps
+from broker.records.reader import read_keys, read_timestamps
 
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
-_UNUSUAL_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT
+_UNUSUAL_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
+KEYED_BYTES_MAX = 16 << 20  # decompressed on the loop, about 10 ms at the most
 INT64_MAX = (1 << 63) - 1
 
 
@@ -107,7 +109,17 @@ def _check_kind(header: BatchHeader) -> None:
         raise InvalidRecord("control batches are the broker's own")
     if header.is_transactional:
         raise InvalidRecord("transactions are not offered")
+    if header.delete_horizon_ms is not None:
+        raise InvalidRecord("only compaction sets the horizon of tombstones")
     raise InvalidTimestamp("a producer may not mark its timestamps as the time of append")
+
+
+def require_keys(batch: NewBatch) -> None:
+    """InvalidRecord where a record has no key: on a compacted topic it could never be found again. Reads the records, so only
+    producers to compacted topics pay for it."""
+    for record in read_keys(batch.view, limit_bytes=KEYED_BYTES_MAX):
+        if record.key is None:
+            raise InvalidRecord("a record without a key: a compacted topic keeps the last record of each key")
 
 
 def _with_max_timestamp(batch: memoryview, header: BatchHeader) -> BatchHeader:

@@ -91,6 +91,9 @@ class FileSystem:
     def modified_ms(self, path: Path) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 
+    def set_modified_ms(self, path: Path, modified_ms: int) -> None:
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
     def list_names(self, directory: Path) -> list[str]:
         return sorted(os.listdir(directory))
 

@@ -5,6 +5,7 @@
     .kafka_cleanshutdown                there only after a stop in good order; taken away at the start
     recovery-point-offset-checkpoint    per partition, below which everything was flushed
     log-start-offset-checkpoint         per partition, where it begins
+    cleaner-offset-checkpoint           per compacted partition, below which no key is there twice
     access-0/                           one partition: partition.metadata (the topic's id) and the log's files
     access-0.<id>-delete/               a deleted one whose files are not removed yet
 
@@ -24,6 +25,7 @@ from uuid import UUID, uuid4
 
 from broker.errors import StartupError, StorageError
 from broker.storage.checkpoint import (
+    CLEANED_OFFSETS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     Offsets,
@@ -57,6 +59,7 @@ class LogDirectory:
         self.was_clean = clean
         self._recovery_points: Offsets = read_checkpoint(filesystem, path / RECOVERY_POINTS)
         self._log_start_offsets: Offsets = read_checkpoint(filesystem, path / LOG_START_OFFSETS)
+        self._cleaned_offsets: Offsets = read_checkpoint(filesystem, path / CLEANED_OFFSETS)
         self._filesystem = filesystem
         self._new_id = new_id
         self._lock: OpenFile | None = lock
@@ -131,6 +134,14 @@ class LogDirectory:
         """Where the log began when the checkpoint was written."""
         return self._log_start_offsets.get((topic, partition), 0)
 
+    def cleaned_offset(self, topic: str, partition: int) -> int:
+        """Below it the log has been compacted."""
+        return self._cleaned_offsets.get((topic, partition), 0)
+
+    def write_cleaned_offset(self, topic: str, partition: int, offset: int) -> None:
+        """A compaction pass has ended."""
+        self._write_cleaned({**self._cleaned_offsets, (topic, partition): offset})
+
     def delete_partition(self, topic: str, partition: int) -> Path:
         """Rename the directory so that it is nobody's; returns what a helper thread then removes (`FileSystem.remove`). Close
         or abandon the log first."""
@@ -194,6 +205,15 @@ class LogDirectory:
         key = (topic, partition)
         if key in self._recovery_points or key in self._log_start_offsets:
             self._write(_without(self._recovery_points, key), _without(self._log_start_offsets, key))
+        if key in self._cleaned_offsets:
+            self._write_cleaned(_without(self._cleaned_offsets, key))
+
+    def _write_cleaned(self, offsets: Offsets) -> None:
+        try:
+            write_checkpoint(self._filesystem, self.path / CLEANED_OFFSETS, offsets)
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path / CLEANED_OFFSETS}: {error}") from error
+        self._cleaned_offsets = offsets
 
     def _write(self, points: Offsets, starts: Offsets) -> None:
         try:

@@ -1,7 +1,8 @@
 """The log of one partition: segments in a directory, appended at the end, read anywhere, flushed beside the loop, deleted from
 the front.
 
-Offsets are dense: each batch begins where the one before it ended. Four of them matter, in ascending order:
+What is written is dense: each batch begins where the one before it ended. Compaction leaves gaps in sealed segments
+(compaction.py), never in the active one. Four offsets matter, in ascending order:
 
     log_start_offset    the first that may be read; retention moves it
     flushed_offset      all below it is on the disk; what consumers see never passes it
@@ -48,14 +49,15 @@ class PartitionLog:
         self.log_start_offset = opened.log_start_offset
         self._filesystem = filesystem
         self._clock = clock
-        self._segments = SegmentList(opened.segments)
+        self.segments = SegmentList(opened.segments)
         self._rolled_ms = clock.now_ms()
-        self._unflushed: list[Segment] = []  # sealed, not flushed or indexes not saved
+        self.unflushed: list[Segment] = []  # sealed, not flushed or indexes not saved
         self._directory_changed = False
         self._flushing: FlushTicket | None = None
         self._flushed_segment = opened.segments[-1] if opened.segments else None
         self._flushed_position = opened.segments[-1].size if opened.segments else 0
         self._removed_paths: list[Path] = []
+        self.is_compacting = False  # then nothing else may change sealed segments
         self.epochs = opened.epochs
 
     @classmethod
@@ -69,6 +71,7 @@ class PartitionLog:
         clean: bool,
         recovery_point: int,
         log_start_offset: int = 0,
+        may_have_gaps: bool = False,
     ) -> PartitionLog:
         """Open and, after a crash, recover. A log that is damaged or cannot be read opens offline: everything it is asked for
         raises StorageError with the reason, and the rest of the broker goes on."""
@@ -78,17 +81,18 @@ class PartitionLog:
             index_interval_bytes=config.index_interval_bytes,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            may_have_gaps=may_have_gaps or config.is_compacted,
         )
         return cls(directory, config=config, filesystem=filesystem, clock=clock, opened=opener.open_or_explain(clean=clean))
 
     @property
     def size_bytes(self) -> int:
         """Of all segments that are not deleted."""
-        return self._segments.size_bytes
+        return self.segments.size_bytes
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self.segments)
 
     # Writing
 
@@ -99,7 +103,7 @@ class PartitionLog:
         size = sum(map(len, views))
         if not self.epochs.is_written:
             self.epochs.write(self.end_offset)
-        active = self._segments.active
+        active = self.segments.active
         if should_roll(active, headers, size, config=self.config, age_ms=self._clock.now_ms() - self._rolled_ms):
             active = self._roll()
         try:
@@ -115,8 +119,8 @@ class PartitionLog:
             )
         except OSError as error:
             raise StorageError(f"cannot begin a new segment in {self.directory}: {error}") from error
-        self._unflushed.append(self._segments.active)
-        self._segments.add(segment)
+        self.unflushed.append(self.segments.active)
+        self.segments.add(segment)
         self._directory_changed = True
         self._rolled_ms = self._clock.now_ms()
         return segment
@@ -140,8 +144,8 @@ class PartitionLog:
         self._directory_changed = False
         self._flushing = FlushTicket(
             self._filesystem,
-            sealed=self._unflushed,
-            active=self._segments.active,
+            sealed=self.unflushed,
+            active=self.segments.active,
             end_offset=self.end_offset,
             directory=directory,
         )
@@ -157,7 +161,7 @@ class PartitionLog:
         self._flushed_segment, self._flushed_position = ticket.active, ticket.end_position
         for segment in ticket.sealed:
             if segment.index_saved:
-                self._unflushed.remove(segment)
+                self.unflushed.remove(segment)
                 segment.forget()
 
     def fail_flush(self, ticket: FlushTicket, error: BaseException) -> None:
@@ -176,12 +180,17 @@ class PartitionLog:
         if not self.log_start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not within {self.log_start_offset} to {self.end_offset}")
         if offset >= upto_offset:
-            return FileSlice(self._segments.active.file, self._segments.active.size, 0)
-        segment = self._segments.holding(offset)
+            return FileSlice(self.segments.active.file, self.segments.active.size, 0)
+        segment = self.segments.holding(offset)
         try:
-            position, batch_bytes = segment.batch_at(offset)
-            available = self._readable_bytes(segment, upto_offset) - position
-            return FileSlice(segment.file, position, max(min(max_bytes, available), batch_bytes))
+            place = segment.batch_at(offset)
+            while place is None and segment.end_offset is not None:  # compaction has left nothing behind it there
+                segment = self.segments.holding(segment.end_offset)
+                place = segment.batch_at(offset)
+            available = self._readable_bytes(segment, upto_offset) - (place[0] if place else 0)
+            if place is None or available <= 0:
+                return FileSlice(segment.file, 0, 0)
+            return FileSlice(segment.file, place[0], max(min(max_bytes, available), place[1]))
         except OSError as error:
             raise StorageError(f"cannot read {segment.directory}: {error}") from error
 
@@ -191,13 +200,14 @@ class PartitionLog:
             return segment.size
         if upto_offset == self.flushed_offset and segment is self._flushed_segment:
             return self._flushed_position
-        return segment.batch_at(upto_offset)[0]
+        place = segment.batch_at(upto_offset)
+        return place[0] if place else segment.size
 
     def search_by_time(self, timestamp_ms: int, *, upto_offset: int) -> TimeSearch:
         """A search for the first record at or after `timestamp_ms` below `upto_offset`; run it beside the loop."""
         self._require_online()
         return TimeSearch(
-            segments=self._segments.holding_and_after(self.log_start_offset),
+            segments=self.segments.holding_and_after(self.log_start_offset),
             timestamp_ms=timestamp_ms,
             start_offset=self.log_start_offset,
             upto_offset=min(upto_offset, self.end_offset),
@@ -207,7 +217,7 @@ class PartitionLog:
         """The start of the oldest segment that was written to within the last `age_ms`, or of the log where all were."""
         self._require_online()
         oldest_ms = self._clock.now_ms() - age_ms
-        for segment in self._segments:
+        for segment in self.segments:
             if segment.end_offset is None or segment.modified_ms >= oldest_ms:
                 return max(segment.base_offset, self.log_start_offset)
         return self.end_offset
@@ -216,14 +226,14 @@ class PartitionLog:
         """The header of every batch from the one that contains `offset` to the end."""
         self._require_online()
         if offset < self.end_offset:
-            for _, _, header in self._segments.walk_from(offset):
+            for _, _, header in self.segments.walk_from(offset):
                 yield header
 
     def batches_from(self, offset: int) -> Iterator[bytes]:
         """Every batch from the one that contains `offset` to the end: how the broker reads its own topics."""
         self._require_online()
         if offset < self.end_offset:
-            for segment, position, header in self._segments.walk_from(offset):
+            for segment, position, header in self.segments.walk_from(offset):
                 yield segment.read(position, header.size)
 
     # Deleting
@@ -240,8 +250,10 @@ class PartitionLog:
     def apply_retention(self, now_ms: int) -> int:
         """Delete the old segments that the configuration lets go; returns how many. Their files wait in `take_removed_paths`."""
         self._require_online()
+        if self.is_compacting:
+            return 0
         deletable = expendable_segments(
-            tuple(self._segments),
+            tuple(self.segments),
             config=self.config,
             log_start_offset=self.log_start_offset,
             size_bytes=self.size_bytes,
@@ -250,11 +262,11 @@ class PartitionLog:
         count = 0
         try:
             for segment in deletable:
-                if segment in self._unflushed:
+                if segment in self.unflushed:
                     break
                 self._removed_paths += segment.mark_deleted()
-                self._segments.drop_first()
-                self.log_start_offset = max(self.log_start_offset, self._segments.first.base_offset)
+                self.segments.drop_first()
+                self.log_start_offset = max(self.log_start_offset, self.segments.first.base_offset)
                 count += 1
         except OSError as error:
             raise StorageError(f"cannot delete old segments of {self.directory}: {error}") from error
@@ -273,7 +285,7 @@ class PartitionLog:
         self._require_online()
         try:
             self._flush_all()
-            for segment in self._segments:
+            for segment in self.segments:
                 if segment.size and segment.has_index_loaded and not segment.index_saved:
                     segment.save_index()
         except OSError as error:
@@ -283,8 +295,8 @@ class PartitionLog:
 
     def _flush_all(self) -> None:
         """Here and now. A log that nobody wrote to costs nothing: a broker may hold ten thousand and has to stop in seconds."""
-        if self._unflushed or self.flushed_offset != self.end_offset:
-            for segment in (*self._unflushed, self._segments.active):
+        if self.unflushed or self.flushed_offset != self.end_offset:
+            for segment in (*self.unflushed, self.segments.active):
                 self._filesystem.sync_data(segment.file)
             self._filesystem.sync_directory(self.directory)
         self.flushed_offset = self.end_offset
@@ -292,8 +304,8 @@ class PartitionLog:
     def abandon(self, reason: str) -> None:
         """Let go of the files without flushing: the partition is being deleted, or its directory cannot be trusted."""
         self._go_offline(reason)
-        self._segments.clear()
-        self._unflushed, self._flushed_segment = [], None
+        self.segments.clear()
+        self.unflushed, self._flushed_segment = [], None
 
     def _go_offline(self, reason: str) -> None:
         self.offline_reason = self.offline_reason or reason

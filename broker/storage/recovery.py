@@ -5,6 +5,9 @@ the recovery point were flushed: they must be there, and what is wrong with them
 beyond it may be torn, missing, or full of zeros where the system had promised a length before it wrote the bytes: the log is
 cut at the first that is not whole, whose checksum does not match, or whose offset does not follow, and later segments go. Only
 what was never acknowledged as flushed can be lost that way. What remains is flushed before anybody sees it.
+
+Compaction leaves gaps between batches, so in the sealed segments of a log that has been compacted an offset only has to be
+larger than the one before.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.errors import StorageError
+from broker.storage.compaction import CLEANED, SWAP, finish_exchange
 from broker.storage.filesystem import FileSystem
 from broker.storage.leader_epochs import LogEpochs, load_leader_epochs
 from broker.storage.scan import checksum_matches, scan_headers
@@ -77,6 +81,7 @@ class LogOpener:
     index_interval_bytes: int
     recovery_point: int
     log_start_offset: int
+    may_have_gaps: bool = False  # compaction has been here
 
     def open_or_explain(self, *, clean: bool) -> OpenedLog:
         """The log, or no segments and the reason: a partition that cannot be opened must not keep the others from being
@@ -95,6 +100,7 @@ class LogOpener:
 
     def open(self, *, clean: bool) -> OpenedLog:
         """The log as it is; DamagedLog where flushed batches are not whole."""
+        self._finish_exchanges()
         bases = self._remove_leftovers()
         if not bases:
             return self._open_empty(clean)
@@ -110,15 +116,42 @@ class LogOpener:
         epochs = LogEpochs(self.filesystem, self.directory, written, rises=not (recovery.was_clean or recovery.was_new))
         return OpenedLog(segments=segments, log_start_offset=start, end_offset=end_offset, recovery=recovery, epochs=epochs)
 
+    def _finish_exchanges(self) -> None:
+        """A crash came while compacted segments took the places of the old ones: the new ones are whole, so they stay."""
+        names = self.filesystem.list_names(self.directory)
+        for name in names:
+            if name.endswith(LOG + SWAP):
+                base_offset = int(name[: -len(LOG + SWAP)])
+                end_offset = self._end_of_swap(name, base_offset)
+                old = [base for base in _bases(names) if base_offset <= base < end_offset]
+                finish_exchange(self.filesystem, [self._existing(base) for base in old], self._named(name, base_offset))
+
+    def _end_of_swap(self, name: str, base_offset: int) -> int:
+        file = self.filesystem.open(self.directory / name)
+        size, position, end_offset = self.filesystem.size(file), 0, base_offset
+        for position, header in scan_headers(self.filesystem, file, 0, size):
+            position += header.size
+            end_offset = header.next_offset
+        if position != size or end_offset == base_offset:
+            raise DamagedLog(f"{self.directory / name}: no batch at position {position} of {size}, though it had been flushed")
+        return end_offset
+
+    def _named(self, name: str, base_offset: int) -> Segment:
+        """The segment of a file whose name is not final yet."""
+        size = self.filesystem.size_of(self.directory / name)
+        return Segment(
+            self.directory, base_offset, size=size, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem
+        )
+
     def _remove_leftovers(self) -> list[int]:
         """Remove what a stop in the middle of something left; returns the segments' base offsets."""
         names = self.filesystem.list_names(self.directory)
-        bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdigit())
+        bases = _bases(names)
         known = set(bases)
         for name in names:
             stem, dot, suffix = name.partition(".")
             is_orphan = dot + suffix in SUFFIXES and stem.isdigit() and int(stem) not in known
-            if name.endswith((DELETED, TEMPORARY)) or is_orphan:
+            if name.endswith((DELETED, TEMPORARY, CLEANED)) or is_orphan:
                 self.filesystem.remove(self.directory / name)
         return bases
 
@@ -176,20 +209,20 @@ class LogOpener:
         surveys: list[Survey] = []
         expected, reason = segments[0].base_offset, ""
         for segment in segments:
-            if segment.base_offset != expected:
+            if segment.base_offset < expected or (segment.base_offset > expected and not self.may_have_gaps):
                 return surveys, f"segment {segment.path(LOG).name} does not begin at offset {expected}"
-            survey = self._survey(segment)
+            survey = self._survey(segment, may_have_gaps=self.may_have_gaps and segment is not segments[-1])
             surveys.append(survey)
             expected, reason = survey.end_offset, survey.reason
             if reason:
                 break
         return surveys, reason
 
-    def _survey(self, segment: Segment) -> Survey:
+    def _survey(self, segment: Segment, *, may_have_gaps: bool) -> Survey:
         index = SegmentIndex(base_offset=segment.base_offset, interval_bytes=self.index_interval_bytes)
         expected, end, checked, last_epoch = segment.base_offset, 0, 0, -1
         for position, header in scan_headers(self.filesystem, segment.file, 0, segment.size):
-            if header.base_offset != expected:
+            if header.base_offset < expected or (header.base_offset > expected and not may_have_gaps):
                 break
             if header.next_offset > self.recovery_point:
                 if not checksum_matches(self.filesystem, segment.file, position, header):
@@ -227,3 +260,8 @@ class LogOpener:
 
     def _first_timestamp(self, segment: Segment) -> int | None:
         return next((header.max_timestamp for _, header in segment.headers()), None)
+
+
+def _bases(names: list[str]) -> list[int]:
+    """First offsets of the segments among these files."""
+    return sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdigit())

@@ -12,12 +12,13 @@ def expendable_segments(
     segments: Iterable[Segment], *, config: LogConfig, log_start_offset: int, size_bytes: int, now_ms: int
 ) -> Iterator[Segment]:
     """The oldest segments, in order, up to the first that must stay. The one being written always stays."""
-    excess_bytes = size_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
+    excess_bytes = size_bytes - config.retention_bytes if config.retention_bytes >= 0 and config.is_trimmed else 0
     for segment in segments:
         if segment.end_offset is None:
             return
         is_before_start = segment.end_offset <= log_start_offset
-        if not (is_before_start or excess_bytes >= segment.size or is_expired(segment, config.retention_ms, now_ms)):
+        is_too_old = config.is_trimmed and is_expired(segment, config.retention_ms, now_ms)
+        if not (is_before_start or excess_bytes >= segment.size > 0 or is_too_old):
             return
         yield segment
         excess_bytes -= segment.size

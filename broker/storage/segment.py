@@ -46,6 +46,7 @@ class Segment:
         "end_offset",
         "first_timestamp",
         "index_saved",
+        "replacement",
         "size",
     )
 
@@ -56,6 +57,7 @@ class Segment:
         self.index_saved = False
         self.end_offset: int | None = None  # where the next segment begins; None: this one is being written
         self.first_timestamp: int | None = None  # largest one of the first batch, known once it has been seen
+        self.replacement: Segment | None = None  # what compaction has put into this one's place
         self._interval_bytes = interval_bytes
         self._filesystem = filesystem
         self._file: OpenFile | None = None
@@ -75,6 +77,15 @@ class Segment:
         """A segment whose file is there; nothing is read yet."""
         size = filesystem.size_of(directory / segment_name(base_offset))
         return cls(directory, base_offset, size=size, interval_bytes=interval_bytes, filesystem=filesystem)
+
+    def successor(self, *, size: int, file: OpenFile, index: SegmentIndex) -> Segment:
+        """What compaction left of this segment and perhaps of some behind it: written to `file`, which has not its final name
+        yet."""
+        segment = Segment(
+            self.directory, self.base_offset, size=size, interval_bytes=self._interval_bytes, filesystem=self._filesystem
+        )
+        segment._file, segment._index = file, index
+        return segment
 
     def path(self, suffix: str) -> Path:
         return self.directory / segment_name(self.base_offset, suffix)
@@ -156,25 +167,25 @@ class Segment:
         if self._index is None or self.index_saved:
             self._index = self._file = None
 
-    def batch_at(self, offset: int) -> tuple[int, int]:
-        """Position and size of the batch that contains `offset`, which this segment holds. StorageError where it
-        does not: then the file is damaged."""
+    def batch_at(self, offset: int) -> tuple[int, int] | None:
+        """Position and size of the batch that contains `offset`, or of the next one where compaction has left a gap there; None
+        where this segment ends before. StorageError where no batch can be: then the file is damaged."""
         entry = self.index.offsets.floor(offset - self.base_offset)
         position = entry[1] if entry else 0
         chunk, chunk_start = b"", position
-        while True:
+        while position < self.size:
             place = position - chunk_start
             if place + BATCH_HEADER_BYTES > len(chunk):
                 chunk, chunk_start, place = self._filesystem.read_at(self.file, _HOP_BYTES, position), position, 0
                 if len(chunk) < BATCH_HEADER_BYTES:
-                    break
+                    raise self._damaged(position)
             base_offset, length, last_offset_delta = _HOP.unpack_from(chunk, place)
-            if base_offset > offset or length < BATCH_HEADER_BYTES - LENGTH_END or position + length + LENGTH_END > self.size:
-                break
+            if length < BATCH_HEADER_BYTES - LENGTH_END or position + length + LENGTH_END > self.size:
+                raise self._damaged(position)
             if base_offset + last_offset_delta >= offset:
                 return position, length + LENGTH_END
             position += length + LENGTH_END
-        raise StorageError(f"{self.path(LOG)}: no batch with offset {offset} at position {position}: the file is damaged")
+        return None
 
     def mark_deleted(self) -> list[Path]:
         """Rename the files so that a start does not take them for the log's; returns what is left to remove."""
@@ -195,7 +206,10 @@ class Segment:
             yield position, header
             position += header.size
         if position != end:
-            raise StorageError(f"{self.path(LOG)}: no batch at position {position} of {end}: the file is damaged")
+            raise self._damaged(position)
+
+    def _damaged(self, position: int) -> StorageError:
+        return StorageError(f"{self.path(LOG)}: no batch at position {position} of {self.size}: the file is damaged")
 
     def read(self, position: int, length: int) -> bytes:
         """Bytes of the log file; any thread."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from broker.records.batch import BatchHeader
@@ -63,10 +63,9 @@ class SegmentList:
     def walk_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
         """Segment, position and header of every batch from the one that contains `offset` to the end."""
         for segment in self.holding_and_after(offset):
-            start = segment.batch_at(offset)[0] if segment.base_offset < offset else 0
-            for position, header in segment.headers(start):
-                if header.next_offset > offset:
-                    yield segment, position, header
+            place = segment.batch_at(offset) if segment.base_offset < offset else (0, 0)
+            for position, header in segment.headers(place[0]) if place else ():
+                yield segment, position, header
             if segment.end_offset is not None:
                 segment.forget()
 
@@ -75,6 +74,19 @@ class SegmentList:
         self.active.end_offset = segment.base_offset
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
+
+    def exchange(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put `new`, which compaction has made of the neighbours `old`, into their place."""
+        first = self._segments.index(old[0])
+        behind = first + len(old)
+        assert self._segments[first:behind] == list(old), "nothing else changes sealed segments meanwhile"
+        new.end_offset = old[-1].end_offset
+        for segment in old:
+            segment.replacement = new
+            if segment in self._warm:
+                self._warm.remove(segment)
+        self._segments[first:behind] = [new]
+        self._bases[first:behind] = [new.base_offset]
 
     def drop_first(self) -> None:
         segment = self._segments.pop(0)

@@ -32,9 +32,7 @@ class TimeSearch:
             if segment.base_offset >= self.upto_offset:
                 return None
             try:
-                found = self._search(segment)
-            except FileNotFoundError:
-                continue  # retention has deleted it since: its records are before the log's start now
+                found = self._search_as_it_is_now(segment)
             except OSError as error:
                 raise StorageError(f"cannot search {segment.directory}: {error}") from error
             if found:
@@ -64,6 +62,15 @@ class TimeSearch:
                         best = offset, timestamp
         return best
 
+    def _search_as_it_is_now(self, segment: Segment | None) -> tuple[int, int] | None:
+        while segment is not None:
+            try:
+                return self._search(segment)
+            except FileNotFoundError:
+                # Compaction has put another into its place, or retention deleted it: then its records are before the log's start.
+                segment = segment.replacement
+        return None
+
     def _search(self, segment: Segment) -> tuple[int, int] | None:
         if segment.largest_timestamp < self.timestamp_ms:
             return None
@@ -90,7 +97,8 @@ class TimeSearch:
         return before[1] if before else 0
 
     def _search_batch(self, segment: Segment, position: int, header: BatchHeader) -> tuple[int, int] | None:
-        if header.timestamp_type_is_append:
+        is_whole = header.record_count == header.last_offset_delta + 1
+        if header.timestamp_type_is_append and is_whole:
             return max(header.base_offset, self.start_offset), header.max_timestamp
         try:
             for offset, timestamp in read_timestamps(segment.read(position, header.size)):

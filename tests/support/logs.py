@@ -12,9 +12,12 @@ from broker.clock import Clock, ManualClock
 from broker.config import LogConfig
 from broker.records.batch import Buffer
 from broker.records.reader import Record, read_records
+from broker.storage.cleanable import begin_compaction
+from broker.storage.compaction import CompactionPass, Exchange
 from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.key_map import KeyMap
 from broker.storage.partition_log import PartitionLog
-from tests.support.batches import stamped
+from tests.support.batches import NOW_MS, stamped
 
 
 class FailingDisk(FileSystem):
@@ -76,6 +79,7 @@ def open_log(
     log_start_offset: int = 0,
     filesystem: FileSystem | None = None,
     clock: Clock | None = None,
+    may_have_gaps: bool = False,
     **config: Any,
 ) -> PartitionLog:
     """The log in `directory`, by default as after a crash."""
@@ -88,6 +92,7 @@ def open_log(
         clean=clean,
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
+        may_have_gaps=may_have_gaps,
     )
 
 
@@ -108,6 +113,38 @@ def flush(log: PartitionLog) -> None:
     if ticket is not None:
         ticket.run()
         log.finish_flush(ticket)
+
+
+def pass_over(
+    log: PartitionLog,
+    first_dirty: int = 0,
+    *,
+    now_ms: int = NOW_MS,
+    filesystem: FileSystem | None = None,
+    map_bytes: int = 1 << 20,
+    producers: Iterable[int] = (),
+) -> CompactionPass | None:
+    """A compaction pass that is begun, or None where the log does not want one."""
+    return begin_compaction(
+        log,
+        first_dirty,
+        filesystem=filesystem or FileSystem(),
+        producer_offsets=frozenset(producers),
+        keys=KeyMap(map_bytes),
+        now_ms=now_ms,
+    )
+
+
+def compact(log: PartitionLog, first_dirty: int = 0, **options: Any) -> int:
+    """One whole pass, as the cleaner drives it; the offset up to which the log is clean."""
+    work = pass_over(log, first_dirty, **options)
+    if work is None:
+        return first_dirty
+    for event in work.steps():
+        if isinstance(event, Exchange):
+            log.segments.exchange(event.old, event.new)
+    log.is_compacting = False
+    return work.clean_offset
 
 
 def read_all(log: PartitionLog) -> list[Record]:

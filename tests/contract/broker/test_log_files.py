@@ -10,7 +10,7 @@ from broker.records.builder import NewRecord, build_batch
 from broker.storage.segment import INDEX, LOG, TIME_INDEX
 from tests.support.batches import NOW_MS
 from tests.support.kafka_peer import ApacheKafka, jvm_tools_or_skip
-from tests.support.logs import append, files_with, open_log, read_all
+from tests.support.logs import append, compact, files_with, flush, open_log, read_all
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 COMPLAINTS = ("mismatch", "isvalid: false", "out of order", "invalid bytes", "not found", "error")
@@ -40,6 +40,26 @@ def test_apache_kafkas_dump_tool_reads_our_segments_and_indexes_without_complain
     assert complaints == []
     assert sum(line.startswith("| offset:") for line in dump.splitlines()) == end_offset
     assert dump.count("isvalid: true") == 500
+
+
+def test_apache_kafkas_dump_tool_reads_compacted_segments_and_the_horizons_of_their_tombstones(tmp_path: Path) -> None:
+    tools = jvm_tools_or_skip()
+    log = open_log(tmp_path / "t-0", cleanup_policy="compact", segment_bytes=20_000)
+    for number in range(500):
+        key, value = b"key-%d" % (number % 40), None if number % 7 == 0 else b"v" * 100
+        append(log, build_batch([NewRecord(timestamp=NOW_MS + number, key=key, value=value)] * 2, codec=number % 5))
+    flush(log)
+    compact(log)
+    expected = [record.offset for record in read_all(log)]
+    log.close()
+    files = [path for suffix in (LOG, INDEX, TIME_INDEX) for path in files_with(tmp_path / "t-0", suffix)]
+    dump = tools.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(map(str, files)))
+    complaints = [line for line in dump.splitlines() if any(word in line.lower() for word in COMPLAINTS)]
+    assert complaints == []
+    rows = [line for line in dump.splitlines() if line.startswith("| offset:")]
+    assert sorted(int(line.split()[2]) for line in rows) == expected
+    assert len(expected) < 1000
+    assert f"deleteHorizonMs: OptionalLong[{NOW_MS + 86_400_000}]" in dump
 
 
 def test_what_apache_kafka_wrote_in_every_codec_opens_here_with_every_record(tmp_path: Path) -> None:

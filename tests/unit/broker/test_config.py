@@ -34,7 +34,7 @@ def test_the_finer_setting_wins_over_hours() -> None:
         ({"listeners": "127.0.0.1:9092"}, "PLAINTEXT://"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners"),
         ({"log.dirs": "/a,/b"}, "one directory"),
-        ({"log.cleanup.policy": "compact"}, "must be delete"),
+        ({"log.cleanup.policy": "shred"}, "must be delete, compact"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(values: dict[str, str], says: str) -> None:

@@ -68,7 +68,7 @@ def test_metadata_is_kept_and_forgotten_with_a_change(broker: Harness) -> None:
         ({"num_partitions": 20_000}, 37),
         ({"replication_factor": 3}, 38),
         ({"configs": {"retention.seconds": "1"}}, 40),
-        ({"configs": {"cleanup.policy": "compact"}}, 40),
+        ({"configs": {"cleanup.policy": "compact,shred"}}, 40),
         ({"name": "exists"}, 36),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_rebuilt_index_is_saved_by_the_next_clean_stop(directory: Path) -> Non
 def test_index_entries_point_at_batches_that_end_at_their_offset(directory: Path) -> None:
     log = reopened(directory)
     entries = 0
-    for segment in log._segments:
+    for segment in log.segments:
         headers = dict(segment.headers())
         for number in range(len(segment.index.offsets)):
             relative_offset, position = segment.index.offsets.entry(number)
@@ -127,7 +127,7 @@ def test_index_entries_point_at_batches_that_end_at_their_offset(directory: Path
 
 
 def test_time_index_entries_name_the_batch_that_holds_the_largest_timestamp_so_far(directory: Path) -> None:
-    for segment in reopened(directory)._segments:
+    for segment in reopened(directory).segments:
         headers = [header for _, header in segment.headers()]
         times = segment.index.times
         for number in range(len(times)):

@@ -1,0 +1,162 @@
+"""Compacts the sealed segments of a log: of each key the last record stays, and every offset stays what it was.
+
+A pass reads the dirty part into a map of keys, then writes each group of segments anew without the records that the map knows
+a later one for. A group is installed as Kafka does it, so a crash at any point leaves either the old segments or the new one:
+
+    00000000000000000000.log.cleaned    being written; removed at the next start
+    00000000000000000000.log.swap       whole, flushed, and the truth from now on: the next start completes the exchange
+    00000000000000000000.log.deleted    an old one, out of the way
+
+The last batch of a group always stays, if need be without records, so the new file itself says how far it reaches, and a log
+never ends before it did. A pass is a generator: it yields between batches, so whoever drives it decides how long it computes at
+a time and on which thread; and it yields an Exchange when the loop has to put the new segment into the log's list. The old
+segments stay readable until then, and for whoever still reads them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from broker.config import LogConfig
+from broker.errors import CorruptMessage, InvalidRecord, StorageError
+from broker.records.batch import BatchHeader, read_header
+from broker.records.compaction import compact_batch
+from broker.records.reader import read_keys
+from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.key_map import KeyMap
+from broker.storage.rolling import RELATIVE_OFFSET_MAX
+from broker.storage.segment import LOG, Segment
+from broker.storage.segment_index import SegmentIndex
+
+CLEANED, SWAP = ".cleaned", ".swap"
+_WRITE_BYTES = 1 << 20  # written at once
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """`new` holds what is left of `old`; the loop puts it into their place before the pass goes on."""
+
+    old: tuple[Segment, ...]
+    new: Segment
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactionPass:
+    """One pass over `segments`: all sealed and flushed, from the first of the log on."""
+
+    filesystem: FileSystem
+    segments: Sequence[Segment]
+    first_dirty_offset: int
+    producer_offsets: frozenset[int]  # last offset of each live producer's last batch
+    config: LogConfig
+    now_ms: int
+    keys: KeyMap
+    clean_offset: int = field(default=0, init=False)  # below it no key is there twice, once the pass has ended
+    read_bytes: int = field(default=0, init=False)
+    written_bytes: int = field(default=0, init=False)
+
+    def steps(self) -> Generator[Exchange | None, None, None]:
+        """Do it all, yielding as the file's theory says. StorageError: the log is as it was, but for the exchanges made."""
+        try:
+            yield from self._read_keys()
+            for group in self._groups():
+                yield from self._rewrite(group)
+        except (OSError, InvalidRecord, CorruptMessage) as error:
+            raise StorageError(f"cannot compact {self.segments[0].directory}: {error}") from error
+
+    def _batches(self, segment: Segment, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+        was_cold = not segment.has_index_loaded
+        place = segment.batch_at(offset) if offset > segment.base_offset else (0, 0)
+        for position, header in segment.headers(place[0]) if place else ():
+            self.read_bytes += header.size
+            yield header, segment.read(position, header.size)
+        if was_cold:
+            segment.forget()
+
+    def _read_keys(self) -> Iterator[None]:
+        self.clean_offset = self.first_dirty_offset
+        for segment in self.segments:
+            if segment.end_offset is not None and segment.end_offset <= self.first_dirty_offset:
+                continue
+            for header, batch in self._batches(segment, self.first_dirty_offset):
+                if self.keys.is_full:
+                    return
+                for record in () if header.is_control else read_keys(batch):
+                    if record.key is not None:
+                        self.keys.put(record.key, record.offset)
+                self.clean_offset = header.next_offset
+                yield
+            self.clean_offset = max(self.clean_offset, segment.end_offset or 0)
+
+    def _groups(self) -> Iterator[list[Segment]]:
+        """Neighbours that together fit into one segment, so that what is left does not crumble into ever smaller files."""
+        group: list[Segment] = []
+        for segment in self.segments:
+            if segment.base_offset >= self.clean_offset:
+                break
+            fits = group and sum(one.size for one in (*group, segment)) <= self.config.segment_bytes
+            if fits and (segment.end_offset or 0) - group[0].base_offset <= RELATIVE_OFFSET_MAX:
+                group.append(segment)
+                continue
+            if group:
+                yield group
+            group = [segment]
+        if group:
+            yield group
+
+    def _rewrite(self, group: Sequence[Segment]) -> Generator[Exchange | None, None, None]:
+        first = group[0]
+        cleaned = first.path(LOG + CLEANED)
+        self.filesystem.remove(cleaned)
+        file = self.filesystem.open(cleaned, create=True)
+        index = SegmentIndex(base_offset=first.base_offset, interval_bytes=self.config.index_interval_bytes)
+        size = yield from self._write(group, file, index)
+        self.filesystem.sync_data(file)
+        self.filesystem.set_modified_ms(cleaned, group[-1].modified_ms)
+        self.filesystem.rename(cleaned, first.path(LOG + SWAP))
+        self.filesystem.sync_directory(first.directory)
+        new = first.successor(size=size, file=file, index=index)
+        yield Exchange(tuple(group), new)
+        finish_exchange(self.filesystem, group, new)
+        yield None
+
+    def _write(self, group: Sequence[Segment], file: OpenFile, index: SegmentIndex) -> Generator[None, None, int]:
+        pending: list[bytes] = []
+        pending_bytes = position = 0
+        for segment in group:
+            for header, batch in self._batches(segment, segment.base_offset):
+                kept = self._compact(header, batch, last=header.next_offset == group[-1].end_offset)
+                if kept:
+                    index.observe(position + pending_bytes, read_header(kept))
+                    pending.append(kept)
+                    pending_bytes += len(kept)
+                if pending_bytes >= _WRITE_BYTES:
+                    self.filesystem.write_at(file, pending, position)
+                    position, pending, pending_bytes = position + pending_bytes, [], 0
+                yield
+        if pending:
+            self.filesystem.write_at(file, pending, position)
+        self.written_bytes += position + pending_bytes
+        return position + pending_bytes
+
+    def _compact(self, header: BatchHeader, batch: bytes, *, last: bool) -> bytes:
+        return compact_batch(
+            batch,
+            is_newest=self.keys.is_newest,
+            now_ms=self.now_ms,
+            delete_retention_ms=self.config.delete_retention_ms,
+            header_needed=last or header.last_offset in self.producer_offsets,
+        )
+
+
+def finish_exchange(filesystem: FileSystem, group: Sequence[Segment], new: Segment) -> None:
+    """Give the new segment its name. The old ones are out of the way, durably, before: two files for the same offsets are never
+    left behind."""
+    doomed = [path for segment in group for path in segment.mark_deleted()]
+    filesystem.sync_directory(new.directory)
+    filesystem.rename(new.path(LOG + SWAP), new.path(LOG))
+    filesystem.sync_directory(new.directory)
+    new.save_index()
+    for path in doomed:
+        filesystem.remove(path)

@@ -1,0 +1,58 @@
+"""Compaction against a dict: whatever is written, compacted and restarted, the newest value of every key is there, at its offset."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.records.builder import NewRecord, build_batch
+from broker.storage.segment import LOG
+from tests.support.batches import NOW_MS
+from tests.support.logs import append, compact, files_with, flush, located_bytes, open_log, read_all
+
+SETTINGS = {"cleanup_policy": "compact", "segment_bytes": 500, "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 1_000}
+PAIR = st.tuples(st.integers(0, 6), st.none() | st.binary(max_size=30))
+BATCH = st.tuples(st.lists(PAIR, min_size=1, max_size=4), st.integers(0, 4))
+ACTION = st.one_of(
+    st.lists(BATCH, min_size=1, max_size=4), st.sampled_from(["compact", "little memory", "later", "clean", "crash"])
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ACTION, min_size=1, max_size=25))
+def test_the_newest_value_of_every_key_is_there_at_its_offset(actions: list[object]) -> None:
+    with tempfile.TemporaryDirectory(prefix="logbus-") as name:
+        directory = Path(name)
+        log, model, clean, now_ms = open_log(directory, **SETTINGS), dict[bytes, tuple[int, bytes | None]](), 0, NOW_MS
+        for action in actions:
+            if isinstance(action, list):
+                for pairs, codec in action:
+                    rows = [(b"key-%d" % key, value) for key, value in pairs]
+                    for number, (key, value) in enumerate(rows):
+                        model[key] = (log.end_offset + number, value)
+                    append(log, build_batch([NewRecord(timestamp=NOW_MS, key=k, value=v) for k, v in rows], codec=codec))
+                flush(log)
+            elif action == "later":
+                now_ms += 1_000
+            elif action in ("clean", "crash"):
+                if action == "clean":
+                    log.close()
+                log = open_log(directory, clean=action == "clean", recovery_point=log.flushed_offset, **SETTINGS)
+                assert log.offline_reason == ""
+            else:
+                clean = compact(log, clean, now_ms=now_ms, map_bytes=600 if action == "little memory" else 1 << 20)
+        rows_left = read_all(log)
+        newest = {record.key: (record.offset, record.value) for record in rows_left}
+        assert {key: place for key, place in newest.items() if place[1] is not None} == {
+            key: place for key, place in model.items() if place[1] is not None
+        }
+        offsets = [record.offset for record in rows_left]
+        assert offsets == sorted(set(offsets))
+        for asked in range(log.end_offset):
+            found = located_bytes(log, asked, 1, upto_offset=log.flushed_offset)
+            assert found
+        assert [path.name for path in files_with(directory, ".cleaned") + files_with(directory, ".swap")] == []
+        assert files_with(directory, LOG)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.records.batch import read_header
+from broker.records.builder import NewRecord, build_batch
+from broker.records.compaction import IsNewest, compact_batch
+from broker.records.reader import read_keys, read_records
+from tests.support.batches import NOW_MS, validated
+
+DAY_MS = 86_400_000
+
+
+def batch_of(*records: tuple[bytes, bytes | None], codec: int = 0, **fields: int) -> bytes:
+    rows = [
+        NewRecord(timestamp=NOW_MS + number, key=key, value=value, headers=(("h", b"x"),))
+        for number, (key, value) in enumerate(records)
+    ]
+    return bytes(build_batch(rows, base_offset=100, codec=codec, **fields))
+
+
+def compacted(batch: bytes, is_newest: IsNewest, *, now_ms: int = NOW_MS, header_needed: bool = False) -> bytes:
+    return compact_batch(batch, is_newest=is_newest, now_ms=now_ms, delete_retention_ms=DAY_MS, header_needed=header_needed)
+
+
+def only(*offsets: int) -> IsNewest:
+    return lambda key, offset: offset in offsets
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_what_is_left_keeps_offsets_timestamps_headers_and_the_batchs_place(codec: int) -> None:
+    batch = batch_of((b"a", b"1"), (b"b", b"2"), (b"c", b"3"), codec=codec, producer_id=7, producer_epoch=1, base_sequence=40)
+    left = compacted(batch, only(101))
+    header, before = read_header(left), read_header(batch)
+    assert [*read_records(left)] == [[*read_records(batch)][1]]
+    assert (header.base_offset, header.last_offset, header.record_count) == (100, 102, 1)
+    assert header[9:12] == before[9:12], "the producer's fields"
+    assert (header.compression, header.max_timestamp) == (codec, NOW_MS + 1)
+    validated(bytearray(rebased(left)))  # checksum, length and counts hold
+
+
+def rebased(batch: bytes) -> bytes:
+    """As a producer would send it: what validation accepts."""
+    header = read_header(batch)
+    records = [NewRecord(timestamp=r.timestamp, key=r.key, value=r.value) for r in read_records(batch)]
+    assert header.size == len(batch)
+    return bytes(build_batch(records, codec=header.compression))
+
+
+def test_a_batch_of_which_everything_stays_is_the_same_bytes() -> None:
+    batch = batch_of((b"a", b"1"), (b"b", b"2"))
+    assert compacted(batch, only(100, 101)) is batch
+
+
+def test_a_batch_of_which_nothing_stays_vanishes_or_leaves_its_header() -> None:
+    batch = batch_of((b"a", b"1"), (b"b", b"2"), codec=4, producer_id=7, producer_epoch=1, base_sequence=40)
+    assert compacted(batch, only()) == b""
+    empty = compacted(batch, only(), header_needed=True)
+    header = read_header(empty)
+    assert (len(empty), header.size, header.record_count, header.compression) == (61, 61, 0, 0)
+    assert (header.base_offset, header.last_offset, header.producer_id, header.base_sequence) == (100, 101, 7, 40)
+    assert [*read_records(empty)] == []
+    assert compacted(empty, only(), header_needed=True) == empty
+    assert compacted(empty, only()) == b""
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_tombstone_gets_a_horizon_and_goes_when_it_is_over(codec: int) -> None:
+    batch = batch_of((b"a", b"1"), (b"b", None), codec=codec)
+    first = compacted(batch, only(100, 101))
+    assert read_header(first).delete_horizon_ms == NOW_MS + DAY_MS
+    assert [*read_records(first)] == [*read_records(batch)], "timestamps stay what they were"
+    assert compacted(first, only(100, 101), now_ms=NOW_MS + DAY_MS - 1) == first
+    later = compacted(first, only(100, 101), now_ms=NOW_MS + DAY_MS)
+    assert [record.key for record in read_records(later)] == [b"a"]
+    assert [record.timestamp for record in read_records(later)] == [NOW_MS]
+
+
+def test_a_record_without_a_key_has_none_that_could_be_asked_for() -> None:
+    batch = bytes(build_batch([NewRecord(timestamp=1, value=b"v"), NewRecord(timestamp=2, key=b"", value=None)]))
+    assert [(record.key, record.is_tombstone) for record in read_keys(batch)] == [(None, False), (b"", True)]

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.errors import StorageError
+from broker.records.builder import NewRecord, build_batch
+from broker.storage.filesystem import FileSystem
+from broker.storage.key_map import ENTRY_BYTES
+from broker.storage.partition_log import PartitionLog
+from tests.support.batches import NOW_MS
+from tests.support.logs import (
+    FailingDisk,
+    append,
+    compact,
+    crash_copy,
+    files_with,
+    flush,
+    located_bytes,
+    open_log,
+    pass_over,
+    read_all,
+)
+
+DAY_MS = 86_400_000
+SETTINGS: dict[str, Any] = {"cleanup_policy": "compact", "segment_bytes": 400, "min_cleanable_dirty_ratio": 0.0}
+
+
+def put(log: PartitionLog, *pairs: tuple[bytes, bytes | None], timestamp: int = NOW_MS, **fields: int) -> None:
+    append(log, build_batch([NewRecord(timestamp=timestamp, key=key, value=value) for key, value in pairs], **fields))
+    flush(log)
+
+
+def content(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(record.offset, record.key, record.value) for record in read_all(log)]
+
+
+def filled(directory: Path, count: int = 60, keys: int = 5, **config: Any) -> PartitionLog:
+    log = open_log(directory, **{**SETTINGS, **config})
+    for number in range(count):
+        put(log, (b"key-%d" % (number % keys), b"value-%d" % number))
+    return log
+
+
+def test_the_last_record_of_each_key_stays_with_its_offset(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    sealed = log.segments.active.base_offset
+    before = content(log)
+    assert compact(log) == sealed
+    newest = {key: offset for offset, key, _ in before if offset < sealed}
+    expected = [row for row in before if row[0] >= sealed or row[0] == newest[row[1] or b""]]
+    assert content(log) == expected
+    assert (log.log_start_offset, log.end_offset) == (0, 60)
+
+
+def test_the_active_segment_is_never_touched(tmp_path: Path) -> None:
+    log = filled(tmp_path, segment_bytes=1 << 20)
+    assert pass_over(log) is None
+    assert len(content(log)) == 60
+
+
+def test_every_offset_is_served_across_the_gaps(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    compact(log)
+    offsets = [offset for offset, _, _ in content(log)]
+    for asked in range(60):
+        data = located_bytes(log, asked, 1, upto_offset=60)
+        assert int.from_bytes(data[:8], "big") <= min(offset for offset in offsets if offset >= asked)
+        assert data, "a consumer never stands still before the end"
+    assert located_bytes(log, 60, 1, upto_offset=60) == b""
+
+
+def test_small_segments_are_put_together(tmp_path: Path) -> None:
+    log = filled(tmp_path, count=200)
+    clean = compact(log)
+    many = len(files_with(tmp_path, ".log"))
+    put(log, *[(b"key-%d" % n, b"x" * 50) for n in range(5)])
+    put(log, *[(b"key-%d" % n, b"x" * 50) for n in range(5)])
+    compact(log, clean)
+    assert len(files_with(tmp_path, ".log")) < many
+    assert log.segments.first.base_offset == 0
+
+
+def test_a_tombstone_stays_for_its_time_and_the_value_before_it_goes_at_once(tmp_path: Path) -> None:
+    log = open_log(tmp_path, **SETTINGS, delete_retention_ms=DAY_MS)
+    put(log, (b"gone", b"v" * 200))
+    put(log, (b"gone", None), (b"kept", b"v" * 200))
+    put(log, (b"new", b"v" * 300))
+    clean = compact(log)
+    assert [(offset, key, value is None) for offset, key, value in content(log)][:2] == [(1, b"gone", True), (2, b"kept", False)]
+    put(log, (b"other", b"v" * 300))
+    put(log, (b"other", b"v" * 300))
+    compact(log, clean, now_ms=NOW_MS + DAY_MS)
+    assert b"gone" not in [key for _, key, _ in content(log)]
+
+
+def test_a_map_that_is_full_ends_the_pass_early_and_the_next_goes_on(tmp_path: Path) -> None:
+    log = filled(tmp_path, count=100, keys=100)
+    first = compact(log, map_bytes=10 * ENTRY_BYTES)
+    assert first == 10
+    assert len(content(log)) == 100, "records behind the map stay, whatever their keys"
+    assert compact(log, first, map_bytes=10 * ENTRY_BYTES) == 20
+
+
+def test_the_last_batch_of_a_live_producer_keeps_its_header(tmp_path: Path) -> None:
+    log = open_log(tmp_path, **SETTINGS)
+    put(log, (b"k", b"v"), producer_id=9, producer_epoch=0, base_sequence=5)
+    for _ in range(10):
+        put(log, (b"k", b"v" * 100))
+    compact(log, producers=[0])
+    header = next(log.headers_from(0))
+    assert (header.producer_id, header.base_sequence, header.record_count, header.last_offset) == (9, 5, 0, 0)
+
+
+def test_a_log_never_ends_before_it_did_although_nothing_of_its_end_is_left(tmp_path: Path) -> None:
+    log = filled(tmp_path, count=30, keys=1)
+    sealed = log.segments.active.base_offset
+    compact(log)
+    assert [header.next_offset for header in log.headers_from(0)].count(sealed) == 1
+
+
+def test_records_younger_than_the_smallest_lag_are_left_alone(tmp_path: Path) -> None:
+    log = filled(tmp_path, compaction_lag_ms_min=1_000)
+    assert pass_over(log, now_ms=NOW_MS + 999) is None
+    assert pass_over(log, now_ms=NOW_MS + 1_001) is not None
+
+
+def test_a_log_is_cleaned_when_enough_of_it_is_dirty_or_something_waited_too_long(tmp_path: Path) -> None:
+    log = filled(tmp_path, min_cleanable_dirty_ratio=0.5, compaction_lag_ms_max=10_000)
+    late = log.segments.active.base_offset * 3 // 4
+    assert pass_over(log, late) is None
+    assert pass_over(log, late, now_ms=NOW_MS + 10_001) is not None
+    log.is_compacting = False
+    assert pass_over(log, 0) is not None
+
+
+def test_the_active_segment_rolls_when_its_records_waited_too_long_for_compaction(tmp_path: Path) -> None:
+    log = open_log(tmp_path, **{**SETTINGS, "segment_bytes": 1 << 20}, compaction_lag_ms_max=10_000)
+    put(log, (b"k", b"1"))
+    put(log, (b"k", b"2"), timestamp=NOW_MS + 10_001)
+    assert len(files_with(tmp_path, ".log")) == 2
+
+
+def test_retention_waits_for_a_pass_and_a_compacted_topic_has_none_by_time(tmp_path: Path) -> None:
+    log = filled(tmp_path, retention_ms=1)
+    assert log.apply_retention(NOW_MS + DAY_MS) == 0
+    both = filled(tmp_path / "both", retention_ms=1, cleanup_policy="compact,delete")
+    assert pass_over(both) is not None
+    assert both.apply_retention(NOW_MS + DAY_MS) == 0
+    both.is_compacting = False
+    assert both.apply_retention(NOW_MS + DAY_MS) > 0
+
+
+def test_a_slice_that_is_on_its_way_survives_the_exchange(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    piece = log.locate(0, 1 << 20, upto_offset=60)
+    with open(f"/proc/self/fd/{piece.fileno()}", "rb") as file:
+        before = file.read(piece.length)
+        compact(log)
+        file.seek(0)
+        assert file.read(piece.length) == before
+
+
+def test_a_search_by_time_that_began_before_the_exchange_finds_the_same(tmp_path: Path) -> None:
+    log = open_log(tmp_path, **SETTINGS)
+    for number in range(60):
+        put(log, (b"key-%d" % number, b"value"), timestamp=NOW_MS + number)
+    searches = [(number, log.search_by_time(NOW_MS + number, upto_offset=60)) for number in range(0, 60, 7)]
+    for segment in log.segments:
+        if segment.end_offset is not None:
+            segment.forget()
+    compact(log)
+    assert [search.run() for _, search in searches] == [(number, NOW_MS + number) for number, _ in searches]
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_compacted_log_is_recovered_from_its_beginning_although_it_has_gaps(tmp_path: Path, policy: str) -> None:
+    log = filled(tmp_path / "log")
+    compact(log)
+    copy = crash_copy(tmp_path / "log", tmp_path / "copy", without=[".index", ".timeindex", ".indexnote"])
+    again = open_log(copy, **{**SETTINGS, "cleanup_policy": policy}, may_have_gaps=True)
+    assert again.offline_reason == ""
+    assert again.recovery.truncated_bytes == 0
+    assert content(again) == content(log)
+
+
+class Crash(BaseException):
+    pass
+
+
+class CrashingDisk(FileSystem):
+    """Ends the process, so to say, before the call number `calls_left`."""
+
+    def __init__(self, calls_left: int) -> None:
+        self.calls_left = calls_left
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("write_some", "rename", "remove", "sync_data", "sync_directory", "truncate"):
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise Crash
+        return super().__getattribute__(name)
+
+
+def test_a_crash_at_any_point_of_a_pass_leaves_the_newest_record_of_every_key(tmp_path: Path) -> None:
+    original = filled(tmp_path / "original", count=16, keys=3)
+    original.close()
+    newest = {key: (offset, value) for offset, key, value in content(open_log(tmp_path / "original", clean=True, **SETTINGS))}
+    crashes = 0
+    while True:
+        directory = crash_copy(tmp_path / "original", tmp_path / f"crash-{crashes}")
+        disk = CrashingDisk(1 << 30)
+        log = open_log(directory, clean=True, filesystem=disk, **SETTINGS)
+        disk.calls_left = crashes
+        try:
+            compact(log, filesystem=disk)
+            break
+        except Crash:
+            disk.calls_left = 1 << 30
+        again = open_log(directory, recovery_point=16, **SETTINGS)
+        assert again.offline_reason == ""
+        rows = content(again)
+        assert {key: (offset, value) for offset, key, value in rows} == newest
+        assert [offset for offset, _, _ in rows] == sorted({offset for offset, _, _ in rows})
+        assert again.end_offset == 16
+        assert files_with(directory, ".cleaned") + files_with(directory, ".swap") + files_with(directory, ".deleted") == []
+        assert all(len(located_bytes(again, offset, 1, upto_offset=16)) for offset in range(16))
+        crashes += 1
+    assert crashes > 20
+
+
+@pytest.mark.parametrize("call", ["create", "sync_data", "sync_directory", "rename"])
+def test_a_disk_that_refuses_leaves_the_log_as_it_was(tmp_path: Path, call: str) -> None:
+    disk = FailingDisk()
+    log = filled(tmp_path, filesystem=disk)
+    before = content(log)
+    disk.failing = {call}
+    with pytest.raises(StorageError, match="cannot compact"):
+        compact(log, filesystem=disk)
+    disk.failing = set()
+    assert content(log) == before
+    put(log, (b"key", b"goes on"))
