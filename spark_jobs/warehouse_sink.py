@@ -1,8 +1,9 @@
 """The sink: rows and dead letters of many windows, appended over ONE connection to the attempt's staging tables.
 
-ADBC's COPY was the fastest way into PostgreSQL that was measured. Everything a task writes is one transaction: it is
-there whole when the task has ended well, and not at all otherwise. Each row carries the task attempt that wrote it,
-so a task that Spark runs twice counts once.
+ADBC's COPY was the fastest way into PostgreSQL that was measured; its low-level interface, because the other one imports
+pandas, which costs each worker a second. Everything a task writes is one transaction: it is there whole when the task
+has ended well, and not at all otherwise. Each row carries the task attempt that wrote it, so a task that Spark runs
+twice counts once.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import adbc_driver_postgresql
 import pyarrow as pa
-from adbc_driver_postgresql import dbapi
-from logbus.warehouse.staging import TASK_COLUMN
-from logbus.windows import schema
+from adbc_driver_manager import AdbcConnection, AdbcStatement, StatementOptions
+from logbus.windows.places import STAGING_SCHEMA, TASK_COLUMN
 
 # PostgreSQL's binary form of jsonb is its text behind one version byte, which COPY takes as it comes.
 JSONB_VERSION = b"\x01"
@@ -60,6 +61,11 @@ DEAD_LETTER_SCHEMA = pa.schema(
     ]
 )
 
+APPEND = {
+    StatementOptions.INGEST_MODE.value: "adbc.ingest.mode.append",
+    StatementOptions.INGEST_TARGET_DB_SCHEMA.value: STAGING_SCHEMA,
+}
+
 # Rows held back to be written together, over all windows: COPY's own cost becomes small, a worker's memory stays bounded.
 BUFFERED_ROWS_MAX = 20_000
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
@@ -93,7 +99,9 @@ class WarehouseSink:
         self._bytes = 0
 
     def __enter__(self) -> WarehouseSink:
-        self._connection = dbapi.connect(self._uri)
+        self._database = adbc_driver_postgresql.connect(self._uri)
+        self._connection = AdbcConnection(self._database)
+        self._connection.set_autocommit(False)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -105,6 +113,7 @@ class WarehouseSink:
                 self._connection.rollback()
         finally:
             self._connection.close()
+            self._database.close()
 
     def add_row(self, table: str, system_values: Sequence[Any], values: Sequence[Any], size: int) -> None:
         """A row: the values of `ROW_FIELDS`, then the parser's."""
@@ -127,11 +136,15 @@ class WarehouseSink:
 
     def flush(self) -> None:
         """Appends what waits; it becomes visible with the commit."""
-        with self._connection.cursor() as cursor:
-            for (table, is_dead), rows in self._waiting.items():
-                batch = to_batch(rows, DEAD_LETTER_SCHEMA if is_dead else self._row_schema)
-                cursor.adbc_ingest(table, batch, mode="append", db_schema_name=schema.STAGING_SCHEMA)
+        for (table, is_dead), rows in self._waiting.items():
+            self._append(table, to_batch(rows, DEAD_LETTER_SCHEMA if is_dead else self._row_schema))
         self._waiting, self._rows, self._bytes = {}, 0, 0
+
+    def _append(self, table: str, batch: pa.RecordBatch) -> None:
+        with AdbcStatement(self._connection) as statement:
+            statement.set_options(**APPEND, **{StatementOptions.INGEST_TARGET_TABLE.value: table})
+            statement.bind(batch)
+            statement.execute_update()
 
 
 def to_batch(rows: Iterable[Sequence[Any]], arrow_schema: pa.Schema) -> pa.RecordBatch:

@@ -33,6 +33,7 @@ CONF: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
     "spark.sql.shuffle.partitions": "2",
+    "spark.python.daemon.module": "spark_jobs.worker_daemon",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
 }
 

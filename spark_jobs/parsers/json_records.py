@@ -52,23 +52,21 @@ def parse_whole(value: bytes) -> Sequence[Any]:
 
 
 def to_row(found: dict[str, Any], fields: Sequence[tuple[str, str, Converter]]) -> list[Any]:
-    return [convert(name, kind, converter, found.get(name)) for name, kind, converter in fields]
-
-
-def convert(name: str, kind: str, converter: Converter, value: Any) -> Any:
-    if value is None:
-        return None
-    try:
-        return converter(value)
-    except (TypeError, ValueError, OverflowError, OSError):
-        raise Unparsable("WrongType", f"member {name!r} is no {kind}: {shown(json.dumps(value, default=str))}") from None
+    row = []
+    for name, kind, converter in fields:
+        value = found.get(name)
+        try:
+            row.append(None if value is None else converter(value))
+        except (TypeError, ValueError, OverflowError, OSError):
+            raise Unparsable("WrongType", f"member {name!r} is no {kind}: {shown(json.dumps(value, default=str))}") from None
+    return row
 
 
 def parse_object(value: bytes) -> dict[str, Any]:
     """The object, or `Unparsable`. What PostgreSQL's jsonb refuses (NaN, infinities, NUL, half surrogates) is refused here."""
     text = decode(value)
     try:
-        found = json.loads(text, parse_constant=refuse_constant)
+        found = DECODER.decode(text)
     except RecursionError:
         raise Unparsable("BadJson", "nested too deeply") from None
     except ValueError as error:
@@ -82,6 +80,9 @@ def parse_object(value: bytes) -> dict[str, Any]:
 
 def refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+DECODER = json.JSONDecoder(parse_constant=refuse_constant)  # made once: json.loads would make one for each record
 
 
 def refuse_unstorable(found: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
 from logbus.windows import fingerprint, schema, tally
 from logbus.windows.attempts import COMMITTED, lock_if_current, sealed
 from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text
+from logbus.windows.places import SCHEMA
 from logbus.windows.rows import count_values, to_counts
 
 # ATTACH waits for whoever alters the parent; nobody does for long.
@@ -178,7 +179,7 @@ def replace(connection: Connection, load: SealedWindow) -> None:
 
 
 def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
-    dead_letter = f"{schema.SCHEMA}.{schema.dead_letter.name}"
+    dead_letter = f"{SCHEMA}.{schema.dead_letter.name}"
     columns = ", ".join(quoted(column.name) for column in schema.dead_letter.columns)
     connection.execute(text(f"delete from {dead_letter} where window_id = :id"), {"id": load.window.id})
     connection.execute(text(f"insert into {dead_letter} ({columns}) select {columns} from {load.dead.sql}"))

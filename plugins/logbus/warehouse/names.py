@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from logbus.errors import UserError
-from logbus.windows import schema
 from logbus.windows.model import utc
+from logbus.windows.places import LEAF_SCHEMA, STAGING_SCHEMA
 
 # PostgreSQL cuts longer names silently, and two cut names may be the same.
 NAME_BYTES_MAX = 63
@@ -48,8 +48,8 @@ def parse_table(text: str) -> TableName:
 def leaf_name(target: TableName, window_start: datetime) -> TableName:
     """The partition that holds one window of the target."""
     base = target.name if target.schema == "public" else f"{target.schema}_{target.name}"
-    return TableName(name=f"{base}_{utc(window_start):%Y%m%d%H%M}", schema=schema.LEAF_SCHEMA)
+    return TableName(name=f"{base}_{utc(window_start):%Y%m%d%H%M}", schema=LEAF_SCHEMA)
 
 
 def staging(name: str) -> TableName:
-    return TableName(name=name, schema=schema.STAGING_SCHEMA)
+    return TableName(name=name, schema=STAGING_SCHEMA)

@@ -18,8 +18,7 @@ from logbus.warehouse.target import PARTITIONED, relation_kind
 from logbus.windows import schema
 from logbus.windows.attempts import lock_if_current, sealed
 from logbus.windows.model import Attempt, instant_text
-
-TASK_COLUMN = "_task"
+from logbus.windows.places import SCHEMA, TASK_COLUMN
 
 # Proves to ATTACH that every row belongs to the leaf, so that it need not look at them.
 LEAF_CHECK = "_window_start_of_the_leaf"
@@ -52,9 +51,7 @@ def create_one(connection: Connection, attempt: Attempt, target: TableName, is_p
     task = f"{TASK_COLUMN} bigint not null"
     copied = "including defaults including constraints" + ("" if is_partitioned else " including identity")
     connection.execute(text(f"create table {rows.sql} (like {target.sql} {copied}, {task}{check})"))
-    connection.execute(
-        text(f"create table {dead.sql} (like {schema.SCHEMA}.{schema.dead_letter.name} including defaults, {task})")
-    )
+    connection.execute(text(f"create table {dead.sql} (like {SCHEMA}.{schema.dead_letter.name} including defaults, {task})"))
 
 
 def seal(engine: Engine, attempt: Attempt, winners: Collection[int]) -> None:

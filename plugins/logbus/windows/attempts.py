@@ -17,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 from logbus.errors import AttemptSuperseded, WindowUnknown
 from logbus.windows import schema
 from logbus.windows.model import Attempt, Interval, instant_text, parse_instant
+from logbus.windows.places import STAGING_SCHEMA
 from logbus.windows.rows import ATTEMPT_RUNNING, Row, to_attempt
 
 COMMITTED = "committed"
@@ -150,7 +151,7 @@ def drop_one(engine: Engine, row: Row) -> None:
     try:
         with engine.begin() as connection:
             connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
-            connection.execute(text("drop table if exists " + ", ".join(f"{schema.STAGING_SCHEMA}.{name}" for name in names)))
+            connection.execute(text("drop table if exists " + ", ".join(f"{STAGING_SCHEMA}.{name}" for name in names)))
             mine = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
             connection.execute(update(row_of).where(*mine).values(cleaned=True))
     except OperationalError as error:

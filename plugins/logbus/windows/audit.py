@@ -19,6 +19,7 @@ from logbus.windows.fingerprint import as_text, combine
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts, utc
+from logbus.windows.places import SCHEMA
 from logbus.windows.retained import lost_ranges
 
 
@@ -46,7 +47,7 @@ def raise_if_wrong(report: AuditReport) -> AuditReport:
 
 def count_public_rows(engine: Engine, pipeline: Pipeline, window: FrozenWindow) -> Mapping[int, PartitionTally]:
     rows = tally.target_rows(quoted_table(pipeline.table), "_window_start = :start and _topic = :topic")
-    dead = tally.dead_letters(f"{schema.SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
+    dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
     parameters = {"start": utc(window.interval.start), "topic": pipeline.topic, "window_id": window.id}
     with engine.connect() as connection:
         return tally.count(connection, rows, dead, parameters)[0]

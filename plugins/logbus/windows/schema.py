@@ -36,10 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from logbus.errors import UserError
-
-SCHEMA = "logbus"
-STAGING_SCHEMA = "logbus_staging"  # tables of attempts under way; whatever is in it may be dropped with its attempt
-LEAF_SCHEMA = "logbus_leaf"  # partitions of target tables, kept out of the user's own schemas
+from logbus.windows.places import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA
 
 # Raised with every change of the tables below, together with the step that brings an older ledger up to it.
 SCHEMA_VERSION = 1

@@ -14,8 +14,8 @@ def test_every_hook_the_provider_names_can_be_imported_and_agrees() -> None:
 
 
 def test_airflow_finds_the_connection_type_through_the_entry_point() -> None:
-    from airflow.providers_manager import ProvidersManager
+    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
-    hook = ProvidersManager().hooks["logbus_warehouse"]
+    hook = ProvidersManagerTaskRuntime().hooks["logbus_warehouse"]
     assert hook is not None
     assert hook.package_name == "logbus"
