@@ -76,6 +76,25 @@ _COMPRESS: dict[int, Callable[[Any], Any]] = {
 }
 
 
+# How every stream of a codec begins. Raw snappy has no such mark: a length, then a literal, as there is nothing to refer to yet.
+_BEGINNINGS = {GZIP: b"\x1f\x8b\x08", LZ4: b"\x04\x22\x4d\x18", ZSTD: b"\x28\xb5\x2f\xfd"}
+
+
+def begins_like(codec: int, data: memoryview) -> bool:
+    """Whether `data` begins as that codec's streams do. Cheap, and proves nothing about the rest."""
+    if codec != SNAPPY:
+        beginning = _BEGINNINGS[codec]
+        return data[: len(beginning)] == beginning
+    return data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC or _begins_like_raw_snappy(data)
+
+
+def _begins_like_raw_snappy(data: memoryview) -> bool:
+    for position, byte in enumerate(data[:5]):
+        if byte < 0x80:
+            return data[0] != 0 and position + 1 < len(data) and data[position + 1] & 0x03 == 0
+    return False
+
+
 def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> memoryview:
     """The records' bytes as they were before compression; CorruptMessage where they are damaged or pass `limit_bytes`."""
     if codec == NONE:

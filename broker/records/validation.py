@@ -2,7 +2,9 @@
 
 The order of the checks is Kafka's, so the same damage gets the same error code: shape, magic, size, checksum, counts, kind,
 codec, timestamps. Nothing here looks at the records themselves, with one exception: a client that left `max_timestamp` unset
-would make its records invisible to searches by time, so there it is computed from the records and the header is written again.
+would make its records invisible to searches by time, so there it is computed from the records, as far as that takes
+milliseconds, and the header is written again. Compressed records are known by the beginning that their codec gives to everything:
+what is no such stream at all would stop every consumer that comes to it (docs/decisions/2026-11-21-compressed-batches.md).
 
 Hot path, once per batch: 2 us and 0.05 us per KiB for the checksum.
 """
@@ -29,12 +31,16 @@ from broker.records.batch import (
     read_header,
 )
 from broker.records.builder import seal
-from broker.records.compression import CODEC_MAX
+from broker.records.compression import CODEC_MAX, CODEC_NAMES, DECOMPRESSED_BYTES_MAX, begins_like
 from broker.records.reader import read_keys, read_timestamps
 
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
 _UNUSUAL_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
-KEYED_BYTES_MAX = 16 << 20  # decompressed on the loop, about 10 ms at the most
+# What the loop may spend on looking for keys, and on a batch without a largest timestamp, which few producers send.
+KEYED_BYTES_MAX = 16 << 20
+KEYED_RECORDS_MAX = 200_000
+INSPECTED_BYTES_MAX = 8 << 20
+INSPECTED_RECORDS_MAX = 50_000
 INT64_MAX = (1 << 63) - 1
 
 
@@ -71,6 +77,8 @@ def validate_new_batch(
     if crc32c(records[CRC_START:]) != header.crc:
         raise CorruptMessage("the batch's checksum does not match its bytes")
     _check_header(header)
+    if header.attributes & COMPRESSION_MASK:
+        _check_compressed(header, records)
     if header.max_timestamp < header.base_timestamp:
         header = _with_max_timestamp(records, header)
     if header.max_timestamp > now_ms + timestamp_after_ms_max or header.base_timestamp < now_ms - timestamp_before_ms_max:
@@ -117,13 +125,24 @@ def _check_kind(header: BatchHeader) -> None:
 def require_keys(batch: NewBatch) -> None:
     """InvalidRecord where a record has no key: on a compacted topic it could never be found again. Reads the records, so only
     producers to compacted topics pay for it."""
+    if batch.header.record_count > KEYED_RECORDS_MAX:
+        raise InvalidRecord(f"a batch of {batch.header.record_count} records: a compacted topic takes {KEYED_RECORDS_MAX}")
     for record in read_keys(batch.view, limit_bytes=KEYED_BYTES_MAX):
         if record.key is None:
             raise InvalidRecord("a record without a key: a compacted topic keeps the last record of each key")
 
 
+def _check_compressed(header: BatchHeader, batch: memoryview) -> None:
+    if not begins_like(header.compression, batch[BATCH_HEADER_BYTES:]):
+        raise CorruptMessage(f"the records are no {CODEC_NAMES[header.compression]} stream")
+    if header.record_count * RECORD_BYTES_MIN > DECOMPRESSED_BYTES_MAX:
+        raise InvalidRecord(f"{header.record_count} records do not fit into {DECOMPRESSED_BYTES_MAX} decompressed bytes")
+
+
 def _with_max_timestamp(batch: memoryview, header: BatchHeader) -> BatchHeader:
-    largest = max(timestamp for _, timestamp in read_timestamps(batch))
+    if header.record_count > INSPECTED_RECORDS_MAX:
+        raise InvalidTimestamp(f"a batch of {header.record_count} records without its largest timestamp")
+    largest = max(timestamp for _, timestamp in read_timestamps(batch, limit_bytes=INSPECTED_BYTES_MAX))
     return seal(batch, header._replace(max_timestamp=max(largest, NO_TIMESTAMP)))
 
 

@@ -13,7 +13,7 @@ from broker.errors import (
 from broker.records.batch import CRC_START, read_header
 from broker.records.builder import NewRecord, build_batch
 from broker.records.reader import read_records
-from broker.records.validation import NewBatch, validate_new_batch
+from broker.records.validation import INSPECTED_RECORDS_MAX, NewBatch, validate_new_batch
 from tests.support.batches import NOW_MS, altered, plain_batch, produced, records_at
 
 
@@ -148,3 +148,31 @@ def test_a_computed_largest_timestamp_is_held_to_the_limit() -> None:
     batch = altered(build_batch(records_at([NOW_MS, NOW_MS + 5000])), max_timestamp=-1)
     with pytest.raises(InvalidTimestamp):
         check(batch, timestamp_after_ms_max=1000)
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+@pytest.mark.parametrize(
+    "payload", [b"", b"garbage that no codec wrote", b"\0" * 40, b"\xff" * 40], ids=["empty", "text", "zeros", "ones"]
+)
+def test_records_that_are_no_stream_of_their_codec_are_refused(codec: int, payload: bytes) -> None:
+    header = read_header(plain_batch(codec=codec))
+    batch = plain_batch()[:61] + payload
+    with pytest.raises(CorruptMessage, match="stream"):
+        check(altered(batch, attributes=header.attributes, length=len(batch) - 12))
+
+
+def test_more_records_than_any_stream_may_hold_are_refused() -> None:
+    with pytest.raises(InvalidRecord, match="decompressed"):
+        check(altered(plain_batch(2, codec=4), record_count=1 << 30, last_offset_delta=(1 << 30) - 1))
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_a_bomb_is_not_inflated_for_a_timestamp(codec: int) -> None:
+    """The loop looks into a batch only where its largest timestamp is missing, and then not far."""
+    bomb = build_batch([NewRecord(timestamp=NOW_MS, value=bytes(1 << 20))] * 20, codec=codec)
+    assert check(bomb, message_bytes_max=8 << 20).header.record_count == 20
+    with pytest.raises(CorruptMessage, match="within"):
+        check(altered(bomb, max_timestamp=-1), message_bytes_max=8 << 20)
+    many = plain_batch(INSPECTED_RECORDS_MAX + 1, codec=codec)
+    with pytest.raises(InvalidTimestamp, match="largest timestamp"):
+        check(altered(many, max_timestamp=-1))
