@@ -22,6 +22,7 @@ from broker.errors import StorageError
 from broker.groups.coordinator import CoordinatorRules, GroupCoordinator
 from broker.groups.offset_store import OffsetStore
 from broker.groups.rebalance import GroupRules
+from broker.handlers.answer_cache import AnswerCache
 from broker.handlers.commits import sweep_groups
 from broker.handlers.context import Context
 from broker.handlers.dispatch import dispatcher
@@ -83,7 +84,7 @@ class Engine:
         config, partitions = self.config, self.partitions
         flusher = Flusher(self._helpers, self._clock, self.counters.flushes)
         purgatory = Purgatory()
-        metadata_cache: dict[tuple[int, bytes], bytes] = {}
+        metadata_cache = AnswerCache()
         offsets = OffsetStore(partitions, self._clock, groups_max=config.groups_max)
         offsets.load()
 

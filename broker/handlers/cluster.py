@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from broker.coordination.local import Topic
-from broker.errors import BrokerError
+from broker.errors import BrokerError, UnknownTopicOrPartition
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
 from broker.handlers.reply import Parts
@@ -21,7 +21,7 @@ from broker.protocol.framing import Request
 
 _NOT_ASKED = None  # authorized operations, where the client did not ask for them: the codec writes the smallest integer
 _NO_ID = uuid.UUID(int=0)
-_CACHED_ANSWERS_MAX = 256  # distinct Metadata requests; more than that many clients with different topic lists start afresh
+_CREATED_PER_REQUEST_MAX = 10  # each topic waits for the disk some milliseconds, and everybody else with it; clients ask again
 
 
 def handle_api_versions(request: Request, context: Context) -> Parts:
@@ -49,9 +49,7 @@ def handle_metadata(request: Request, context: Context) -> Parts:
     topics, is_final = _metadata_topics(message, request.version, context)
     answer = encode_response(_metadata_response(topics, context), request.version)
     if is_final:
-        if len(context.metadata_cache) >= _CACHED_ANSWERS_MAX:
-            context.metadata_cache.clear()
-        context.metadata_cache[key] = answer
+        context.metadata_cache.put(key, answer)
     return [answer]
 
 
@@ -78,22 +76,24 @@ def _metadata_topics(message: Any, version: int, context: Context) -> tuple[list
         return [_topic_row(topic, context) for topic in context.partitions.registry], True
     may_create = context.config.auto_create_topics_enable and (version < 4 or message.allow_auto_topic_creation)
     rows, is_final = [], True
-    for asked in message.topics:
+    creatable = _CREATED_PER_REQUEST_MAX if may_create else 0
+    for asked in {(asked.name, asked.topic_id): asked for asked in message.topics}.values():  # each once, as in Kafka
         try:
-            rows.append(_topic_row(_find_or_create(asked, may_create, context), context))
+            if creatable and asked.name is not None and asked.name not in context.partitions.registry:
+                creatable -= 1
+                context.partitions.create(asked.name)
+            rows.append(_topic_row(_find(asked, context), context))
         except BrokerError as error:
             is_final = False
-            rows.append(_missing_row(asked, code_of(error)))
+            later = may_create and not creatable and isinstance(error, UnknownTopicOrPartition)
+            rows.append(_missing_row(asked, ErrorCode.LEADER_NOT_AVAILABLE if later else code_of(error)))
     return rows, is_final
 
 
-def _find_or_create(asked: Any, may_create: bool, context: Context) -> Topic:
-    name = asked.name
-    if name is None:
+def _find(asked: Any, context: Context) -> Topic:
+    if asked.name is None:
         return context.partitions.registry.get_by_id(asked.topic_id or _NO_ID)
-    if name not in context.partitions.registry and may_create:
-        return context.partitions.create(name)
-    return context.partitions.registry.get(name)
+    return context.partitions.registry.get(asked.name)
 
 
 def _topic_row(topic: Topic, context: Context) -> Any:

@@ -31,7 +31,7 @@ def handle_describe_configs(request: Request, context: Context) -> Parts:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.DESCRIBE_CONFIGS)
     results = []
-    for asked in message.resources:
+    for asked in {(asked.resource_type, asked.resource_name): asked for asked in message.resources}.values():  # each once
         rows: list[Any] = []
         code, text = 0, None
         try:

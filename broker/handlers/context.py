@@ -12,6 +12,7 @@ from broker.coordination.local import ProducerIds
 from broker.counters import Counters
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offset_store import OffsetStore
+from broker.handlers.answer_cache import AnswerCache
 from broker.handlers.purgatory import Purgatory
 from broker.handlers.turn import ProduceTurn
 from broker.helpers import Helpers
@@ -38,4 +39,4 @@ class Context:
     advertised_host: str
     advertised_port: int
     remove_files: Callable[[list[Path]], None]  # beside the loop: a large file takes a while
-    metadata_cache: dict[tuple[int, bytes], bytes]
+    metadata_cache: AnswerCache

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from broker.errors import BrokerError, StorageError
+from broker.errors import BrokerError, InvalidRequest, StorageError
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
 from broker.handlers.fetch import check_leader_epoch
@@ -56,11 +56,15 @@ def handle_list_offsets(request: Request, context: Context) -> Pending:
     message = decode_request(request.api_key, request.version, request.body)
     pending = Pending()
     collected = _Collected(pending, request.version)
+    seen: set[tuple[str, int]] = set()
     for topic in message.topics:
         for part in topic.partitions:
             row = _Row(topic.name, part.partition_index)
             collected.rows.append(row)
             try:
+                if (row.topic, row.index) in seen:  # as in Kafka; each search is work for a helper
+                    raise InvalidRequest(f"{row.topic}-{row.index} is asked for twice")
+                seen.add((row.topic, row.index))
                 _look_up(part, row, request.version, collected, context)
             except BrokerError as error:
                 row.error = code_of(error)
