@@ -24,6 +24,9 @@ test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"]
 	@scripts/test-tools.sh
 	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),tests/unit tests/property tests/contract tests/integration tests/fault tests/e2e)
 
+soak: $(READY)  ## the long tests: a hundred kill -9 under load, a million mutated requests [ARGS="-k kill"]
+	@$(RUN)/python -m pytest -s tests/soak $(ARGS)
+
 check: $(READY)  ## formatting, lint, types and the import arrows
 	@$(RUN)/ruff format --check .
 	@$(RUN)/ruff check .
@@ -36,4 +39,4 @@ bench: $(READY) java  ## what lies in benchmarks/, against a peer in the same ru
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help env java demo test check bench clean
+.PHONY: help env java demo test soak check bench clean

@@ -2,7 +2,8 @@
 
 Only requests that are rare or small come here; produce and fetch have codecs of their own. The package was written for
 clients, but its classes decode requests and encode responses as well; whatever hostile bytes make it raise becomes a
-ProtocolError.
+ProtocolError. It takes null for any string or array; the schema says where null may be, and elsewhere it is refused, as Kafka
+does: so no handler meets a None that its message does not have.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import importlib
 import struct
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.api_message import ApiMessage
 
@@ -48,9 +49,47 @@ def request_class(api_key: int) -> Any:
 def decode_request(api_key: int, version: int, body: memoryview) -> Any:
     """Read a request's body (behind its header); ProtocolError where the bytes make no sense."""
     try:
-        return request_class(api_key).decode(bytes(body), version=version)
+        message = request_class(api_key).decode(bytes(body), version=version)
     except _DECODE_ERRORS as error:
         raise ProtocolError(f"a body of api key {api_key} version {version} that cannot be read: {error}") from error
+    _refuse_nulls(message, _rules(api_key, version), api_key)
+    return message
+
+
+class _Rule(NamedTuple):
+    """One field of a message: whether it may be null, and the rules of its elements or parts."""
+
+    name: str
+    nullable: bool
+    is_array: bool
+    inside: tuple[_Rule, ...]
+
+
+@cache
+def _rules(api_key: int, version: int) -> tuple[_Rule, ...]:
+    return _rules_of(request_class(api_key)._struct, version)
+
+
+def _rules_of(struct_field: Any, version: int) -> tuple[_Rule, ...]:
+    rules = []
+    for field in struct_field.untagged_fields(version):
+        nullable = field.nullable_for_version_q(version) or field._type_str == "uuid"  # the codec gives None for the zero id
+        inner = field.array_of if field.is_array() else field
+        inside = _rules_of(inner, version) if inner.is_struct() else ()
+        if inside or not nullable:
+            rules.append(_Rule(field.name, nullable, field.is_array(), inside))
+    return tuple(rules)
+
+
+def _refuse_nulls(message: Any, rules: tuple[_Rule, ...], api_key: int) -> None:
+    for name, nullable, is_array, inside in rules:
+        value = getattr(message, name)
+        if value is None:
+            if not nullable:
+                raise ProtocolError(f"a body of api key {api_key} whose {name} is null")
+        elif inside:
+            for part in value if is_array else (value,):
+                _refuse_nulls(part, inside, api_key)
 
 
 def encode_response(message: Any, version: int) -> bytes:

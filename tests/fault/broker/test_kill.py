@@ -5,23 +5,18 @@ The producer is never told: it retries through every restart, as an application'
 
 from __future__ import annotations
 
-import os
-import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Producer
 
 from benchmarks.processes import wait_until
 from tests.support.broker import LogbusBroker
+from tests.support.killing import DEADLINE_SECONDS, PARTITIONS, Sender, kill_under_load
 from tests.support.topics import create_topic, read_topic
 
-ROUNDS = int(os.environ.get("LOGBUS_FAULT_ROUNDS", "10"))
-PARTITIONS = 3
-ACKNOWLEDGED_BETWEEN_KILLS = (1, 4_000)
-DEADLINE_SECONDS = 60.0
+ROUNDS = 10  # `make soak` has a hundred
 
 
 @pytest.fixture
@@ -30,71 +25,8 @@ def broker(tmp_path: Path) -> Iterator[LogbusBroker]:
         yield running
 
 
-class Sender:
-    """Produces numbered records from a thread of its own and remembers every acknowledgement."""
-
-    def __init__(self, bootstrap: str, topic: str, **settings: object) -> None:
-        defaults = {
-            "enable.idempotence": True,
-            "acks": "all",
-            "linger.ms": 1,
-            "message.timeout.ms": 120_000,
-            "reconnect.backoff.max.ms": 200,
-        }
-        self._producer = Producer({"bootstrap.servers": bootstrap, **defaults, **settings})
-        self._topic = topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._send)
-        self.acknowledged: dict[tuple[int, int], bytes] = {}
-        self.sent: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
-        self.failures: list[KafkaError] = []
-
-    def __enter__(self) -> Sender:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _send(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            partition, value = number % PARTITIONS, b"%012d" % number + b"." * (number % 97)
-            try:
-                self._producer.produce(self._topic, value, partition=partition, on_delivery=self._note)
-            except BufferError:
-                self._producer.poll(0.05)
-                continue
-            self.sent[partition].append(value)
-            number += 1
-            self._producer.poll(0 if number % 50 else 0.002)  # a few ten thousand records a second leave room for the rest
-        assert self._producer.flush(DEADLINE_SECONDS) == 0
-
-    def _note(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.failures.append(error)
-        else:
-            self.acknowledged[message.partition() or 0, message.offset() or 0] = message.value() or b""
-
-
 def test_what_was_acknowledged_is_there_once_and_in_order_after_many_kills(broker: LogbusBroker) -> None:
-    chance = random.Random(2011)
-    create_topic(broker.bootstrap, "killed", partitions=PARTITIONS)
-    with Sender(broker.bootstrap, "killed") as sender:
-        for _ in range(ROUNDS):
-            target = len(sender.acknowledged) + chance.randint(*ACKNOWLEDGED_BETWEEN_KILLS)
-            assert wait_until(lambda: len(sender.acknowledged) >= target, deadline_seconds=DEADLINE_SECONDS)  # noqa: B023
-            broker.kill9()
-            broker.start()
-    stored = read_topic(broker.bootstrap, "killed")
-    assert not sender.failures
-    for partition, messages in stored.items():
-        assert [message.offset() for message in messages] == list(range(len(messages)))
-        assert [message.value() for message in messages] == sender.sent[partition]
-    at_offset = {(partition, message.offset()): message.value() for partition, messages in stored.items() for message in messages}
-    assert sender.acknowledged.items() <= at_offset.items()
-    assert len(sender.acknowledged) > ROUNDS
+    kill_under_load(broker, "killed", ROUNDS, seed=2011)
 
 
 def test_compressed_batches_survive_kills_as_well(broker: LogbusBroker) -> None:

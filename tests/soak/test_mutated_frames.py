@@ -1,0 +1,27 @@
+"""The long run of tests/property/broker/test_mutated_frames.py. LOGBUS_SOAK_SEED chooses other cases; a failure names its seed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.processes import rss_bytes
+from tests.support.fuzzing import Fuzzer
+
+FRAMES = int(os.environ.get("LOGBUS_SOAK_FRAMES", "1000000"))
+SEED = int(os.environ.get("LOGBUS_SOAK_SEED", "1"))
+GROWTH_BYTES_MAX = 64 << 20
+
+
+@pytest.mark.timeout(3600)
+def test_a_million_mutated_frames_crash_nothing_and_leave_nothing_behind(tmp_path: Path) -> None:
+    fuzzer = Fuzzer(tmp_path, SEED)
+    fuzzer.run(0, FRAMES // 20)
+    before = rss_bytes(os.getpid())
+    fuzzer.run(FRAMES // 20, FRAMES)
+    growth = rss_bytes(os.getpid()) - before
+    print(f"{FRAMES} frames: {dict(fuzzer.outcomes)}, {growth / 2**20:.1f} MiB more resident memory")
+    assert growth < GROWTH_BYTES_MAX
+    fuzzer.close()
