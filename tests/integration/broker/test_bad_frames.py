@@ -101,6 +101,9 @@ def test_a_client_that_leaves_in_the_middle_of_a_frame_is_forgotten(ours: Logbus
     for _ in range(50):
         with RawClient(ours.bootstrap) as client:
             client.send_bytes(struct.pack(">i", 1_000_000) + b"x" * 1000)
+    with RawClient(ours.bootstrap) as client:
+        assert client.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
+    assert "Traceback" not in ours.log_path.read_text()
 
 
 def test_pipelined_requests_are_answered_in_order(ours: LogbusBroker, topic: str) -> None:
