@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[3]
-PAGES = sorted(PROJECT.glob("docs/**/*.md")) + [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md"]
+PAGES = [*sorted(PROJECT.glob("docs/**/*.md")), PROJECT / "README.md", PROJECT / "CONTRIBUTING.md"]
 TESTS = {
     name
     for path in (PROJECT / "tests").rglob("test_*.py")
