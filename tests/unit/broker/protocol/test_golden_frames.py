@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from broker.counters import NetworkCounters
 from broker.errors import ProtocolError, UnsupportedVersion
+from broker.network.connection import Connection
 from broker.protocol.api import APIS, ApiKey
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.fetch import parse_fetch
-from broker.protocol.framing import Request, read_request
+from broker.protocol.framing import Request, read_request, response_head
 from broker.protocol.produce import parse_produce
+from tests.support.engine import Harness
 from tests.support.frames import CapturedPair, captured_pairs
+from tests.support.kio_messages import read_response
+from tests.support.sockets import ScriptedSocket
 
 OFFERED = [pair for pair in captured_pairs() if pair.api_key in APIS and pair.version in APIS[pair.api_key]]
 NOT_OFFERED = [pair for pair in captured_pairs() if pair not in OFFERED]
@@ -62,3 +70,38 @@ def test_a_captured_response_is_written_back_byte_for_byte(pair: CapturedPair) -
 def test_what_is_not_offered_is_refused_by_name(pair: CapturedPair) -> None:
     with pytest.raises(UnsupportedVersion):
         read_request(memoryview(pair.request))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    yield harness
+    harness.close()
+
+
+@pytest.mark.parametrize("pair", OFFERED, ids=named)
+def test_a_captured_request_that_comes_byte_by_byte_is_answered_in_its_own_version(broker: Harness, pair: CapturedPair) -> None:
+    sock = ScriptedSocket(piece=1)
+    sock.incoming += len(pair.request).to_bytes(4, "big") + pair.request
+    connection = Connection(
+        sock,  # type: ignore[arg-type]
+        "peer:1",
+        dispatch=broker.engine.dispatch,
+        config=broker.engine.config,
+        now=0.0,
+        on_ready=lambda ready: None,
+        network=NetworkCounters(),
+    )
+    while sock.incoming:
+        connection.receive(0.0)
+    for _ in range(5):  # waiting fetches, joining members
+        broker.settle()
+        broker.clock.advance_ms(60_000)
+    broker.settle()
+    connection.send(0.0)
+    assert sock.sent, "no answer"
+    request = read_request(memoryview(pair.request))
+    head_bytes = len(response_head(request, 0))
+    body = bytes(sock.sent[head_bytes:])
+    assert sock.sent[:head_bytes] == response_head(request, len(body))
+    read_response(pair.api_key, pair.version, body)
