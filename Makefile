@@ -33,8 +33,8 @@ check: $(READY)  ## formatting, lint, types and the import arrows
 	@$(RUN)/mypy -p broker -p logbus
 	@$(RUN)/lint-imports --no-cache
 
-bench: $(READY) java  ## what lies in benchmarks/, against a peer in the same run [NAME=produce]
-	@$(RUN)/python -m benchmarks $(NAME)
+bench: $(READY) java  ## what lies in benchmarks/, against peers in the same run [NAME=paper] [ARGS="--quick --docs"]
+	@$(RUN)/python -m benchmarks $(NAME) $(ARGS)
 
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis

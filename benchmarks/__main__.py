@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from importlib import import_module
 
 from rich.console import Console
 
 from benchmarks import figures
+from benchmarks.loads import FULL, QUICK, Scale
 
-NAMES = ("produce", "consume", "ingest")
-WIDTH = 140  # the same table in a terminal and in a build log
+NAMES = ("produce", "consume", "ingest", "paper")
+WIDTH = 170  # the same table in a terminal and in a build log
 
 
 def main() -> None:
     """Exit status 1 when a target was not held."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of: {', '.join(NAMES)} (default: all)")
-    names = parser.parse_args().names or list(NAMES)
+    parser.add_argument(
+        "--quick", action="store_true", help="a little of everything, to see that it runs; the figures mean nothing"
+    )
+    parser.add_argument("--docs", action="store_true", help="write the paper's figures into docs/benchmarks.md and docs/figures/")
+    options = parser.parse_args()
+    names = options.names or list(NAMES)
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(NAMES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an orderly end of what was started
     console = Console(width=WIDTH, soft_wrap=True)
-    missed = [one for name in names for one in _run(name, console) if one.held is False]
+    missed = [one for name in names for one in _run(name, console, QUICK if options.quick else FULL, docs=options.docs)]
     if missed:
         console.print(f"[red]{len(missed)} targets were not held[/red]")
         raise SystemExit(1)
 
 
-def _run(name: str, console: Console) -> list[figures.Figure]:
-    measured = list(import_module(f"benchmarks.{name}").run(console))
+def _run(name: str, console: Console, scale: Scale, *, docs: bool) -> list[figures.Figure]:
+    """The figures whose target was not held."""
+    measured = list(import_module(f"benchmarks.{name}").run(console, scale))
     path = figures.write(name, measured)
     figures.show(name, measured, console)
     console.print(f"written to {path}")
-    return measured
+    if docs and name == "paper":
+        from benchmarks.report import write
+
+        console.print(f"written to {write(measured, scale)}")
+    return [one for one in measured if one.held is False]
 
 
 if __name__ == "__main__":

@@ -1,67 +1,33 @@
-"""What consuming costs the broker: the same client (librdkafka, by assignment) reads the same records from both, in turns."""
+"""What consuming costs the broker: the same Java client, by assignment, reads the same records from both, in turns."""
 
 from __future__ import annotations
 
-import tempfile
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from rich.console import Console
 
-from benchmarks.figures import Figure, Target, figure
-from benchmarks.sides import OURS, PEER, Broker, Cost, both_brokers, create_topic, measured, tools_or_none, wait_visible
+from benchmarks.contest import Contest, contest
+from benchmarks.figures import Figure, Target
+from benchmarks.loads import DEFAULT_BATCH, Scale
+from benchmarks.sides import KAFKA, OPEN_KAFKA, OPEN_LOGBUS, OURS
+from benchmarks.turns import compare_costs
 
-ROUNDS = 3
-RECORDS = 1_500_000
-RECORD_BYTES = 200
+RECORDS = 3_000_000
+ROUNDS = 5  # short ones: the client limits both, so the ratio is near one and needs more of them
 TOPIC = "read"
 
 
-def run(console: Console) -> Sequence[Figure]:
-    tools = tools_or_none(console)
-    if tools is None:
-        return ()
-    costs: dict[str, list[Cost]] = {OURS: [], PEER: []}
-    with tempfile.TemporaryDirectory() as scratch, both_brokers(Path(scratch), console) as sides:
-        for name, broker in sides.items():
-            console.print(f"filling {name}")
-            create_topic(broker, TOPIC)
-            tools.producer_performance(broker.bootstrap, TOPIC, records=RECORDS, record_bytes=RECORD_BYTES, properties=["acks=1"])
-            wait_visible(broker, TOPIC, RECORDS)
-            _read_all(broker)  # warm: the page cache on both sides, the compiler on the JVM's
-        for _ in range(ROUNDS):
-            for name, broker in sides.items():
-                cost = measured(broker, lambda broker=broker: _read_all(broker))  # type: ignore[misc]
-                costs[name].append(cost)
-                console.print(f"{name}: {cost.cpu_seconds:.2f} s CPU, {cost.records_per_second:,.0f} records/s")
-    cpu = {name: [cost.cpu_seconds for cost in costs[name]] for name in costs}
-    rate = {name: [cost.records_per_second for cost in costs[name]] for name in costs}
-    return (
-        figure("1.5 M records consumed: broker CPU", "s", ours=cpu[OURS], peer=cpu[PEER], target=Target(ratio_max=0.5)),
-        figure(
-            "1.5 M records consumed: throughput", "records/s", ours=rate[OURS], peer=rate[PEER], target=Target(ratio_min=0.5)
-        ),  # the one client is what limits both
-    )
+def run(console: Console, scale: Scale) -> Sequence[Figure]:
+    with contest((OPEN_LOGBUS, OPEN_KAFKA), scale, console) as running:
+        return consumer_figures(running)
 
 
-def _read_all(broker: Broker) -> float:
-    """Every record once from the beginning; records per second."""
-    settings = {"enable.partition.eof": True, "auto.offset.reset": "error", "enable.auto.commit": False, "group.id": "benchmark"}
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "fetch.queue.backoff.ms": 10, **settings})
-    started, read, ended = time.monotonic(), 0, False
-    consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    while not ended:
-        for message in consumer.consume(10_000, 0.1):
-            error = message.error()
-            if error is None:
-                read += 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                ended = True
-            else:
-                raise RuntimeError(error.str())
-    consumer.close()
-    if read != RECORDS:
-        raise RuntimeError(f"{read} of {RECORDS} records arrived")
-    return read / (time.monotonic() - started)
+def consumer_figures(running: Contest) -> Sequence[Figure]:
+    """All records of one partition from the beginning, after one reading that is not counted."""
+    records, names = running.scale.records(RECORDS), (OURS, KAFKA)
+    running.measure("filling", lambda side, _: side.produce(DEFAULT_BATCH, TOPIC, records=records), names, rounds=1)
+    running.measure("reading once", lambda side, _: side.consume(TOPIC, records=records), names, rounds=1)
+    rounds = min(ROUNDS, 2 * running.scale.rounds)
+    measured = running.measure("consumer", lambda side, _: side.consume(TOPIC, records=records), names, rounds=rounds)
+    pair = measured[OURS], measured[KAFKA]
+    return compare_costs("consumer", pair, against=KAFKA, rate=Target(ratio_min=1.0), cpu=Target(ratio_max=0.8))

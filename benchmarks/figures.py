@@ -1,4 +1,8 @@
-"""What a benchmark gives back: figures of ours beside the peer's, a table for people, a JSON file for programs."""
+"""What a benchmark gives back: figures of ours beside a peer's, a table for people, a JSON file for programs.
+
+Both sides are measured in turns, so the ratio is taken of each pair of neighbours and the median of those is reported: a machine
+that is slow for a minute slows both of a pair. A side that could not be measured keeps its row, with the reason.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,18 @@ OUT = Path(__file__).parent / "out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured quantity. `target` says in words what is asked for, `held` whether it was met; None where nothing is asked."""
+    """One measured quantity. `target` says in words what is asked for, `held` whether it was met; None where nothing is asked or
+    the peer is missing. `note` says why a side has no figure."""
 
     figure: str
-    ours: float
+    ours: float | None
     peer: float | None
     ratio: float | None
     unit: str
     target: str | None
     held: bool | None
+    against: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +46,10 @@ class Target:
         bounds = [("ratio <=", self.ratio_max), ("ratio >=", self.ratio_min), ("ours <=", self.ours_max)]
         return ", ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
 
-    def held(self, ours: float, ratio: float | None) -> bool | None:
-        """None where a peer is missing that the target speaks of."""
+    def held(self, ours: float | None, ratio: float | None) -> bool | None:
+        """False where ours failed; None where a peer is missing that the target speaks of."""
+        if ours is None:
+            return False
         if ratio is None and (self.ratio_max is not None or self.ratio_min is not None):
             return None
         checks = (
@@ -51,20 +60,38 @@ class Target:
         return all(checks)
 
 
-def figure(name: str, unit: str, *, ours: Sequence[float], peer: Sequence[float] = (), target: Target | None = None) -> Figure:
-    """The medians of both sides' rounds, compared."""
-    our_median = median(ours)
-    peer_median = median(peer) if peer else None
-    ratio = our_median / peer_median if peer_median else None
+def figure(
+    name: str,
+    unit: str,
+    *,
+    ours: Sequence[float],
+    peer: Sequence[float] = (),
+    target: Target | None = None,
+    against: str = "",
+    note: str = "",
+) -> Figure:
+    """The medians of both sides' rounds, and the median of their ratios round by round."""
+    our_median, peer_median, ratio = _median(ours), _median(peer), paired_ratio(ours, peer)
     return Figure(
         figure=name,
         ours=_rounded(our_median),
-        peer=None if peer_median is None else _rounded(peer_median),
+        peer=_rounded(peer_median),
         ratio=None if ratio is None else round(ratio, 3),
         unit=unit,
         target=None if target is None else str(target),
         held=None if target is None else target.held(our_median, ratio),
+        against=against,
+        note=note,
     )
+
+
+def paired_ratio(ours: Sequence[float], peer: Sequence[float]) -> float | None:
+    """The median of ours over the peer's, round by round; None where a side is missing or measured nothing."""
+    if not ours or not peer or not all(peer):
+        return None
+    if len(ours) != len(peer):
+        return median(ours) / median(peer)
+    return median(one / other for one, other in zip(ours, peer, strict=True))
 
 
 def write(name: str, figures: Sequence[Figure]) -> Path:
@@ -76,17 +103,32 @@ def write(name: str, figures: Sequence[Figure]) -> Path:
 
 
 def show(name: str, figures: Sequence[Figure], console: Console) -> None:
-    table = Table("figure", "ours", "peer", "ratio", "unit", "target", "held", title=name)
+    table = Table("figure", "ours", "peer", "ratio", "unit", "target", "held", "against", title=name)
     for one in figures:
         held = {True: "yes", False: "[red]no[/red]", None: ""}[one.held]
-        cells = (f"{one.ours:,g}", _text(one.peer), _text(one.ratio), one.unit, one.target or "", held)
-        table.add_row(one.figure, *cells)
+        table.add_row(*cells(one)[:6], held, one.against)
     console.print(table)
+    for note in dict.fromkeys(f"{one.against}: {one.note}" for one in figures if one.note):
+        console.print(f"[yellow]{note}[/yellow]", highlight=False)
 
 
-def _rounded(value: float) -> float:
+def cells(one: Figure) -> tuple[str, ...]:
+    """A figure as text: name, ours, peer, ratio, unit, target, held, against."""
+    held = {True: "yes", False: "no", None: ""}[one.held]
+    ours, peer = _text(one.ours), _text(one.peer) if one.against else ""
+    ratio = "" if one.ratio is None else f"{one.ratio:,g}"
+    return (one.figure, ours, peer, ratio, one.unit, one.target or "", held, one.against)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _rounded(value: float | None) -> float | None:
+    if value is None:
+        return None
     return round(value, 3) if value < 100 else round(value)
 
 
 def _text(value: float | None) -> str:
-    return "missing" if value is None else f"{value:,g}"
+    return "missing" if value is None else f"{value:,g}" if value < 1000 else f"{value:,.0f}"

@@ -34,6 +34,7 @@ from rich.console import Console
 from sqlalchemy import text
 
 from benchmarks.figures import Figure, Target, figure
+from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 
 ROUNDS = 2
@@ -69,7 +70,7 @@ def _cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def run(console: Console) -> Sequence[Figure]:
+def run(console: Console, scale: Scale) -> Sequence[Figure]:
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as scratch:
         directory = Path(scratch)
         log = directory / "events.json"
@@ -79,17 +80,18 @@ def run(console: Console) -> Sequence[Figure]:
             report = ship([log], topic=TOPIC, client_config=client, state_path=directory / "state.json", partitions=PARTITIONS)
             ours: list[Effort] = []
             barest: list[Effort] = []
-            for number in range(ROUNDS):
+            for number in range(min(ROUNDS, scale.rounds)):
                 warehouse = server.create_database(f"round_{number}")
                 ours.append(load_ours(warehouse, client))
                 barest.append(load_barest(warehouse, client))
                 console.print(f"round {number + 1}: ours {ours[-1]}, the barest job {barest[-1]}")
     name = f"{RECORDS // 1000} k records in {HOURS} windows"
-    wall = {"ours": [one.seconds for one in ours], "peer": [one.seconds for one in barest]}
-    cpu = {"ours": [one.cpu_seconds for one in ours], "peer": [one.cpu_seconds for one in barest]}
+    wall = [one.seconds for one in ours], [one.seconds for one in barest]
+    cpu = [one.cpu_seconds for one in ours], [one.cpu_seconds for one in barest]
+    asked = Target(ratio_max=2.0)
     return (
-        figure(f"{name}: load", "s", **wall, target=Target(ratio_max=2.0)),
-        figure(f"{name}: CPU of the load", "s", **cpu, target=Target(ratio_max=2.0)),
+        figure(f"{name}: load", "s", ours=wall[0], peer=wall[1], target=asked, against="barest job"),
+        figure(f"{name}: CPU of the load", "s", ours=cpu[0], peer=cpu[1], target=asked, against="barest job"),
         figure("lines shipped", "lines/s", ours=[report.lines / report.seconds]),
     )
 

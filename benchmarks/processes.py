@@ -1,7 +1,7 @@
 """Child processes under measurement: start, free ports, CPU and memory from /proc, an orderly end.
 
-CPU seconds are user plus system time of the process and of the children it has waited for (fields 14 to 17 of
-/proc/PID/stat): what the work cost the machine, which on a shared machine says more than how long it took.
+CPU seconds are user plus system time (fields 14 to 17 of /proc/PID/stat) of the process, of its living descendants and of the
+children they have waited for: what the work cost the machine, which on a shared machine says more than how long it took.
 A child dies with the thread that started it (PR_SET_PDEATHSIG), so an interrupted run leaves nothing behind.
 """
 
@@ -103,16 +103,67 @@ def tail(path: Path, lines: int = 20) -> str:
     return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
 
 
+def run(
+    command: Sequence[str], *, seconds_max: float, stdin: str | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end with its output caught. Like every child here it dies with its starter."""
+    return subprocess.run(
+        list(command),
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=seconds_max,
+        check=False,
+        cwd=cwd,
+        preexec_fn=_die_with_starter,
+    )
+
+
 def cpu_seconds(pid: int) -> float:
-    """User and system seconds of a process and of the children it waited for."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    """User and system seconds of a process and of all below it."""
+    stats = _stats()
+    ticks = sum(int(one) for member in _tree(pid, stats) for one in stats[member][11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of one process."""
-    resident_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return resident_pages * os.sysconf("SC_PAGE_SIZE")
+    """Resident memory of a process and of all below it."""
+    stats = _stats()
+    return sum(int(stats[member][21]) for member in _tree(pid, stats)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def disk_bytes(directory: Path) -> int:
+    """What a directory's files occupy: sparse files count by their blocks."""
+    return sum(_blocks(Path(folder, name)) for folder, _, names in os.walk(directory) for name in names) * 512
+
+
+def _blocks(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks
+    except FileNotFoundError:  # deleted meanwhile
+        return 0
+
+
+def _stats() -> dict[int, list[str]]:
+    """The fields of /proc/PID/stat behind the program's name, for every process."""
+    found = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                found[int(entry.name)] = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
+                continue
+    return found
+
+
+def _tree(pid: int, stats: Mapping[int, Sequence[str]]) -> list[int]:
+    """A process and its living descendants."""
+    members, grown = [pid], 0
+    while grown < len(members):
+        members += [child for child, fields in stats.items() if int(fields[1]) == members[grown]]
+        grown += 1
+    return members
 
 
 def _die_with_starter() -> None:

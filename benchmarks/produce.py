@@ -1,113 +1,35 @@
-"""What producing costs the broker: Apache Kafka's own load generator against both, in turns.
-
-1 M records of 200 bytes at the producer's default batch, and 100 k requests of one record each with acks=1 and acks=0
-(the paper's figure 4 measures batches of 50 and of 1).
-"""
+"""What producing costs the broker: Apache Kafka's own load generator against both, in turns."""
 
 from __future__ import annotations
 
-import re
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 from rich.console import Console
 
+from benchmarks.contest import Contest, contest
 from benchmarks.figures import Figure, Target, figure
-from benchmarks.peers.kafka import JvmTools
-from benchmarks.sides import OURS, PEER, Broker, Cost, both_brokers, create_topic, measured, tools_or_none, wait_visible
+from benchmarks.loads import BATCH_50, LOADS, Load, Scale
+from benchmarks.sides import KAFKA, OPEN_KAFKA, OPEN_LOGBUS, OURS
+from benchmarks.turns import Cost, Pair, compare_costs
 
-ROUNDS = 3
-RECORD_BYTES = 200
-WARM_UP_RECORDS = 200_000  # the JVM compiles its hot paths after some ten thousand calls
-MIB = 1 << 20
+MEMORY = Target(ratio_max=0.1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """One way of producing."""
-
-    name: str
-    records: int
-    properties: tuple[str, ...]
-    cpu_target: Target
-    rate_target: Target | None = None
+def run(console: Console, scale: Scale) -> Sequence[Figure]:
+    with contest((OPEN_LOGBUS, OPEN_KAFKA), scale, console) as running:
+        figures = [one for load in LOADS for one in producer_figures(load, running)]
+        return [*figures, running.memory(KAFKA, MEMORY)]
 
 
-LOADS = (
-    Load(
-        name="1 M records, default batch, acks=1",
-        records=1_000_000,
-        properties=("acks=1",),
-        cpu_target=Target(ratio_max=0.5, ours_max=1.0),
-        rate_target=Target(ratio_min=0.9),
-    ),
-    Load(
-        name="100 k requests of one record, acks=1",
-        records=100_000,
-        properties=("acks=1", "batch.size=0", "linger.ms=0"),
-        cpu_target=Target(ratio_max=0.5),
-    ),
-    Load(
-        name="100 k requests of one record, acks=0",
-        records=100_000,
-        properties=("acks=0", "batch.size=0", "linger.ms=0"),
-        cpu_target=Target(ratio_max=0.5),
-    ),
-)
+def producer_figures(load: Load, running: Contest, *, ours: str = OURS) -> Sequence[Figure]:
+    """Throughput and CPU of ours against Kafka; the batch of 50 also tells what a record occupies on disk."""
+    measured = running.produce(load, (ours, KAFKA))
+    pair = measured[ours], measured[KAFKA]
+    costs = compare_costs(load.name, pair, against=KAFKA, rate=load.rate, cpu=load.cpu)
+    return [*costs, disk_figure(pair, against=KAFKA)] if load is BATCH_50 else costs
 
 
-def run(console: Console) -> Sequence[Figure]:
-    tools = tools_or_none(console)
-    if tools is None:
-        return ()
-    with tempfile.TemporaryDirectory() as scratch, both_brokers(Path(scratch), console) as sides:
-        for name, broker in sides.items():
-            console.print(f"warming up {name}")
-            _produce(
-                tools, broker, "warm-up", Load(name="", records=WARM_UP_RECORDS, properties=("acks=1",), cpu_target=Target())
-            )
-        figures = [one for load in LOADS for one in _compare(tools, sides, load, console)]
-        memory = {name: [broker.rss_bytes() / MIB] for name, broker in sides.items()}
-    resident = figure(
-        "resident memory afterwards", "MiB", ours=memory[OURS], peer=memory.get(PEER, ()), target=Target(ratio_max=0.5)
-    )
-    return [*figures, resident]
-
-
-def _compare(tools: JvmTools, sides: Mapping[str, Broker], load: Load, console: Console) -> Sequence[Figure]:
-    costs: dict[str, list[Cost]] = {name: [] for name in sides}
-    for number in range(ROUNDS):
-        for name, broker in sides.items():
-            topic = f"load-{LOADS.index(load)}-{number}"
-            cost = _produce(tools, broker, topic, load)
-            costs[name].append(cost)
-            console.print(f"{load.name}: {name} {cost.cpu_seconds:.2f} s CPU, {cost.records_per_second:,.0f} records/s")
-    cpu = {name: [cost.cpu_seconds for cost in costs.get(name, ())] for name in (OURS, PEER)}
-    rate = {name: [cost.records_per_second for cost in costs.get(name, ())] for name in (OURS, PEER)}
-    return (
-        figure(f"{load.name}: broker CPU", "s", ours=cpu[OURS], peer=cpu[PEER], target=load.cpu_target),
-        figure(f"{load.name}: throughput", "records/s", ours=rate[OURS], peer=rate[PEER], target=load.rate_target),
-    )
-
-
-def _produce(tools: JvmTools, broker: Broker, topic: str, load: Load) -> Cost:
-    create_topic(broker, topic)
-
-    def send() -> float:
-        summary = tools.producer_performance(
-            broker.bootstrap, topic, records=load.records, record_bytes=RECORD_BYTES, properties=load.properties
-        )
-        wait_visible(broker, topic, load.records)
-        return _records_per_second(summary)
-
-    return measured(broker, send)
-
-
-def _records_per_second(summary: str) -> float:
-    """From `1000000 records sent, 312500.0 records/sec (59.60 MB/sec), ...`."""
-    found = re.search(r"([\d.]+) records/sec", summary)
-    if found is None:
-        raise ValueError(f"ProducerPerformance said nothing about records/sec: {summary!r}")
-    return float(found[1])
+def disk_figure(pair: Pair[Cost], *, against: str) -> Figure:
+    """The largest of the rounds: what a server deletes meanwhile only makes the others smaller."""
+    ours, peer = ([max(cost.disk_bytes_per_record for cost in side.rounds)] if side.rounds else [] for side in pair)
+    return figure("bytes on disk a message of 200, batch 50", "B", ours=ours, peer=peer, against=against, note=pair[1].reason)

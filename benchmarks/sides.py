@@ -1,78 +1,179 @@
-"""Our broker and Apache Kafka up at the same time on one machine, measured in turns.
+"""The servers that are compared, each with the client that loads it: produce, consume, one record there and back.
 
-In turns, because a shared machine is faster one minute and slower the next: each round measures both within seconds, and the
-median of the rounds is reported. What a broker's work cost is its CPU time from before the load until all of it is visible.
+`LogSide` speaks Kafka's protocol: our broker and Apache Kafka, loaded by the same programs (Kafka's ProducerPerformance; its Java
+consumer). `QueueSide` is a server that only its own client can load. What a broker's work cost is counted from before the load
+until all of it is visible to a consumer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from rich.console import Console
 
-from benchmarks.peers.kafka import ApacheKafka, JvmTools, Missing
+from benchmarks.loads import RECORD_BYTES, Load
+from benchmarks.peers.activemq import ACTIVEMQ_JARS, ActiveMq
+from benchmarks.peers.generator import Latency, LoadGenerator
+from benchmarks.peers.java import KAFKA_JARS, JvmTools, producer_rate
+from benchmarks.peers.kafka import ApacheKafka
 from benchmarks.peers.logbus import LogbusBroker
+from benchmarks.peers.rabbitmq import AMQP_CLIENT, STREAM_CLIENT, RabbitMq
+from benchmarks.peers.server import Server
 from benchmarks.processes import wait_until
+from benchmarks.turns import Cost, cost_of
 
 TIMEOUT_SECONDS = 60.0
-OURS, PEER = "logbus", "Apache Kafka"
-Broker = LogbusBroker | ApacheKafka
+OURS, OURS_FLUSHING, KAFKA = "logbus", "logbus flushing", "Apache Kafka"
+RABBITMQ, RABBITMQ_STREAM, ACTIVEMQ = "RabbitMQ queue", "RabbitMQ stream", "ActiveMQ queue"
+
+
+class Side(Protocol):
+    """What any server can be asked."""
+
+    @property
+    def server(self) -> Server: ...
+    @property
+    def has_latency(self) -> bool: ...
+    def produce(self, load: Load, topic: str, *, records: int) -> Cost: ...
+    def consume(self, topic: str, *, records: int) -> Cost: ...
+    def latency(self, topic: str, *, records: int) -> Latency: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """One run against one broker."""
+class LogSide:
+    """A broker of Kafka's protocol. Topics have one partition, as in the paper, and these settings."""
 
-    cpu_seconds: float
-    records_per_second: float
+    server: LogbusBroker | ApacheKafka
+    tools: JvmTools
+    generator: LoadGenerator
+    topic_config: Mapping[str, str] = field(default_factory=dict)
+    has_latency: bool = True
+
+    @classmethod
+    def of(cls, server: LogbusBroker | ApacheKafka, *, into: Path) -> LogSide:
+        """With its load generators; Missing where this machine cannot run them."""
+        generator = LoadGenerator.compiled("KafkaLoad", KAFKA_JARS, address=server.bootstrap, into=into)
+        return cls(server=server, tools=JvmTools.find(), generator=generator)
+
+    def flushing_each_append(self) -> LogSide:
+        """Its topics get Kafka's log.flush.interval.messages=1, under the name that topics give it."""
+        return replace(self, topic_config={"flush.messages": "1"})
+
+    def produce(self, load: Load, topic: str, *, records: int) -> Cost:
+        """All of a load into a new topic."""
+        self._create(topic)
+        return cost_of(self.server, records, lambda: self._send(load, topic, records))
+
+    def _send(self, load: Load, topic: str, records: int) -> float:
+        summary = self.tools.producer_performance(
+            self.server.bootstrap, topic, records=records, record_bytes=RECORD_BYTES, properties=load.properties
+        )
+        self._wait_visible(topic, records)
+        return producer_rate(summary)
+
+    def consume(self, topic: str, *, records: int) -> Cost:
+        return cost_of(
+            self.server, records, lambda: self.generator.rate("consume", topic, records=records, record_bytes=RECORD_BYTES)
+        )
+
+    def latency(self, topic: str, *, records: int) -> Latency:
+        self._create(topic)
+        return self.generator.latency(topic, records=records, record_bytes=RECORD_BYTES)
+
+    def _create(self, topic: str) -> None:
+        wanted = NewTopic(topic, num_partitions=1, config=dict(self.topic_config))
+        client = self._admin()  # held: a client that is collected takes its requests with it
+        client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+
+    def _wait_visible(self, topic: str, records: int) -> None:
+        """Until a consumer could see them all: on disk, as far as the broker's own rules ask for."""
+        client, partition = self._admin(), TopicPartition(topic, 0)
+
+        def all_visible() -> bool:
+            asked = client.list_offsets({partition: OffsetSpec.latest()}, request_timeout=TIMEOUT_SECONDS)
+            end: int = asked[partition].result(TIMEOUT_SECONDS).offset
+            return end >= records
+
+        if not wait_until(all_visible, deadline_seconds=TIMEOUT_SECONDS):
+            raise TimeoutError(f"{topic}: {records} records were not visible after {TIMEOUT_SECONDS:.0f} s")
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.server.bootstrap, "log_level": 4})
 
 
-@contextmanager
-def both_brokers(directory: Path, console: Console) -> Iterator[Mapping[str, Broker]]:
-    """Both sides by name; without the peer, said aloud, where this machine cannot run it."""
-    with ExitStack() as stack:
-        sides: dict[str, Broker] = {OURS: stack.enter_context(LogbusBroker(directory / "logbus"))}
-        try:
-            sides[PEER] = stack.enter_context(ApacheKafka(directory / "kafka"))
-        except Missing as missing:
-            console.print(f"[yellow]The peer is missing, only ours is measured:[/yellow] {missing}")
-        yield sides
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSide:
+    """A server of another protocol: it batches as its own client does, whatever the load says."""
+
+    server: Server
+    generator: LoadGenerator
+    has_latency: bool = True  # whether its generator measures a record there and back
+
+    def produce(self, load: Load, topic: str, *, records: int) -> Cost:
+        return self._cost("produce", topic, records)
+
+    def consume(self, topic: str, *, records: int) -> Cost:
+        return self._cost("consume", topic, records)
+
+    def _cost(self, verb: str, topic: str, records: int) -> Cost:
+        shape = {"records": records, "record_bytes": RECORD_BYTES}
+        return cost_of(self.server, records, lambda: self.generator.rate(verb, topic, **shape))
+
+    def latency(self, topic: str, *, records: int) -> Latency:
+        return self.generator.latency(topic, records=records, record_bytes=RECORD_BYTES)
 
 
-def tools_or_none(console: Console) -> JvmTools | None:
-    """Kafka's load generator; without it there is nothing to compare with earlier figures."""
-    try:
-        return JvmTools.find()
-    except Missing as missing:
-        console.print(f"[yellow]Not measured:[/yellow] {missing}")
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opener:
+    """How the sides of these names are started, in a directory of their own; the stack stops them."""
+
+    names: tuple[str, ...]
+    open: Callable[[Path, ExitStack], Mapping[str, Side]]
 
 
-def measured(broker: Broker, run: Callable[[], float]) -> Cost:
-    """Run a load that returns its records per second, and what it cost the broker."""
-    before = broker.cpu_seconds()
-    rate = run()
-    return Cost(cpu_seconds=broker.cpu_seconds() - before, records_per_second=rate)
+def _logbus(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
+    return {OURS: LogSide.of(stack.enter_context(LogbusBroker(directory / "server")), into=fresh(directory / "load"))}
 
 
-def create_topic(broker: Broker, topic: str) -> None:
-    client = AdminClient({"bootstrap.servers": broker.bootstrap})
-    client.create_topics([NewTopic(topic, num_partitions=1)], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+def _logbus_flushing(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
+    server = LogbusBroker(directory / "server", settings={"logbus.acks.all.waits.for.flush": "true"})
+    return {OURS_FLUSHING: LogSide.of(stack.enter_context(server), into=fresh(directory / "load"))}
 
 
-def wait_visible(broker: Broker, topic: str, records: int) -> None:
-    """Until a consumer could see them all: on disk, as far as the broker's own rules ask for."""
-    client, partition = AdminClient({"bootstrap.servers": broker.bootstrap}), TopicPartition(topic, 0)
+def _kafka(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
+    return {KAFKA: LogSide.of(stack.enter_context(ApacheKafka(directory / "server")), into=fresh(directory / "load"))}
 
-    def all_visible() -> bool:
-        asked = client.list_offsets({partition: OffsetSpec.latest()}, request_timeout=TIMEOUT_SECONDS)
-        end: int = asked[partition].result(TIMEOUT_SECONDS).offset
-        return end >= records
 
-    if not wait_until(all_visible, deadline_seconds=TIMEOUT_SECONDS):
-        raise TimeoutError(f"{topic}: {records} records were not visible after {TIMEOUT_SECONDS:.0f} s")
+def _rabbitmq(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
+    """One server, two sides: the queue, and the stream that it offers beside."""
+    server = stack.enter_context(RabbitMq(directory / "server"))
+    queue = LoadGenerator.compiled("AmqpLoad", AMQP_CLIENT, address=server.amqp, into=fresh(directory / "queue"))
+    stream = LoadGenerator.compiled("StreamLoad", STREAM_CLIENT, address=server.stream, into=fresh(directory / "stream"))
+    return {
+        RABBITMQ: QueueSide(server=server, generator=queue),
+        RABBITMQ_STREAM: QueueSide(server=server, generator=stream, has_latency=False),
+    }
+
+
+def _activemq(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
+    server = stack.enter_context(ActiveMq(directory / "server"))
+    generator = LoadGenerator.compiled("JmsLoad", ACTIVEMQ_JARS, address=server.address, into=fresh(directory / "load"))
+    return {ACTIVEMQ: QueueSide(server=server, generator=generator)}
+
+
+OPEN_LOGBUS = Opener(names=(OURS,), open=_logbus)
+OPEN_LOGBUS_FLUSHING = Opener(names=(OURS_FLUSHING,), open=_logbus_flushing)  # acks=all waits for the disk
+OPEN_KAFKA = Opener(names=(KAFKA,), open=_kafka)
+OPEN_RABBITMQ = Opener(names=(RABBITMQ, RABBITMQ_STREAM), open=_rabbitmq)
+OPEN_ACTIVEMQ = Opener(names=(ACTIVEMQ,), open=_activemq)
+
+
+def fresh(directory: Path) -> Path:
+    """A new directory."""
+    directory.mkdir(parents=True)
+    return directory

@@ -1,100 +1,29 @@
-"""Apache Kafka's jars and its command-line tools, fetched by Maven into the user's cache on first use.
-
-Nothing of it lies in the repository. A jar folder appears by rename only when complete, so two runs that fetch at the
-same time cannot see half of one. What this machine lacks (java, mvn, a way to the repository) raises `Missing`.
-"""
+"""Apache Kafka's jars and its command-line tools, run on any broker's address."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.processes import Missing
+from benchmarks import processes
+from benchmarks.peers.maven import Jars, java
 
 KAFKA_VERSION = "4.1.0"
-FETCH_SECONDS_MAX = 600
-TOOL_SECONDS_MAX = 300
-_DEPENDENCIES = (
-    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    (
-        "org.slf4j",
-        "slf4j-simple",
-        "1.7.36",
-    ),  # warnings to standard error instead of nowhere
+KAFKA_JARS = Jars(
+    name=f"kafka-{KAFKA_VERSION}",
+    artifacts=(
+        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+        f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+        "org.slf4j:slf4j-simple:1.7.36",  # warnings to standard error instead of nowhere
+    ),
 )
+TOOL_SECONDS_MAX = 300
 
 
 class ToolFailed(Exception):
     """A command-line tool of Kafka's ended with an error."""
-
-
-def java() -> str:
-    """The java executable, or Missing."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
-    if found is None:
-        raise Missing("no `java` on PATH: install a Java runtime, version 17 or newer, or set JAVA_HOME")
-    return found
-
-
-def kafka_jars() -> Path:
-    """The folder with Apache Kafka and all it needs; fetches it once."""
-    folder = _cache() / f"kafka-{KAFKA_VERSION}" / "jars"
-    if not folder.is_dir():
-        _fetch(folder)
-    return folder
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logbus"
-
-
-def _fetch(folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Missing(f"no `mvn` on PATH to fetch Apache Kafka {KAFKA_VERSION}: install Maven, or put its jars into {folder}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        pom = Path(scratch, "pom.xml")
-        pom.write_text(_pom())
-        command = [
-            maven,
-            "-q",
-            "-B",
-            "-f",
-            str(pom),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={scratch}/jars",
-        ]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=FETCH_SECONDS_MAX,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise Missing(f"mvn could not fetch Apache Kafka {KAFKA_VERSION}: {done.stdout[-500:].strip()}")
-        if not folder.is_dir():
-            Path(scratch, "jars").rename(folder)
-
-
-def _pom() -> str:
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
-        for group, artifact, version in _DEPENDENCIES
-    )
-    return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>logbus</groupId>'
-        "<artifactId>kafka-peer</artifactId><version>1</version><packaging>pom</packaging>"
-        f"<dependencies>{dependencies}</dependencies></project>"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +36,7 @@ class JvmTools:
     @classmethod
     def find(cls) -> JvmTools:
         """The tools of this machine, or Missing."""
-        return cls(java=java(), jars=kafka_jars())
+        return cls(java=java(), jars=KAFKA_JARS.folder())
 
     def command(self, main_class: str, *arguments: str, heap: str = "256m") -> list[str]:
         """The command line that runs one main class with Kafka on its class path."""
@@ -127,14 +56,7 @@ class JvmTools:
     ) -> str:
         """Standard output of one run; ToolFailed with what it said when it fails."""
         command = self.command(main_class, *arguments)
-        done = subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=seconds_max,
-            check=False,
-        )
+        done = processes.run(command, stdin=stdin, seconds_max=seconds_max)
         if done.returncode != 0:
             raise ToolFailed(f"{main_class} {' '.join(arguments)}: status {done.returncode}\n{done.stderr[-2000:]}")
         return done.stdout
@@ -225,3 +147,11 @@ class JvmTools:
             *settings,
         )
         return output.splitlines()[-1]
+
+
+def producer_rate(summary: str) -> float:
+    """Records per second, from `1000000 records sent, 312500.0 records/sec (59.60 MB/sec), ...`."""
+    found = re.search(r"([\d.]+) records/sec", summary)
+    if found is None:
+        raise ToolFailed(f"ProducerPerformance said nothing about records/sec: {summary!r}")
+    return float(found[1])

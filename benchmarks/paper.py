@@ -1,0 +1,135 @@
+"""The experiments of the paper's section 5, today: producers (figure 4), consumers (figure 5) and the overhead of a message.
+
+Ours against Apache Kafka by the same clients, in the ways of producing that clients use now; ours against RabbitMQ and ActiveMQ,
+each by its own client. docs/benchmarks.md tells the settings. Three parts that know nothing of each other: one that breaks is a
+row that says so, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+
+from benchmarks.consume import consumer_figures
+from benchmarks.contest import Contest, contest, topic
+from benchmarks.figures import Figure, Target, figure
+from benchmarks.loads import BATCH_1, BATCH_50, FLUSHED_LOADS, LOADS, Load, Scale
+from benchmarks.peers.generator import Latency
+from benchmarks.produce import MEMORY, disk_figure, producer_figures
+from benchmarks.sides import (
+    ACTIVEMQ,
+    KAFKA,
+    OPEN_ACTIVEMQ,
+    OPEN_KAFKA,
+    OPEN_LOGBUS,
+    OPEN_LOGBUS_FLUSHING,
+    OPEN_RABBITMQ,
+    OURS,
+    OURS_FLUSHING,
+    RABBITMQ,
+    RABBITMQ_STREAM,
+    LogSide,
+    Side,
+)  # fmt: skip
+from benchmarks.startup import startup_figures
+from benchmarks.turns import Cost, Measured, compare, compare_costs, in_one_line
+
+MESSAGES = 200_000  # a round of a queue server, about ten seconds
+ROUND_TRIPS = 2_000
+QUEUES = (RABBITMQ, ACTIVEMQ)
+PRODUCER_OF_QUEUES, CONSUMER_OF_QUEUES = Target(ratio_min=5.0), Target(ratio_min=4.0)
+
+
+def run(console: Console, scale: Scale) -> Sequence[Figure]:
+    return [
+        *_guarded("start-up", startup_figures, scale, console),
+        *_guarded("against Apache Kafka", _against_kafka, scale, console),
+        *_guarded("against RabbitMQ and ActiveMQ", _against_queues, scale, console),
+    ]
+
+
+def _guarded(
+    part: str, run_part: Callable[[Scale, Console], Sequence[Figure]], scale: Scale, console: Console
+) -> Sequence[Figure]:
+    """A long unattended run keeps what it has: a part that breaks becomes one figure that was not held."""
+    console.rule(part)
+    try:
+        return run_part(scale, console)
+    except Exception as error:
+        console.print_exception()
+        return [figure(part, "", ours=[], target=Target(), against="all", note=in_one_line(error))]
+
+
+def _against_kafka(scale: Scale, console: Console) -> Sequence[Figure]:
+    openers = (OPEN_LOGBUS, OPEN_LOGBUS_FLUSHING, OPEN_KAFKA)
+    with contest(openers, scale, console) as running:
+        figures = [one for load in LOADS for one in producer_figures(load, running)]
+        figures += consumer_figures(running)
+        figures += latency_figures(_latencies(running, (OURS, KAFKA)), KAFKA)
+        figures.append(running.memory(KAFKA, MEMORY))
+        flushing = _with_flushing_topics(running)
+        return [*figures, *(one for load in FLUSHED_LOADS for one in producer_figures(load, flushing, ours=OURS_FLUSHING))]
+
+
+def _with_flushing_topics(running: Contest) -> Contest:
+    """The same warm servers: Kafka's new topics flush each append, ours waits by its broker's setting."""
+    kafka = {
+        name: side.flushing_each_append() for name, side in running.present.items() if isinstance(side, LogSide) and name == KAFKA
+    }
+    return Contest(present={**running.present, **kafka}, missing=running.missing, scale=running.scale, console=running.console)
+
+
+def _against_queues(scale: Scale, console: Console) -> Sequence[Figure]:
+    """A queue is consumed once, so every round produces into one of its own and consumes that."""
+    with contest((OPEN_LOGBUS, OPEN_RABBITMQ, OPEN_ACTIVEMQ), scale, console) as running:
+        names = (OURS, *QUEUES, RABBITMQ_STREAM)
+        produced = running.measure("producer", lambda side, number: _produce(side, BATCH_50, number, scale), names)
+        singles = running.measure("producer, batch 1", lambda side, number: _produce(side, BATCH_1, number, scale), (OURS,))
+        consumed = running.measure("consumer", lambda side, number: _consume(side, number, scale), names)
+        figures = [one for peer in names[1:] for one in _queue_figures(peer, produced, singles[OURS], consumed)]
+        latencies = _latencies(running, (OURS, *QUEUES))
+        for peer in QUEUES:
+            figures += [*latency_figures(latencies, peer), running.memory(peer)]
+        return figures
+
+
+def _produce(side: Side, load: Load, number: int, scale: Scale) -> Cost:
+    return side.produce(load, topic(load, number), records=_records(side, load, scale))
+
+
+def _consume(side: Side, number: int, scale: Scale) -> Cost:
+    return side.consume(topic(BATCH_50, number), records=_records(side, BATCH_50, scale))
+
+
+def _records(side: Side, load: Load, scale: Scale) -> int:
+    return scale.records(load.records if isinstance(side, LogSide) else MESSAGES)
+
+
+def _queue_figures(
+    peer: str, produced: Mapping[str, Measured[Cost]], singles: Measured[Cost], consumed: Mapping[str, Measured[Cost]]
+) -> Sequence[Figure]:
+    """Only the queues have targets: the stream is RabbitMQ's own log, and the paper knew none."""
+    asked = peer in QUEUES
+    producer, consumer = (PRODUCER_OF_QUEUES, CONSUMER_OF_QUEUES) if asked else (None, None)
+    pair = produced[OURS], produced[peer]
+    return [
+        *compare_costs("producer, our batch 50, acks=1, their own client", pair, against=peer, rate=producer),
+        *compare_costs("producer, our batch 1, acks=1, their own client", (singles, produced[peer]), against=peer),
+        *compare_costs("consumer, their own client", (consumed[OURS], consumed[peer]), against=peer, rate=consumer),
+        disk_figure(pair, against=peer),
+    ]
+
+
+def _latencies(running: Contest, names: Sequence[str]) -> Mapping[str, Measured[Latency]]:
+    records = running.scale.records(ROUND_TRIPS)
+    return running.measure("latency", lambda side, number: side.latency(f"latency-{number}", records=records), names)
+
+
+def latency_figures(measured: Mapping[str, Measured[Latency]], peer: str) -> Sequence[Figure]:
+    """One record sent, acknowledged and received before the next."""
+    pair = measured[OURS], measured[peer]
+    return [
+        compare("end-to-end latency, median", "ms", lambda one: one.p50_ms, pair, against=peer),
+        compare("end-to-end latency, 99th percentile", "ms", lambda one: one.p99_ms, pair, against=peer),
+    ]

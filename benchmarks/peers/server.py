@@ -1,0 +1,87 @@
+"""What all servers under measurement have in common: a process, a port on loopback, a directory, and what they cost."""
+
+from __future__ import annotations
+
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from benchmarks import processes
+
+
+class Server(ABC):
+    """One server on a free port of 127.0.0.1. Everything it writes lies in `directory`; its data in `data`."""
+
+    name: str
+    start_seconds_max: ClassVar[float] = 90.0
+    cwd: ClassVar[Path | None] = None
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self.log_path = directory / "server.out"
+        self.port = processes.free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The command line of the process."""
+
+    def environment(self) -> Mapping[str, str] | None:
+        """Its environment; None is ours."""
+        return None
+
+    def prepare(self) -> None:
+        """What must lie on disk before the first start; harmless before later ones."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    def launch(self) -> None:
+        """Start the process and return at once; the directory must be prepared."""
+        self._process = processes.start(self.command(), log_path=self.log_path, env=self.environment(), cwd=self.cwd)
+
+    def start(self) -> None:
+        """Start on the same port and directory as before; returns when it accepts connections."""
+        self.prepare()
+        self.launch()
+        deadline = self.start_seconds_max
+        processes.wait_until_listening(self.port, self._running(), log_path=self.log_path, deadline_seconds=deadline)
+
+    def stop(self) -> int:
+        """An orderly end; the exit status."""
+        if self._process is None:
+            return 0
+        status = processes.stop(self._process)
+        self._process = None
+        return status
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def cpu_seconds(self) -> float:
+        return processes.cpu_seconds(self.pid)
+
+    def rss_bytes(self) -> int:
+        return processes.rss_bytes(self.pid)
+
+    def disk_bytes(self) -> int:
+        return processes.disk_bytes(self.data)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError(f"{self.name} is not running")
+        return self._process

@@ -1,0 +1,103 @@
+"""`--docs`: the paper's figures as docs/benchmarks.md (its measured part) and as a plot of figures 4 and 5 in docs/figures/.
+
+The page around the measured part is written by hand: settings, what is equal and what is not.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.figures import Figure, cells
+from benchmarks.loads import Scale
+from benchmarks.peers.maven import java
+from benchmarks.plot import Bar, Panel, svg
+from benchmarks.sides import ACTIVEMQ, KAFKA, RABBITMQ, RABBITMQ_STREAM
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, PLOT = DOCS / "benchmarks.md", DOCS / "figures" / "paper.svg"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+_QUEUE_PRODUCER, _QUEUE_CONSUMER = "producer, our batch 50, acks=1, their own client", "consumer, their own client"
+_BARS = (
+    ("producer", "batch 50, acks=1", "producer, batch 50, acks=1", KAFKA),
+    ("producer", "batch 1, acks=1", "producer, batch 1, acks=1", KAFKA),
+    ("producer", "", _QUEUE_PRODUCER, RABBITMQ),
+    ("producer", "", _QUEUE_PRODUCER, RABBITMQ_STREAM),
+    ("producer", "", _QUEUE_PRODUCER, ACTIVEMQ),
+    ("consumer", "", "consumer", KAFKA),
+    ("consumer", "", _QUEUE_CONSUMER, RABBITMQ),
+    ("consumer", "", _QUEUE_CONSUMER, RABBITMQ_STREAM),
+    ("consumer", "", _QUEUE_CONSUMER, ACTIVEMQ),
+)  # panel, way of producing, figure, peer
+
+
+def write(figures: Sequence[Figure], scale: Scale) -> Path:
+    """Replace the measured part of the page and draw the plot."""
+    PLOT.parent.mkdir(parents=True, exist_ok=True)
+    PLOT.write_text(svg(panels(figures)))
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise ValueError(f"{PAGE} has lost its marks {BEGIN} and {END}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{measured_part(figures, scale)}\n{END}{after}")
+    return PAGE
+
+
+def measured_part(figures: Sequence[Figure], scale: Scale) -> str:
+    """The table, what is missing from it, and where and when it was measured."""
+    share = "" if scale.share == 1 else f", only {scale.share:.0%} of the records: not a measurement"
+    machine = f"Measured on {datetime.now(UTC):%Y-%m-%d}: {_machine()}. Medians of {scale.rounds} rounds in turns{share}."
+    notes = dict.fromkeys(f"- {one.against}: {one.note}" for one in figures if one.note)
+    plot = "![Producer and consumer throughput and broker CPU](figures/paper.svg)"
+    return "\n".join([machine, "", plot, "", table(figures), *notes, ""])
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """A Markdown table of all figures."""
+    head = ("figure", "logbus", "peer", "ratio", "unit", "target", "held", "against")
+    rows = [head, ("---", "---:", "---:", "---:", "---", "---", "---", "---"), *(cells(one) for one in figures)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def panels(figures: Sequence[Figure]) -> Sequence[Panel]:
+    """Throughput and CPU of producers and consumers; a server that is missing has no bar."""
+    wanted = ((role, measure) for role in ("producer", "consumer") for measure in ("throughput", "broker CPU"))
+    return [Panel(title=f"{role}: {measure}, {_UNITS[measure]}", bars=_bars(figures, role, measure)) for role, measure in wanted]
+
+
+_UNITS = {"throughput": "records/s", "broker CPU": "seconds a million records"}
+
+
+def _bars(figures: Sequence[Figure], panel: str, measure: str) -> Sequence[Bar]:
+    found = {(one.figure, one.against): one for one in figures}
+    bars = []
+    for role, way, name, peer in _BARS:
+        one = found.get((f"{name}: {measure}", peer))
+        if role != panel or one is None:
+            continue
+        if peer == KAFKA:
+            bars.append(Bar(label=f"logbus {way}".strip(), value=one.ours, ours=True))
+        bars.append(Bar(label=f"{peer} {way}".strip(), value=one.peer, ours=False))
+    return [bar for bar in bars if bar.value is not None]
+
+
+def _machine() -> str:
+    """What matters of the machine, and nothing that names it."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    said = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    parts = (
+        f"{os.cpu_count()} cores ({_processor()})", f"{memory:.0f} GiB", f"Linux {platform.release().split('-')[0]}",
+        f"Python {platform.python_version()}", said[0] if said else "",
+    )  # fmt: skip
+    return ", ".join(part for part in parts if part)
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

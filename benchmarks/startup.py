@@ -1,0 +1,92 @@
+"""From starting the process to the first answer of a server on an empty, prepared directory.
+
+An answer is what a client would go on with: Metadata that names a broker, AMQP's Connection.Start, OpenWire's first word.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.figures import Figure, Target
+from benchmarks.loads import Scale
+from benchmarks.peers.activemq import ActiveMq
+from benchmarks.peers.kafka import ApacheKafka
+from benchmarks.peers.logbus import LogbusBroker
+from benchmarks.peers.rabbitmq import RabbitMq
+from benchmarks.peers.server import Server
+from benchmarks.processes import StartFailed, tail
+from benchmarks.sides import ACTIVEMQ, KAFKA, OURS, RABBITMQ
+from benchmarks.turns import compare, in_turns
+
+POLL_SECONDS = 0.005
+ANSWER_SECONDS_MAX = 10.0
+_METADATA_V4_OF_NO_TOPIC = struct.pack(">ihhihib", 15, 3, 4, 1, -1, 0, 0)
+_AMQP_0_9_1 = b"AMQP\x00\x00\x09\x01"
+
+
+def kafka_names_a_broker(port: int) -> bool:
+    """Metadata v4 behind length, correlation id and throttle time: how many brokers?"""
+    answer = _ask(port, _METADATA_V4_OF_NO_TOPIC, 16)
+    return len(answer) == 16 and int.from_bytes(answer[12:]) > 0
+
+
+def amqp_greets(port: int) -> bool:
+    return _ask(port, _AMQP_0_9_1, 1) == b"\x01"  # a method frame
+
+
+def openwire_greets(port: int) -> bool:
+    return b"ActiveMQ" in _ask(port, b"", 13)
+
+
+STARTED: Mapping[str, tuple[Callable[[Path], Server], Callable[[int], bool]]] = {
+    OURS: (LogbusBroker, kafka_names_a_broker),
+    KAFKA: (ApacheKafka, kafka_names_a_broker),
+    RABBITMQ: (RabbitMq, amqp_greets),
+    ACTIVEMQ: (ActiveMq, openwire_greets),
+}
+
+
+def startup_figures(scale: Scale, console: Console) -> Sequence[Figure]:
+    measured = in_turns("start", {name: partial(_seconds, name) for name in STARTED}, rounds=scale.rounds, console=console)
+    targets = {KAFKA: Target(ratio_max=0.1)}
+    return [
+        compare("start to first answer", "s", float, (measured[OURS], measured[peer]), against=peer, target=targets.get(peer))
+        for peer in STARTED
+        if peer != OURS
+    ]
+
+
+def _seconds(name: str, _: int) -> float:
+    """One start on a fresh directory, whatever the round."""
+    build, answers = STARTED[name]
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as scratch:
+        server = build(Path(scratch, "server"))
+        server.prepare()
+        try:
+            started = time.monotonic()
+            server.launch()
+            while not answers(server.port):
+                if not server.alive or time.monotonic() - started > server.start_seconds_max:
+                    raise StartFailed(f"{server.name} gave no answer:\n{tail(server.log_path)}")
+                time.sleep(POLL_SECONDS)
+            return time.monotonic() - started
+        finally:
+            server.stop()
+
+
+def _ask(port: int, question: bytes, answer_bytes: int) -> bytes:
+    """The first bytes of an answer; none from a server that is not there yet."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX) as connection:
+            connection.sendall(question)
+            return connection.recv(answer_bytes, socket.MSG_WAITALL)
+    except OSError:
+        return b""

@@ -1,0 +1,123 @@
+"""Measuring in turns: each round runs every entrant once, so neighbours saw the same machine.
+
+An entrant that fails is out for that comparison and keeps the reason; the others go on. Before each run what earlier ones wrote
+goes to disk, so that nobody pays for the page cache of its predecessor.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
+
+from confluent_kafka import KafkaException
+from rich.console import Console
+
+from benchmarks.figures import Figure, Target, figure
+from benchmarks.peers.java import ToolFailed
+from benchmarks.peers.server import Server
+from benchmarks.processes import Missing, StartFailed
+
+Result = TypeVar("Result")
+# What a peer, its client or a starved machine may do to us; our own mistakes are not among them.
+FAILURES = (KafkaException, Missing, OSError, StartFailed, subprocess.TimeoutExpired, TimeoutError, ToolFailed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One run against one server."""
+
+    records: int
+    records_per_second: float
+    cpu_seconds: float
+    disk_bytes: int
+
+    @property
+    def cpu_seconds_per_million(self) -> float:
+        return self.cpu_seconds * 1_000_000 / self.records
+
+    @property
+    def disk_bytes_per_record(self) -> float:
+        return self.disk_bytes / self.records
+
+    def __str__(self) -> str:
+        return f"{self.records_per_second:,.0f} records/s, {self.cpu_seconds_per_million:.2f} s CPU a million"
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured(Generic[Result]):
+    """An entrant's results, one a round; or none, and why."""
+
+    rounds: list[Result] = field(default_factory=list)
+    reason: str = ""
+
+    def give_up(self, reason: str) -> None:
+        self.rounds, self.reason = [], reason
+
+
+def in_turns(
+    title: str, entrants: Mapping[str, Callable[[int], Result]], *, rounds: int, console: Console
+) -> dict[str, Measured[Result]]:
+    """Every entrant once a round; the callable gets the round's number."""
+    measured: dict[str, Measured[Result]] = {name: Measured() for name in entrants}
+    for number in range(rounds):
+        for name, run in entrants.items():
+            if not measured[name].reason:
+                _once(title, name, partial(run, number), measured[name], console)
+    return measured
+
+
+def _once(title: str, name: str, run: Callable[[], Result], measured: Measured[Result], console: Console) -> None:
+    os.sync()
+    try:
+        result = run()
+    except FAILURES as error:
+        measured.give_up(in_one_line(error))
+        console.print(f"{title}: {name}: failed: {measured.reason}", style="red", highlight=False, markup=False)
+        return
+    measured.rounds.append(result)
+    console.print(f"{title}: {name}: {result}", highlight=False, markup=False)
+
+
+def in_one_line(error: BaseException) -> str:
+    """What happened, short enough for a table's foot."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:400]
+
+
+def cost_of(server: Server, records: int, run: Callable[[], float]) -> Cost:
+    """Run a load that returns its records per second; what it cost the server and left on disk."""
+    cpu, disk = server.cpu_seconds(), server.disk_bytes()
+    rate = run()
+    return Cost(
+        records=records,
+        records_per_second=rate,
+        cpu_seconds=server.cpu_seconds() - cpu,
+        disk_bytes=server.disk_bytes() - disk,
+    )
+
+
+Pair = tuple[Measured[Result], Measured[Result]]  # ours and the peer's
+
+
+def compare(
+    name: str, unit: str, value: Callable[[Result], float], pair: Pair[Result], *, against: str, target: Target | None = None
+) -> Figure:
+    """One figure of two entrants' results."""
+    ours, peer = pair
+    note = "; ".join(reason for reason in (ours.reason and f"ours failed: {ours.reason}", peer.reason) if reason)
+    values = [[value(one) for one in side.rounds] for side in pair]
+    return figure(name, unit, ours=values[0], peer=values[1], target=target, against=against, note=note)
+
+
+def compare_costs(
+    name: str, pair: Pair[Cost], *, against: str, rate: Target | None = None, cpu: Target | None = None
+) -> Sequence[Figure]:
+    """Throughput and broker CPU of two entrants."""
+    return (
+        compare(f"{name}: throughput", "records/s", lambda one: one.records_per_second, pair, against=against, target=rate),
+        compare(f"{name}: broker CPU", "s/million", lambda one: one.cpu_seconds_per_million, pair, against=against, target=cpu),
+    )

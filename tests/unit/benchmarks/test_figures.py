@@ -1,0 +1,42 @@
+"""What a benchmark reports: paired ratios, targets, and rows that say why a side is missing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import figures
+from benchmarks.figures import Target, cells, figure, paired_ratio
+
+
+def test_the_ratio_is_the_median_of_the_rounds_pair_by_pair():
+    assert paired_ratio([10.0, 40.0, 90.0], [10.0, 20.0, 30.0]) == 2.0  # of the medians it would be 2.0 too, but:
+    assert paired_ratio([1.0, 100.0, 30.0], [1.0, 10.0, 30.0]) == 1.0
+
+
+@pytest.mark.parametrize(("ours", "peer"), [([], [1.0]), ([1.0], []), ([1.0], [0.0])])
+def test_a_side_that_is_missing_or_measured_nothing_gives_no_ratio(ours, peer):
+    assert paired_ratio(ours, peer) is None
+
+
+def test_a_missing_peer_keeps_its_row_and_its_reason_and_fails_no_target():
+    one = figure("start", "s", ours=[0.2], target=Target(ratio_max=0.1), against="Kafka", note="no `mvn` on PATH")
+    assert (one.ours, one.peer, one.ratio, one.held) == (0.2, None, None, None)
+    assert cells(one) == ("start", "0.2", "missing", "", "s", "ratio <= 0.1", "", "Kafka")
+
+
+def test_a_failure_of_ours_is_a_target_that_was_not_held():
+    assert figure("start", "s", ours=[], peer=[2.0], target=Target(ratio_max=0.1)).held is False
+
+
+@pytest.mark.parametrize(("ours", "held"), [(2.0, True), (1.9, False)])
+def test_a_target_is_held_up_to_its_bound(ours, held):
+    assert figure("rate", "1/s", ours=[ours], peer=[1.0], target=Target(ratio_min=2.0)).held is held
+
+
+def test_the_json_is_a_list_of_figures(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "OUT", tmp_path)
+    path = figures.write("some", [figure("rate", "1/s", ours=[3.0, 1.0, 2.0], peer=[1.0, 1.0, 1.0], against="Kafka")])
+    [one] = json.loads(path.read_text())
+    assert (one["figure"], one["ours"], one["peer"], one["ratio"], one["against"]) == ("rate", 2.0, 1.0, 2.0, "Kafka")

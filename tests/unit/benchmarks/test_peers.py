@@ -1,0 +1,70 @@
+"""The pieces of the peers that need no peer: what their tools say, and why one is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.peers import debian, maven
+from benchmarks.peers.generator import Latency, latency_of, records_per_second
+from benchmarks.peers.java import ToolFailed, producer_rate
+from benchmarks.peers.maven import Jars
+from benchmarks.processes import Missing
+
+JARS = Jars(name="some-1.0", artifacts=("org.some:library:1.0",))
+SUMMARY = "1000000 records sent, 312500.0 records/sec (59.60 MB/sec), 40.93 ms avg latency, 405.00 ms max latency."
+
+
+@pytest.fixture
+def bare_machine(tmp_path, monkeypatch):
+    """Nothing on PATH, nothing in the cache."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    return tmp_path
+
+
+def test_the_rate_is_read_from_producer_performance():
+    assert producer_rate(SUMMARY) == 312_500.0
+
+
+def test_the_figures_of_a_load_generator_are_its_last_line():
+    assert records_per_second('a warning\n{"records": 1000, "seconds": 0.250000}\n') == 4_000.0
+    assert latency_of('{"p50_ms": 0.5, "p99_ms": 2.25}\n') == Latency(p50_ms=0.5, p99_ms=2.25)
+
+
+@pytest.mark.parametrize("output", ["", "killed\n", "{\n"])
+def test_a_load_generator_without_figures_has_failed(output):
+    with pytest.raises(ToolFailed, match="without its figures"):
+        records_per_second(output)
+
+
+def test_a_summary_without_a_rate_has_failed():
+    with pytest.raises(ToolFailed, match="nothing about records/sec"):
+        producer_rate("org.apache.kafka.common.errors.TimeoutException")
+
+
+def test_a_machine_without_java_is_told_what_to_install(bare_machine):
+    with pytest.raises(Missing, match="no `java` on PATH: install a Java runtime"):
+        maven.java()
+    with pytest.raises(Missing, match="no `javac` on PATH: .* install a JDK"):
+        maven.javac()
+
+
+def test_a_machine_without_maven_is_told_where_the_jars_belong(bare_machine):
+    with pytest.raises(Missing, match=f"no `mvn` on PATH to fetch some-1.0: .* {bare_machine}/logbus/some-1.0/jars"):
+        JARS.folder()
+
+
+def test_jars_that_are_there_need_no_maven(bare_machine):
+    folder = bare_machine / "logbus" / "some-1.0" / "jars"
+    folder.mkdir(parents=True)
+    assert JARS.class_path() == f"{folder}/*"
+
+
+def test_a_machine_without_apt_has_no_debian_packages(bare_machine):
+    with pytest.raises(Missing, match="no `apt-get` to fetch rabbitmq"):
+        debian.unpacked("rabbitmq", ["rabbitmq-server"])
+
+
+def test_the_pom_names_every_artifact():
+    assert "<groupId>org.some</groupId><artifactId>library</artifactId><version>1.0</version>" in JARS.pom()

@@ -1,0 +1,52 @@
+"""The page: its table, its plot, and the text around them that stays."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import report
+from benchmarks.figures import figure
+from benchmarks.loads import FULL
+from benchmarks.plot import svg
+
+FIGURES = [
+    figure("producer, batch 50, acks=1: throughput", "records/s", ours=[400_000.0], peer=[300_000.0], against="Apache Kafka"),
+    figure("consumer: throughput", "records/s", ours=[1.0], against="Apache Kafka", note="no `mvn` on PATH"),
+]
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    page = tmp_path / "benchmarks.md"
+    page.write_text(f"# Before\n\n{report.BEGIN}\nold\n{report.END}\n\n## After\n")
+    monkeypatch.setattr(report, "PAGE", page)
+    monkeypatch.setattr(report, "PLOT", tmp_path / "figures" / "paper.svg")
+    monkeypatch.setattr(report, "java", lambda: "true")
+    return page
+
+
+def test_only_the_measured_part_of_the_page_is_replaced(page):
+    report.write(FIGURES, FULL)
+    report.write(FIGURES, FULL)
+    text = page.read_text()
+    assert text.startswith(f"# Before\n\n{report.BEGIN}\n")
+    assert text.endswith(f"{report.END}\n\n## After\n")
+    assert "old" not in text
+    assert text.count("| consumer: throughput | 1 | missing |") == 1
+    assert "- Apache Kafka: no `mvn` on PATH" in text
+
+
+def test_a_page_that_lost_its_marks_is_not_overwritten(page):
+    page.write_text("# Mine\n")
+    with pytest.raises(ValueError, match="has lost its marks"):
+        report.write(FIGURES, FULL)
+    assert page.read_text() == "# Mine\n"
+
+
+def test_the_plot_has_a_bar_for_each_measured_server_and_none_for_a_missing_one():
+    picture = ElementTree.fromstring(svg(report.panels(FIGURES)))
+    labels = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"logbus batch 50, acks=1", "Apache Kafka batch 50, acks=1", "400,000", "300,000"} <= set(labels)
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}rect"))) == 3  # and ours of the consumer
