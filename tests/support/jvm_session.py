@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.peers.java import JvmTools, java
+from benchmarks.peers.java import JvmTools
+from benchmarks.peers.maven import java
 
 LAUNCHER = Path(__file__).parent / "jvm" / "RunTools.java"
 SECONDS_MAX = 120
