@@ -19,12 +19,12 @@ __all__ = ["AnyBroker", "ApacheKafka", "LogbusBroker", "any_broker", "broker"]
 AnyBroker = LogbusBroker | ApacheKafka
 
 
-def any_broker(directory: Path) -> AnyBroker:
+def any_broker(directory: Path, settings: dict[str, str] | None = None) -> AnyBroker:
     """The broker under test, not started."""
     if os.environ.get("LOGBUS_TEST_BROKER") != "kafka":
-        return LogbusBroker(directory)
+        return LogbusBroker(directory, settings=settings)
     try:
-        return ApacheKafka(directory, heap="512m")
+        return ApacheKafka(directory, settings=settings, heap="512m")
     except Missing as missing:
         pytest.skip(str(missing))
 

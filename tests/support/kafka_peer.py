@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.peers.java import ToolFailed
 from benchmarks.peers.kafka import ApacheKafka, JvmTools, Missing
 
-__all__ = ["ApacheKafka", "JvmTools", "Missing", "jvm_tools_or_skip"]
+__all__ = ["ApacheKafka", "JvmTools", "Missing", "ToolFailed", "jvm_tools_or_skip"]
 
 
 def jvm_tools_or_skip() -> JvmTools:
