@@ -13,10 +13,11 @@ import struct
 from functools import cache
 from typing import Any, NamedTuple
 
-from kafka.protocol.api_message import ApiMessage
-
 from broker.errors import ProtocolError
+from broker.protocol.light_package import import_lightly
 
+import_lightly("kafka")
+ApiMessage: Any = importlib.import_module("kafka.protocol.api_message").ApiMessage
 for _module in ("admin", "consumer", "metadata", "producer"):  # importing them registers their classes
     importlib.import_module(f"kafka.protocol.{_module}")
 
