@@ -26,18 +26,40 @@ class SystemClock:
         return time.monotonic()
 
 
+class UnhurriedClock:
+    """Wall time for what deletes by age: a clock that somebody sets a year ahead must not delete everything at once. It follows
+    a jump back at once, and a jump ahead at twice the speed of time: a day ahead is reached after a day, in which somebody may
+    notice."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._now_ms = clock.now_ms()
+        self._asked = clock.monotonic()
+
+    def now_ms(self) -> int:
+        now = self._clock.monotonic()
+        self._now_ms = min(self._clock.now_ms(), self._now_ms + round((now - self._asked) * 2000))
+        self._asked = now
+        return self._now_ms
+
+
 class ManualClock:
     """A clock that moves only when told to."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
-        self._started_ms = now_ms
+        self._elapsed_ms = 0
 
     def now_ms(self) -> int:
         return self._now_ms
 
     def monotonic(self) -> float:
-        return (self._now_ms - self._started_ms) / 1000
+        return self._elapsed_ms / 1000
 
     def advance_ms(self, milliseconds: int) -> None:
+        self._now_ms += milliseconds
+        self._elapsed_ms += milliseconds
+
+    def jump_ms(self, milliseconds: int) -> None:
+        """Somebody sets the wall clock."""
         self._now_ms += milliseconds

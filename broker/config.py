@@ -139,7 +139,7 @@ class LogConfig:
         "log.message.timestamp.after.max.ms", 3_600_000, _between(0, INT64_MAX), topic="message.timestamp.after.max.ms"
     )
     timestamp_type: str = setting(
-        "log.message.timestamp.type", "CreateTime", _one_of("CreateTime"), topic="message.timestamp.type"
+        "log.message.timestamp.type", "CreateTime", _one_of("CreateTime", "LogAppendTime"), topic="message.timestamp.type"
     )
     cleanup_policy: str = setting("log.cleanup.policy", "delete", _cleanup_policy, topic="cleanup.policy")
     # Kafka's defaults of compaction: a log is cleaned when half of it is dirty, and who reads it from the start has a day to see
@@ -156,6 +156,11 @@ class LogConfig:
     )
     compression_type: str = setting("compression.type", "producer", _one_of("producer"), topic="compression.type")
     min_insync_replicas: int = setting("min.insync.replicas", 1, _between(1, 1), topic="min.insync.replicas")
+
+    @property
+    def stamps_at_append(self) -> bool:
+        """Whether records carry the broker's time instead of their producer's."""
+        return self.timestamp_type == "LogAppendTime"
 
     @property
     def is_compacted(self) -> bool:
@@ -243,6 +248,8 @@ class BrokerConfig:
     offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, _between(0, INT32_MAX))
     producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, _between(1, INT32_MAX))  # remembered per partition
     log_format: str = setting("logbus.log.format", "keyvalue", _one_of("keyvalue", "json"))
+    producer_expiration_ms: int = setting("producer.id.expiration.ms", DAY_MS, _between(1, INT32_MAX))
+    producer_expiration_check_ms: int = setting("producer.id.expiration.check.interval.ms", 600_000, _between(1, INT32_MAX))
     cleaner_enable: bool = setting("log.cleaner.enable", True, _boolean)
     # Bounds the map of keys while a log is compacted: 160,000 different keys at a time. Kafka's 128 MiB would be four times all
     # that this broker takes otherwise.

@@ -95,6 +95,7 @@ class Engine:
 
         partitions.on_change = metadata_cache.clear
         partitions.on_removed = removed
+        partitions.on_rolled = lambda partition: flusher.appended(partition, 0)
         flusher.on_exposed = purgatory.exposed
         flusher.on_offline = purgatory.wake
         return Context(
@@ -130,10 +131,12 @@ class Engine:
         now = self._clock.monotonic()
         retention = self.config.retention_check_interval_ms / 1000
         checkpoint = self.config.checkpoint_interval_ms / 1000
+        expiry = self.config.producer_expiration_check_ms / 1000
         sweep = self.config.offsets_retention_check_ms / 1000
         return [
             _Periodic(retention, lambda: self._remove_files(self.partitions.apply_retention()), now + retention),
             _Periodic(checkpoint, self.partitions.checkpoint, now + checkpoint),
+            _Periodic(expiry, self.partitions.expire_producers, now + expiry),
             _Periodic(sweep, lambda: sweep_groups(self.context), now + sweep),
         ]
 

@@ -68,12 +68,15 @@ def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_
         now_ms=now_ms,
         timestamp_after_ms_max=config.timestamp_after_ms_max,
         timestamp_before_ms_max=config.timestamp_before_ms_max,
+        stamps_at_append=config.stamps_at_append,
     )
     if config.is_compacted:
         require_keys(batch)
     staged = partition.stage(batch)
     answer.base_offset = staged.base_offset
     answer.log_start_offset = partition.log_start_offset
+    if config.stamps_at_append:
+        answer.log_append_time = staged.max_timestamp
     if not staged.duplicate:
         context.produce_turn.touch(partition, len(batch.view))
     return partition

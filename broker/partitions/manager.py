@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from broker.clock import Clock
+from broker.clock import Clock, UnhurriedClock
 from broker.config import BrokerConfig
 from broker.coordination.broker_overrides import Scope
 from broker.coordination.local import Topic, TopicRegistry, check_topic_name
@@ -22,6 +22,7 @@ from broker.partitions.partition import Partition
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
 from broker.storage.partition_log import PartitionLog
+from broker.storage.retention import apply_retention
 
 logger = logging.getLogger("broker.partitions")
 
@@ -44,10 +45,12 @@ class PartitionManager:
         self._directory = directory
         self._config = config
         self._clock = clock
+        self._retention_clock = UnhurriedClock(clock)
         self._filesystem = filesystem
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_topic_id: dict[tuple[bytes, int], Partition] = {}
         self.on_change: Callable[[], None] = lambda: None
+        self.on_rolled: Callable[[Partition], None] = lambda partition: None
         self.on_removed: Callable[[Partition], None] = lambda partition: None
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
@@ -116,7 +119,14 @@ class PartitionManager:
             log_start_offset=self._directory.log_start_offset(topic.name, index),
             may_have_gaps=self._directory.cleaned_offset(topic.name, index) > 0,
         )
-        partition = Partition(topic.name, index, topic.topic_id, log, producers_max=self._config.producer_ids_max)
+        partition = Partition(
+            topic.name,
+            index,
+            topic.topic_id,
+            log,
+            producers_max=self._config.producer_ids_max,
+            producer_expiration_ms=self._config.producer_expiration_ms,
+        )
         self._partitions[topic.name, index] = partition
         self._by_topic_id[topic.topic_id.bytes, index] = partition
         return partition
@@ -131,7 +141,7 @@ class PartitionManager:
         logs = {(p.topic, p.index): p.log for p in self}
         for partition in self:
             try:
-                partition.log.close()
+                partition.close()
             except StorageError as error:
                 clean = False
                 logger.error("%s: %s", partition.name, error)
@@ -238,19 +248,27 @@ class PartitionManager:
         """A topic by whichever of the two the request gives."""
         return self.registry.get(name) if name is not None else self.registry.get_by_id(topic_id or uuid.UUID(int=0))
 
+    def expire_producers(self) -> None:
+        """Forget producers that were silent for producer.id.expiration.ms."""
+        now = self._clock.monotonic()
+        for partition in self:
+            partition.producer_memory.expire(now)
+
     # -- retention ---------------------------------------------------------------------------------------------------------------
 
     def apply_retention(self) -> list[Path]:
         """Delete the whole segments that retention lets go; the returned files are already out of the way."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._retention_clock.now_ms()
         removed: list[Path] = []
         for partition in self:
             try:
-                count = partition.log.apply_retention(now_ms)
+                count = apply_retention(partition.log, now_ms)
             except StorageError as error:
                 logger.error("%s: retention: %s", partition.name, error)
                 continue
             removed += partition.log.take_removed_paths()
+            if partition.log.unflushed:
+                self.on_rolled(partition)
             if count:
                 logger.info(
                     "%s: retention deleted %d segments, the log now starts at %d",

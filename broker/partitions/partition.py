@@ -7,18 +7,18 @@ never came. What consumers may see is `visible_offset`: on one node, what is flu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from broker.counters import Traffic
 from broker.errors import StorageError
+from broker.partitions.producer_memory import ProducerMemory
 from broker.partitions.producer_state import PRODUCERS_MAX, ProducerStates
 from broker.records.batch import BatchHeader, stamp
 from broker.records.validation import NewBatch
 from broker.storage.partition_log import PartitionLog
 
-# Kafka's producer.id.expiration.ms: who was silent for a day begins anew, so a start reads at most a day's segments.
-PRODUCER_MEMORY_MS = 86_400_000
+PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
 
 
 @dataclass(slots=True)
@@ -28,12 +28,22 @@ class Staged:
 
     base_offset: int
     duplicate: bool
+    max_timestamp: int = field(default=-1, compare=False)
 
 
 class Partition:
     """See the file's theory. Making one reads the log to remember its producers."""
 
-    def __init__(self, topic: str, index: int, topic_id: UUID, log: PartitionLog, *, producers_max: int = PRODUCERS_MAX) -> None:
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        topic_id: UUID,
+        log: PartitionLog,
+        *,
+        producers_max: int = PRODUCERS_MAX,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+    ) -> None:
         self.name = f"{topic}-{index}"
         self.topic = topic
         self.index = index
@@ -41,12 +51,13 @@ class Partition:
         self.log = log
         self.leader_epoch = log.epochs.current
         self.producers = ProducerStates(producers_max=producers_max)
+        self.producer_memory = ProducerMemory(self.producers, log, expiration_ms=producer_expiration_ms)
         self.traffic = Traffic()
         self._staged_views: list[memoryview] = []
         self._staged_headers: list[BatchHeader] = []
         self._next_offset = log.end_offset
         if not log.offline_reason:
-            self._remember_producers()
+            self.producer_memory.restore()
 
     @property
     def has_staged(self) -> bool:
@@ -71,7 +82,7 @@ class Partition:
         header = batch.header
         duplicate = self.producers.check(header)
         if duplicate is not None:
-            return Staged(duplicate.base_offset, True)
+            return Staged(duplicate.base_offset, True, duplicate.max_timestamp)
         base_offset = self._next_offset
         stamp(batch.view, base_offset, self.leader_epoch)
         header = header.stamped(base_offset, self.leader_epoch)
@@ -79,7 +90,7 @@ class Partition:
         self._staged_views.append(batch.view)
         self._staged_headers.append(header)
         self._next_offset = base_offset + header.last_offset_delta + 1
-        return Staged(base_offset, False)
+        return Staged(base_offset, False, header.max_timestamp)
 
     def write_staged(self) -> None:
         """Write all that is staged; StorageError: none of it is stored, and nothing is staged any more."""
@@ -95,6 +106,8 @@ class Partition:
             raise
         self.producers.apply_staged()
 
-    def _remember_producers(self) -> None:
-        for header in self.log.headers_from(self.log.recent_offset(PRODUCER_MEMORY_MS)):
-            self.producers.apply(header)
+    def close(self) -> None:
+        """Flush and close the log, and write down what its producers sent. StorageError: the stop is not clean."""
+        if not self.log.offline_reason:
+            self.producer_memory.save()
+        self.log.close()

@@ -10,6 +10,7 @@ Staged batches count as sent for the batches behind them, and are forgotten agai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.errors import InvalidProducerEpoch, OutOfOrderSequence
@@ -59,6 +60,25 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         """What is remembered, staged batches included."""
         return self._staged.get(producer_id) or self._stored.get(producer_id)
+
+    def stored(self) -> Mapping[int, ProducerState]:
+        """What is remembered, staged batches not included, the least recently heard of first."""
+        return self._stored
+
+    def restore(self, producers: Mapping[int, ProducerState]) -> None:
+        """Take what was remembered before, in the order of the producers' last batches."""
+        self._stored = dict(producers)
+
+    def forget_before(self, offset: int) -> int:
+        """Forget producers whose last batch lies wholly before `offset`; how many that were."""
+        count = 0
+        while self._stored:
+            producer_id, state = next(iter(self._stored.items()))
+            if state.batches[-1].last_offset >= offset:
+                break
+            del self._stored[producer_id]
+            count += 1
+        return count
 
     def last_offsets(self) -> frozenset[int]:
         """Where the last batch of each producer ends: compaction keeps their headers, from which this memory can be rebuilt."""

@@ -37,7 +37,6 @@ from broker.records.reader import read_keys, read_timestamps
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
 _UNUSUAL_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
 # What the loop may spend on looking for keys, and on a batch without a largest timestamp, which few producers send.
-KEYED_BYTES_MAX = 16 << 20
 KEYED_RECORDS_MAX = 200_000
 INSPECTED_BYTES_MAX = 8 << 20
 INSPECTED_RECORDS_MAX = 50_000
@@ -60,6 +59,7 @@ def validate_new_batch(
     now_ms: int,
     timestamp_after_ms_max: int = 3_600_000,
     timestamp_before_ms_max: int = INT64_MAX,
+    stamps_at_append: bool = False,
 ) -> NewBatch:
     """The batch in `records`, or the RequestError that says what is wrong with it."""
     if not records:
@@ -79,6 +79,9 @@ def validate_new_batch(
     _check_header(header)
     if header.attributes & COMPRESSION_MASK:
         _check_compressed(header, records)
+    if stamps_at_append:  # the producer's clock does not matter, so it is not checked
+        stamp = header._replace(attributes=header.attributes | TIMESTAMP_TYPE_BIT, max_timestamp=now_ms)
+        return NewBatch(records, seal(records, stamp))
     if header.max_timestamp < header.base_timestamp:
         header = _with_max_timestamp(records, header)
     if header.max_timestamp > now_ms + timestamp_after_ms_max or header.base_timestamp < now_ms - timestamp_before_ms_max:
@@ -127,7 +130,7 @@ def require_keys(batch: NewBatch) -> None:
     producers to compacted topics pay for it."""
     if batch.header.record_count > KEYED_RECORDS_MAX:
         raise InvalidRecord(f"a batch of {batch.header.record_count} records: a compacted topic takes {KEYED_RECORDS_MAX}")
-    for record in read_keys(batch.view, limit_bytes=KEYED_BYTES_MAX):
+    for record in read_keys(batch.view, limit_bytes=INSPECTED_BYTES_MAX):
         if record.key is None:
             raise InvalidRecord("a record without a key: a compacted topic keeps the last record of each key")
 

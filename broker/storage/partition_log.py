@@ -19,7 +19,7 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from broker.clock import Clock
@@ -30,10 +30,10 @@ from broker.storage.file_slice import FileSlice
 from broker.storage.filesystem import FileSystem
 from broker.storage.flush import FlushTicket
 from broker.storage.recovery import LogOpener, OpenedLog, Recovery
-from broker.storage.retention import expendable_segments
 from broker.storage.rolling import should_roll
 from broker.storage.segment import Segment
 from broker.storage.segment_list import SegmentList
+from broker.storage.snapshots import SnapshotFiles
 from broker.storage.time_search import TimeSearch
 
 
@@ -57,6 +57,10 @@ class PartitionLog:
         self._flushed_segment = opened.segments[-1] if opened.segments else None
         self._flushed_position = opened.segments[-1].size if opened.segments else 0
         self._removed_paths: list[Path] = []
+        self.snapshots = SnapshotFiles(filesystem, directory)
+        self.before_roll: Callable[[], None] = lambda: None  # all that is appended is complete: time for a snapshot
+        if not self.offline_reason:
+            self.snapshots.find(self.end_offset)
         self.is_compacting = False  # then nothing else may change sealed segments
         self.epochs = opened.epochs
 
@@ -98,21 +102,23 @@ class PartitionLog:
 
     def append(self, views: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
         """Write stamped batches, the first at `end_offset`, in one system call. StorageError: nothing has changed."""
-        self._require_online()
+        self.require_online()
         assert headers[0].base_offset == self.end_offset, "batches are stamped densely"
         size = sum(map(len, views))
         if not self.epochs.is_written:
             self.epochs.write(self.end_offset)
         active = self.segments.active
         if should_roll(active, headers, size, config=self.config, age_ms=self._clock.now_ms() - self._rolled_ms):
-            active = self._roll()
+            active = self.roll()
         try:
             active.append(views, headers, size)
         except OSError as error:
             self._take_back(active, error)
         self.end_offset = headers[-1].next_offset
 
-    def _roll(self) -> Segment:
+    def roll(self) -> Segment:
+        """Seal the active segment and go on in a new one."""
+        self.before_roll()
         try:
             segment = Segment.create(
                 self.directory, self.end_offset, interval_bytes=self.config.index_interval_bytes, filesystem=self._filesystem
@@ -137,8 +143,8 @@ class PartitionLog:
 
     def begin_flush(self) -> FlushTicket | None:
         """What a flush would have to do now; None where nothing is dirty or a flush is under way."""
-        self._require_online()
-        if self._flushing is not None or self.flushed_offset == self.end_offset:
+        self.require_online()
+        if self._flushing is not None or (self.flushed_offset == self.end_offset and not self.unflushed):
             return None
         directory = self.directory if self._directory_changed else None
         self._directory_changed = False
@@ -176,7 +182,7 @@ class PartitionLog:
         """Where a consumer's bytes lie: from the batch that contains `offset`, up to `max_bytes` but one whole batch at least,
         within one segment and before `upto_offset`, which is where a batch begins. Empty where `offset` is at or beyond
         `upto_offset`."""
-        self._require_online()
+        self.require_online()
         if not self.log_start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not within {self.log_start_offset} to {self.end_offset}")
         if offset >= upto_offset:
@@ -205,7 +211,7 @@ class PartitionLog:
 
     def search_by_time(self, timestamp_ms: int, *, upto_offset: int) -> TimeSearch:
         """A search for the first record at or after `timestamp_ms` below `upto_offset`; run it beside the loop."""
-        self._require_online()
+        self.require_online()
         return TimeSearch(
             segments=self.segments.holding_and_after(self.log_start_offset),
             timestamp_ms=timestamp_ms,
@@ -215,7 +221,7 @@ class PartitionLog:
 
     def recent_offset(self, age_ms: int) -> int:
         """The start of the oldest segment that was written to within the last `age_ms`, or of the log where all were."""
-        self._require_online()
+        self.require_online()
         oldest_ms = self._clock.now_ms() - age_ms
         for segment in self.segments:
             if segment.end_offset is None or segment.modified_ms >= oldest_ms:
@@ -224,14 +230,14 @@ class PartitionLog:
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """The header of every batch from the one that contains `offset` to the end."""
-        self._require_online()
+        self.require_online()
         if offset < self.end_offset:
             for _, _, header in self.segments.walk_from(offset):
                 yield header
 
     def batches_from(self, offset: int) -> Iterator[bytes]:
         """Every batch from the one that contains `offset` to the end: how the broker reads its own topics."""
-        self._require_online()
+        self.require_online()
         if offset < self.end_offset:
             for segment, position, header in self.segments.walk_from(offset):
                 yield segment.read(position, header.size)
@@ -240,37 +246,21 @@ class PartitionLog:
 
     def delete_before(self, offset: int) -> None:
         """Move the log's start forward, up to what is flushed; whole segments before it go with the next retention."""
-        self._require_online()
+        self.require_online()
         if not 0 <= offset <= self.flushed_offset:
             raise OffsetOutOfRange(
                 f"cannot delete before offset {offset}: the log has {self.log_start_offset} to {self.flushed_offset}"
             )
         self.log_start_offset = max(self.log_start_offset, offset)
 
-    def apply_retention(self, now_ms: int) -> int:
-        """Delete the old segments that the configuration lets go; returns how many. Their files wait in `take_removed_paths`."""
-        self._require_online()
-        if self.is_compacting:
-            return 0
-        deletable = expendable_segments(
-            tuple(self.segments),
-            config=self.config,
-            log_start_offset=self.log_start_offset,
-            size_bytes=self.size_bytes,
-            now_ms=now_ms,
-        )
-        count = 0
+    def drop_first(self) -> None:
+        """Delete the oldest segment, which is not the active one. Its renamed files wait in `take_removed_paths`."""
         try:
-            for segment in deletable:
-                if segment in self.unflushed:
-                    break
-                self._removed_paths += segment.mark_deleted()
-                self.segments.drop_first()
-                self.log_start_offset = max(self.log_start_offset, self.segments.first.base_offset)
-                count += 1
+            self._removed_paths += self.segments.first.mark_deleted()
         except OSError as error:
             raise StorageError(f"cannot delete old segments of {self.directory}: {error}") from error
-        return count
+        self.segments.drop_first()
+        self.log_start_offset = max(self.log_start_offset, self.segments.first.base_offset)
 
     def take_removed_paths(self) -> list[Path]:
         """Renamed files of deleted segments, for a helper thread to remove: a large file takes a while."""
@@ -282,7 +272,7 @@ class PartitionLog:
     def close(self) -> None:
         """Flush all that is written, save the indexes and let go of the files. StorageError where that fails, and where the log
         is offline: the stop is not clean, and the next start has to recover."""
-        self._require_online()
+        self.require_online()
         try:
             self._flush_all()
             for segment in self.segments:
@@ -310,6 +300,7 @@ class PartitionLog:
     def _go_offline(self, reason: str) -> None:
         self.offline_reason = self.offline_reason or reason
 
-    def _require_online(self) -> None:
+    def require_online(self) -> None:
+        """StorageError with the reason where the log is offline."""
         if self.offline_reason:
             raise StorageError(self.offline_reason)

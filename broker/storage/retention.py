@@ -1,11 +1,37 @@
-"""Which old segments may go: too old, too many bytes, or wholly before the log's start. Pure."""
+"""Which old segments may go: too old, too many bytes, or wholly before the log's start.
+
+The active segment always stays. Where all of it is too old it is sealed, as in Kafka, and goes with the next look: so a topic
+that nobody writes to any more becomes empty.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from broker.config import LogConfig
+from broker.storage.partition_log import PartitionLog
 from broker.storage.segment import Segment
+
+
+def apply_retention(log: PartitionLog, now_ms: int) -> int:
+    """Delete the old segments that the configuration lets go; returns how many. A log that is being compacted counts on the
+    segments that it has: later."""
+    log.require_online()
+    if log.is_compacting:
+        return 0
+    deletable = expendable_segments(
+        tuple(log.segments), config=log.config, log_start_offset=log.log_start_offset, size_bytes=log.size_bytes, now_ms=now_ms
+    )
+    count = 0
+    for segment in deletable:
+        if segment in log.unflushed:
+            return count
+        log.drop_first()
+        count += 1
+    active = log.segments.active
+    if len(log.segments) == 1 and active.size and log.config.is_trimmed and is_expired(active, log.config.retention_ms, now_ms):
+        log.roll()
+    return count
 
 
 def expendable_segments(

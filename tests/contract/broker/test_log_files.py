@@ -6,9 +6,12 @@ import random
 import shutil
 from pathlib import Path
 
+from broker.partitions.producer_snapshot import encode_producers
+from broker.partitions.producer_state import ProducerStates
+from broker.records.batch import read_header
 from broker.records.builder import NewRecord, build_batch
 from broker.storage.segment import INDEX, LOG, TIME_INDEX
-from tests.support.batches import NOW_MS
+from tests.support.batches import NOW_MS, produced
 from tests.support.kafka_peer import ApacheKafka, jvm_tools_or_skip
 from tests.support.logs import append, compact, files_with, flush, open_log, read_all
 
@@ -60,6 +63,21 @@ def test_apache_kafkas_dump_tool_reads_compacted_segments_and_the_horizons_of_th
     assert sorted(int(line.split()[2]) for line in rows) == expected
     assert len(expected) < 1000
     assert f"deleteHorizonMs: OptionalLong[{NOW_MS + 86_400_000}]" in dump
+
+
+def test_apache_kafkas_dump_tool_reads_our_snapshots_of_producers(tmp_path: Path) -> None:
+    tools = jvm_tools_or_skip()
+    states = ProducerStates()
+    for producer_id in (4, 9):
+        for number in range(7):
+            header = read_header(produced(producer_id, number * 2, 2, epoch=3))
+            states.apply(header._replace(base_offset=number * 10 + producer_id))
+    path = tmp_path / "00000000000000000080.snapshot"
+    path.write_bytes(encode_producers(states))
+    dump = tools.run("kafka.tools.DumpLogSegments", "--files", str(path))
+    rows = [line for line in dump.splitlines() if line.startswith("producerId:")]
+    assert [row.split()[1] for row in rows] == ["4", "9"]
+    assert all("producerEpoch: 3" in row and "lastSequence: 13" in row for row in rows)
 
 
 def test_what_apache_kafka_wrote_in_every_codec_opens_here_with_every_record(tmp_path: Path) -> None:

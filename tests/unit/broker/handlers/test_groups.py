@@ -427,8 +427,7 @@ def test_offsets_of_what_members_read_do_not_expire_and_the_time_counts_from_the
 
 def test_a_wall_clock_that_jumps_forgets_nothing(client: Client) -> None:
     client.commit()
-    client.harness.clock._now_ms += 10 * RETENTION_MS
-    client.harness.clock._started_ms += 10 * RETENTION_MS
+    client.harness.clock.jump_ms(10 * RETENTION_MS)
     sweep(client)
     assert client.committed() == 1
 

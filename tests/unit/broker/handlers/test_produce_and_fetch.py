@@ -256,3 +256,19 @@ def test_deleting_a_topic_answers_who_waits_on_it(broker: Harness) -> None:
     waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=10_000)
     broker.engine.partitions.delete(broker.engine.partitions.registry.get("clicks"))
     assert partition_of(fetch_answer(broker.bytes_of(waiting))).error_code == 3
+
+
+def test_a_topic_with_log_append_time_stamps_records_itself_and_says_when(broker: Harness) -> None:
+    broker.create("stamped", message_timestamp_type="LogAppendTime")
+    far = batch(b"a", b"b", timestamp=4_102_444_800_000, producer_id=5, producer_epoch=0, base_sequence=0)
+    first = produce(broker, bytearray(far), topic="stamped")
+    stamped_ms = broker.clock.now_ms()
+    broker.clock.advance_ms(1_000)
+    again = produce(broker, bytearray(far), topic="stamped")
+    for pending in (first, again):
+        (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
+        assert (row.error_code, row.base_offset) == (0, 0)
+        assert row.log_append_time.timestamp() * 1000 == stamped_ms, "a duplicate was stamped the first time"
+    broker.flush()
+    stored = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="stamped")))))
+    assert [record.timestamp for record in read_records(bytes(stored.records))] == [stamped_ms] * 2

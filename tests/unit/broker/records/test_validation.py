@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 
 from broker.errors import (
     BrokerError,
@@ -14,7 +15,7 @@ from broker.records.batch import CRC_START, read_header
 from broker.records.builder import NewRecord, build_batch
 from broker.records.reader import read_records
 from broker.records.validation import INSPECTED_RECORDS_MAX, NewBatch, validate_new_batch
-from tests.support.batches import NOW_MS, altered, plain_batch, produced, records_at
+from tests.support.batches import NOW_MS, altered, plain_batch, produced, records_at, validated
 
 
 def check(batch: bytearray | bytes | None, **settings: int) -> NewBatch:
@@ -176,3 +177,17 @@ def test_a_bomb_is_not_inflated_for_a_timestamp(codec: int) -> None:
     many = plain_batch(INSPECTED_RECORDS_MAX + 1, codec=codec)
     with pytest.raises(InvalidTimestamp, match="largest timestamp"):
         check(altered(many, max_timestamp=-1))
+
+
+def test_a_batch_is_stamped_at_append_with_a_checksum_that_matches_whatever_its_producer_said() -> None:
+    raw = build_batch([NewRecord(timestamp=4_102_444_800_000 + n, value=b"v") for n in range(3)], codec=1)
+    batch = validate_new_batch(memoryview(raw), message_bytes_max=1 << 20, now_ms=NOW_MS, stamps_at_append=True)
+    header = read_header(raw)
+    assert (header, header.timestamp_type_is_append, header.max_timestamp) == (batch.header, True, NOW_MS)
+    assert crc32c(memoryview(raw)[CRC_START:]) == header.crc
+    assert [record.timestamp for record in read_records(raw)] == [NOW_MS] * 3
+
+
+def test_the_horizon_of_tombstones_is_compactions_alone() -> None:
+    with pytest.raises(InvalidRecord, match="horizon"):
+        validated(altered(plain_batch(), attributes=0x40))

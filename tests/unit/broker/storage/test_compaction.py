@@ -10,6 +10,7 @@ from broker.records.builder import NewRecord, build_batch
 from broker.storage.filesystem import FileSystem
 from broker.storage.key_map import ENTRY_BYTES
 from broker.storage.partition_log import PartitionLog
+from broker.storage.retention import apply_retention
 from tests.support.batches import NOW_MS
 from tests.support.logs import (
     FailingDisk,
@@ -145,12 +146,12 @@ def test_the_active_segment_rolls_when_its_records_waited_too_long_for_compactio
 
 def test_retention_waits_for_a_pass_and_a_compacted_topic_has_none_by_time(tmp_path: Path) -> None:
     log = filled(tmp_path, retention_ms=1)
-    assert log.apply_retention(NOW_MS + DAY_MS) == 0
+    assert apply_retention(log, NOW_MS + DAY_MS) == 0
     both = filled(tmp_path / "both", retention_ms=1, cleanup_policy="compact,delete")
     assert pass_over(both) is not None
-    assert both.apply_retention(NOW_MS + DAY_MS) == 0
+    assert apply_retention(both, NOW_MS + DAY_MS) == 0
     both.is_compacting = False
-    assert both.apply_retention(NOW_MS + DAY_MS) > 0
+    assert apply_retention(both, NOW_MS + DAY_MS) > 0
 
 
 def test_a_slice_that_is_on_its_way_survives_the_exchange(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from broker.clock import ManualClock
 from broker.errors import OffsetOutOfRange, StorageError
 from broker.records.reader import read_records
+from broker.storage.retention import apply_retention
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.logs import FailingDisk, append, files_with, flush, located_bytes, open_log, read_all
 
@@ -190,7 +191,7 @@ def test_an_offline_log_refuses_everything(tmp_path: Path) -> None:
         lambda: log.locate(0, 1, upto_offset=1),
         lambda: log.search_by_time(0, upto_offset=1),
         lambda: list(log.headers_from(0)),
-        lambda: log.apply_retention(0),
+        lambda: apply_retention(log, 0),
         lambda: log.delete_before(0),
         log.close,
     ):
@@ -262,7 +263,7 @@ def test_a_read_piece_outlives_its_segment(tmp_path: Path) -> None:
     append(log, plain_batch())
     flush(log)
     piece = log.locate(0, 1 << 20, upto_offset=2)
-    assert log.apply_retention(NOW_MS) == 1
+    assert apply_retention(log, NOW_MS) == 1
     for path in log.take_removed_paths():
         path.unlink()
     append(log, plain_batch())

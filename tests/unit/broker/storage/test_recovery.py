@@ -8,6 +8,7 @@ import pytest
 from broker.errors import StorageError
 from broker.records.batch import BATCH_HEADER_BYTES
 from broker.storage.partition_log import PartitionLog
+from broker.storage.retention import apply_retention
 from tests.support.batches import NOW_MS, altered, plain_batch, stamped
 from tests.support.logs import FailingDisk, append, crash_copy, files_with, flush, open_log, read_all
 
@@ -198,7 +199,7 @@ def test_leftovers_of_a_stop_in_the_middle_are_removed(tmp_path: Path) -> None:
 def test_a_log_that_begins_late_opens_where_it_begins(tmp_path: Path) -> None:
     log = written_log(tmp_path, segment_bytes=BATCH_BYTES)
     log.delete_before(12)
-    log.apply_retention(NOW_MS)
+    apply_retention(log, NOW_MS)
     log.close()
     log = open_log(tmp_path, clean=True, recovery_point=20, log_start_offset=12)
     assert (log.log_start_offset, log.end_offset) == (12, 20)

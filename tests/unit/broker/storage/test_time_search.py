@@ -7,6 +7,7 @@ import pytest
 from broker.errors import CorruptMessage
 from broker.records.builder import build_batch
 from broker.storage.partition_log import PartitionLog
+from broker.storage.retention import apply_retention
 from tests.support.batches import altered, plain_batch, records_at
 from tests.support.logs import append, flush, open_log
 
@@ -79,7 +80,7 @@ def test_a_search_begun_before_retention_goes_on_behind_what_was_deleted(tmp_pat
     append(log, plain_batch(timestamp=20))
     flush(log)
     begun = log.search_by_time(0, upto_offset=2)
-    assert log.apply_retention(0) == 1
+    assert apply_retention(log, 0) == 1
     for path in log.take_removed_paths():
         path.unlink()
     assert begun.run() in ((0, 10), (1, 20)), "the open file's record, or the next one: never an error"

@@ -1,0 +1,77 @@
+"""Keeps the memory of one partition's producers through restarts, and lets it end.
+
+At the start the newest snapshot is taken and only the batches behind it are read; where there is none, everything that was
+written within the last `producer.id.expiration.ms`. A producer that was silent for that long is forgotten. Its silence is
+measured by the broker's own monotonic clock and not by the timestamps of its records, which may be of any time: every now and
+then the end of the log is noted, and a producer whose last batch lies before an end that was noted long enough ago is silent
+since then. So remembering costs nothing on the way of a record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from broker.partitions.producer_snapshot import decode_producers, encode_producers
+from broker.partitions.producer_state import ProducerStates
+from broker.storage.partition_log import PartitionLog
+
+logger = logging.getLogger("broker.producers")
+
+MARKS = 16  # ends noted within the time of expiration: a producer may be remembered a sixteenth longer
+
+
+class ProducerMemory:
+    """Fills `states`, and writes them down, for the log that they belong to."""
+
+    __slots__ = ("_expiration_ms", "_log", "_marks", "_states")
+
+    def __init__(self, states: ProducerStates, log: PartitionLog, *, expiration_ms: int) -> None:
+        self._states = states
+        self._log = log
+        self._expiration_ms = expiration_ms
+        self._marks: deque[tuple[float, int]] = deque()
+        log.before_roll = self.save
+
+    def restore(self) -> None:
+        """Remember what the log says; called once, at the start."""
+        log = self._log
+        recent_offset = log.recent_offset(self._expiration_ms)
+        start = self._restore_snapshot()
+        for header in log.headers_from(recent_offset if start is None else start):
+            self._states.apply(header)
+        self._states.forget_before(recent_offset)
+
+    def _restore_snapshot(self) -> int | None:
+        for offset in reversed(self._log.snapshots.offsets):
+            try:
+                producers = decode_producers(self._log.snapshots.read(offset))
+            except OSError:
+                continue
+            if producers is not None:
+                self._states.restore(producers)
+                return offset
+        return None
+
+    def save(self) -> None:
+        """Write a snapshot for the log's end, unless there is one. A disk that has no room for it costs the next start time,
+        nothing else."""
+        log = self._log
+        if log.end_offset == 0 or (log.snapshots.offsets and log.snapshots.offsets[-1] >= log.end_offset):
+            return
+        try:
+            log.snapshots.write(log.end_offset, encode_producers(self._states))
+        except OSError as error:
+            logger.warning("%s: no snapshot of its producers: %s", log.directory, error)
+
+    def expire(self, now: float) -> int:
+        """Forget who has been silent for too long at the monotonic time `now`; how many that were."""
+        if not len(self._states):
+            return 0
+        seconds, end_offset = self._expiration_ms / 1000, self._log.end_offset
+        if not self._marks or (self._marks[-1][1] < end_offset and now - self._marks[-1][0] >= seconds / MARKS):
+            self._marks.append((now, end_offset))
+        before = 0
+        while self._marks and now - self._marks[0][0] >= seconds:
+            before = self._marks.popleft()[1]
+        return self._states.forget_before(before)

@@ -1,0 +1,50 @@
+"""What a partition remembers besides its records, written down so that a start need not read the log again: `<offset>.snapshot`
+says what was true when the log ended at that offset.
+
+Written when a segment is begun and at a stop in good order, not flushed: each carries a checksum, and one that is missing or
+damaged only means that more of the log is read. Those beyond the log's end, which a crash has cut, are removed. The newest two
+are kept: the older one serves where the newer is torn.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.storage.filesystem import FileSystem
+
+SNAPSHOT = ".snapshot"
+KEPT = 2
+
+
+class SnapshotFiles:
+    """The snapshots in one partition's directory. Every method raises OSError as the system does."""
+
+    __slots__ = ("_directory", "_filesystem", "offsets")
+
+    def __init__(self, filesystem: FileSystem, directory: Path) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self.offsets: list[int] = []  # ascending
+
+    def find(self, end_offset: int) -> None:
+        """Look for them once, at the start; the log ends at `end_offset`."""
+        names = self._filesystem.list_names(self._directory)
+        stems = (name[: -len(SNAPSHOT)] for name in names if name.endswith(SNAPSHOT))
+        for offset in sorted(int(stem) for stem in stems if stem.isdigit()):
+            if offset > end_offset:
+                self._filesystem.remove(self._path(offset))
+            else:
+                self.offsets.append(offset)
+
+    def read(self, offset: int) -> bytes:
+        return self._filesystem.read_bytes(self._path(offset))
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Add one for the log's end now, and remove the oldest."""
+        self._filesystem.write_bytes(self._path(offset), data, durable=False)
+        self.offsets.append(offset)
+        while len(self.offsets) > KEPT:
+            self._filesystem.remove(self._path(self.offsets.pop(0)))
+
+    def _path(self, offset: int) -> Path:
+        return self._directory / f"{offset:020d}{SNAPSHOT}"

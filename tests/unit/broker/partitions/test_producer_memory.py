@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from broker.errors import OutOfOrderSequence
+from broker.partitions.partition import Partition
+from broker.partitions.producer_snapshot import decode_producers, encode_producers
+from broker.partitions.producer_state import ProducerStates
+from broker.records.batch import read_header
+from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.retention import apply_retention
+from tests.support.batches import NOW_MS, plain_batch, produced, validated
+from tests.support.logs import FailingDisk, files_with, flush, open_log
+
+TOPIC_ID = UUID(int=1)
+BATCH_BYTES = len(produced(7, 0))
+
+
+def open_partition(directory: Path, *, expiration_ms: int = 86_400_000, **config: object) -> Partition:
+    return Partition("t", 0, TOPIC_ID, open_log(directory, **config), producer_expiration_ms=expiration_ms)  # type: ignore[arg-type]
+
+
+def send(partition: Partition, producer_id: int, sequence: int) -> int:
+    """One record; its offset."""
+    staged = partition.stage(validated(produced(producer_id, sequence)))
+    partition.write_staged()
+    flush(partition.log)
+    return staged.base_offset
+
+
+class CountingDisk(FileSystem):
+    """Counts the bytes read from logs."""
+
+    read_bytes_count = 0
+
+    def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
+        data = super().read_at(file, length, position)
+        self.read_bytes_count += len(data)
+        return data
+
+
+def test_a_start_reads_only_what_is_behind_the_snapshot(tmp_path: Path) -> None:
+    partition = open_partition(tmp_path, segment_bytes=100 * BATCH_BYTES)
+    for sequence in range(250):
+        send(partition, 7, sequence)
+    partition.close()
+    disk = CountingDisk()
+    again = open_partition(tmp_path, clean=True, filesystem=disk, segment_bytes=100 * BATCH_BYTES)
+    assert disk.read_bytes_count <= 100 * BATCH_BYTES, "half of the active segment, twice: its first batch, and that it is whole"
+    assert send(again, 7, 249) == 249
+    assert send(again, 7, 250) == 250
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", ["none", "missing", "empty", "corrupt", "both corrupt", "a stray file"])
+def test_a_snapshot_that_cannot_be_believed_is_rebuilt_from_the_log_with_identical_answers(
+    tmp_path: Path, damage: str, clean: bool
+) -> None:
+    partition = open_partition(tmp_path, segment_bytes=10 * BATCH_BYTES)
+    for sequence in range(35):
+        send(partition, 7, sequence)
+        send(partition, 8, sequence)
+    expected = dict(partition.producers.stored())
+    if clean:
+        partition.close()
+    newest = files_with(tmp_path, ".snapshot")[-1]
+    if damage == "missing":
+        newest.unlink()
+    elif damage == "empty":
+        newest.write_bytes(b"")
+    elif damage == "corrupt":
+        newest.write_bytes(newest.read_bytes()[:-1] + b"\xa5")
+    elif damage == "both corrupt":
+        for path in files_with(tmp_path, ".snapshot"):
+            path.write_bytes(b"\0\1garbage")
+    elif damage == "a stray file":
+        (tmp_path / "not-a-number.snapshot").write_bytes(b"x")
+    again = open_partition(tmp_path, clean=clean, segment_bytes=10 * BATCH_BYTES)
+    assert dict(again.producers.stored()) == expected
+    for sequence in range(30, 35):
+        assert send(again, 8, sequence) == sequence * 2 + 1, "each of the last five is a duplicate"
+    with pytest.raises(OutOfOrderSequence):
+        send(again, 8, 29)
+
+
+def test_a_snapshot_of_what_a_crash_has_cut_off_is_removed(tmp_path: Path) -> None:
+    partition = open_partition(tmp_path, segment_bytes=2 * BATCH_BYTES)
+    for sequence in range(6):
+        send(partition, 7, sequence)
+    partition.close()
+    for path in files_with(tmp_path, ".log")[1:]:
+        path.unlink()
+    again = open_partition(tmp_path, segment_bytes=2 * BATCH_BYTES)
+    assert again.end_offset == 2
+    assert [int(path.name[:20]) for path in files_with(tmp_path, ".snapshot")] == []
+    assert send(again, 7, 2) == 2
+
+
+def test_the_last_batches_survive_the_retention_of_their_records(tmp_path: Path) -> None:
+    partition = open_partition(tmp_path, segment_bytes=2 * BATCH_BYTES, retention_bytes=0)
+    for sequence in range(7):
+        send(partition, 7, sequence)
+    assert apply_retention(partition.log, NOW_MS) == 3
+    partition.close()
+    again = open_partition(tmp_path, clean=True, recovery_point=7, log_start_offset=6, segment_bytes=2 * BATCH_BYTES)
+    assert [send(again, 7, sequence) for sequence in range(2, 8)] == [2, 3, 4, 5, 6, 7]
+
+
+def test_few_snapshots_are_kept_and_a_log_without_change_writes_none(tmp_path: Path) -> None:
+    partition = open_partition(tmp_path, segment_bytes=2 * BATCH_BYTES)
+    for sequence in range(20):
+        send(partition, 7, sequence)
+    assert len(files_with(tmp_path, ".snapshot")) == 2
+    partition.close()
+    before = [(path.name, path.stat().st_mtime_ns) for path in files_with(tmp_path, ".snapshot")]
+    open_partition(tmp_path, clean=True, segment_bytes=2 * BATCH_BYTES).close()
+    assert [(path.name, path.stat().st_mtime_ns) for path in files_with(tmp_path, ".snapshot")] == before
+
+
+def test_a_full_disk_for_snapshots_fails_nothing(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    partition = open_partition(tmp_path, filesystem=disk, segment_bytes=2 * BATCH_BYTES)
+    send(partition, 7, 0)
+    disk.failing = {"write_bytes"}
+    for sequence in range(1, 5):
+        send(partition, 7, sequence)
+    assert files_with(tmp_path, ".snapshot") == []
+
+
+def test_a_silent_producer_is_forgotten_by_the_clock_and_not_by_its_timestamps(tmp_path: Path) -> None:
+    partition = open_partition(tmp_path, expiration_ms=1_000_000)
+    for sequence in range(3):
+        send(partition, 7, sequence)
+    memory = partition.producer_memory
+    assert memory.expire(100.0) == 0
+    send(partition, 8, 0)
+    assert memory.expire(600.0) == 0
+    assert memory.expire(1_099.0) == 0
+    assert memory.expire(1_100.0) == 1, "silent since it was first seen to be"
+    assert partition.producers.get(7) is None
+    assert partition.producers.get(8) is not None
+    assert memory.expire(1_600.0) == 1
+
+
+def test_who_was_silent_before_a_stop_is_forgotten_after_it(tmp_path: Path) -> None:
+    partition = open_partition(tmp_path, expiration_ms=1_000, segment_bytes=BATCH_BYTES)
+    send(partition, 7, 0)
+    send(partition, 8, 0)
+    partition.stage(validated(plain_batch()))
+    partition.write_staged()
+    partition.close()
+    first, second, last = files_with(tmp_path, ".log")
+    for path, age in ((first, 5_000), (second, 500), (last, 100)):
+        os.utime(path, ns=(0, (NOW_MS - age) * 1_000_000))
+    again = open_partition(tmp_path, clean=True, expiration_ms=1_000, segment_bytes=BATCH_BYTES)
+    assert set(again.producers.stored()) == {8}
+
+
+def test_a_snapshot_reads_as_it_was_written_in_every_epoch_and_across_the_wrap() -> None:
+    states = ProducerStates()
+    for number, sequence in enumerate((2**31 - 2, 0, 1, 2, 3, 4, 5)):
+        header = read_header(produced(9, sequence, 1 + (number == 0), epoch=3))
+        states.apply(header._replace(base_offset=number * 10))
+    states.apply(read_header(produced(4, 0, 3))._replace(base_offset=500))
+    data = encode_producers(states)
+    assert decode_producers(data) == dict(states.stored())
+    for place in range(len(data)):
+        assert decode_producers(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]) is None
+        assert decode_producers(data[:place]) is None
