@@ -7,6 +7,7 @@ a client's batch: decompression takes as long as the client likes.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable
 from struct import Struct
@@ -103,12 +104,16 @@ def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_M
         raise UnsupportedCompressionType(
             f"compression codec {codec} is unknown; known: 0 to {CODEC_MAX} ({', '.join(CODEC_NAMES)})"
         )
-    output = memoryview(mmap.mmap(-1, limit_bytes))
+    mapping = mmap.mmap(-1, limit_bytes)
+    output = memoryview(mapping)
     try:
         written = _DECOMPRESS_INTO[codec](memoryview(data), output)
     except (
         Exception
     ) as error:  # cramjam's error class, struct.error and ValueError: all mean that the peer's bytes are no such stream
+        with contextlib.suppress(BufferError):  # at once: the error's traceback would keep it until a collection of garbage
+            output.release()
+            mapping.close()
         raise CorruptMessage(f"{CODEC_NAMES[codec]} records cannot be read within {limit_bytes} bytes: {error}") from None
     return output[:written]
 

@@ -23,6 +23,7 @@ class Sender:
         defaults = {
             "enable.idempotence": True,
             "acks": "all",
+            "log_level": 0,  # hundreds of refused connections are what is wanted here
             "linger.ms": 1,
             "message.timeout.ms": 120_000,
             "reconnect.backoff.max.ms": 200,

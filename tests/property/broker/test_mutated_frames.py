@@ -17,7 +17,7 @@ from tests.support.mutations import mutated_frame
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
 WARM_UP = 2_000
-FRAMES = 20_000
+FRAMES = 50_000
 GROWTH_BYTES_MAX = 32 << 20
 
 
