@@ -96,7 +96,7 @@ class Exchange:
         if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
             self._blocks = respond(self._head, self._routes)
             return True
-        return bool(received) and len(self._head) < HEAD_BYTES_MAX
+        return self._head[:1].isalpha() and bool(received) and len(self._head) < HEAD_BYTES_MAX  # a method's name comes first
 
     def _send(self, blocks: Iterator[bytes]) -> bool:
         if not self._left:

@@ -92,5 +92,9 @@ def test_a_head_without_end_is_given_up() -> None:
     assert not exchange.answering
 
 
+def test_what_begins_with_no_method_is_given_up_at_once() -> None:
+    assert not Exchange(Trickle([b"\x16\x03\x01"]), ROUTES, 0.0).step()  # type: ignore[arg-type]
+
+
 def test_a_peer_that_leaves_before_it_asked_is_forgotten() -> None:
     assert not Exchange(Trickle([]), ROUTES, 0.0).step()  # type: ignore[arg-type]

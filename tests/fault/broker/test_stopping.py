@@ -1,0 +1,60 @@
+"""SIGTERM under load: what was acknowledged is flushed, the stop is clean and quick, and the next start recovers nothing."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from benchmarks.processes import wait_until
+from broker.protocol.api import ApiKey
+from tests.support.batches import plain_batch
+from tests.support.broker import LogbusBroker
+from tests.support.killing import DEADLINE_SECONDS, PARTITIONS, Sender
+from tests.support.raw_client import Closed, RawClient
+from tests.support.topics import create_topic, read_topic
+from tests.support.wire import Wanted, fetch_body, produce_answer, produce_body
+
+
+@pytest.mark.parametrize("waits", ["false", "true"])
+def test_a_stop_under_load_keeps_all_that_was_acknowledged_and_the_next_start_recovers_nothing(
+    tmp_path: Path, waits: str
+) -> None:
+    settings = {"log.segment.bytes": "300000", "logbus.acks.all.waits.for.flush": waits}
+    with LogbusBroker(tmp_path / "broker", settings=settings) as broker:
+        create_topic(broker.bootstrap, "stopped", partitions=PARTITIONS)
+        with Sender(broker.bootstrap, "stopped") as sender, RawClient(broker.bootstrap) as reader:
+            reader.send_request(
+                ApiKey.FETCH,
+                12,
+                bytes(fetch_body(Wanted(topic="stopped", offset=0), wait_ms=60_000, bytes_min=1 << 30)),
+                flexible=True,
+            )
+            for _ in range(3):
+                target = len(sender.acknowledged) + 1_000
+                assert wait_until(lambda: len(sender.acknowledged) >= target, deadline_seconds=DEADLINE_SECONDS)  # noqa: B023
+                assert broker.stop() == 0, "SIGTERM is an orderly end, within the grace of processes.stop"
+                broker.start()
+        stored = read_topic(broker.bootstrap, "stopped")
+    assert not sender.failures
+    for partition, messages in stored.items():
+        assert [message.value() for message in messages] == sender.sent[partition]
+    log = broker.log_path.read_text()
+    assert "torn" not in log
+    assert log.count("stopped") >= 4
+    assert "the next start will recover" not in log
+
+
+def test_a_client_that_never_reads_cannot_hold_up_the_stop(tmp_path: Path) -> None:
+    with LogbusBroker(tmp_path / "broker") as broker:
+        create_topic(broker.bootstrap, "wide", partitions=500)
+        body = struct.pack(">ih4sb", 1, 4, b"wide", 0)
+        with RawClient(broker.bootstrap) as deaf, RawClient(broker.bootstrap) as honest:
+            for _ in range(200):
+                deaf.send_request(ApiKey.METADATA, 4, body, flexible=False)
+            produce = bytes(produce_body({("wide", 0): bytes(plain_batch(3))}))
+            assert produce_answer(honest.request(ApiKey.PRODUCE, 9, produce, flexible=True))["wide", 0].error_code == 0
+            assert broker.stop() == 0
+            with pytest.raises((Closed, OSError)):
+                honest.request(ApiKey.PRODUCE, 9, produce, flexible=True)

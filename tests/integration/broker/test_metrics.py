@@ -1,0 +1,97 @@
+"""The metrics port of a running broker: what stock clients did is in it, and nothing that arrives there disturbs the broker."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import urllib.error
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from broker.metrics.catalogue import CATALOGUE
+from broker.network.http import EXCHANGES_MAX
+from tests.support.broker import LogbusBroker
+from tests.support.scraping import get, metrics_port, metrics_settings, scrape
+from tests.support.topics import create_topic, read_partition
+
+LINE = re.compile(r'[a-z_]+(\{[a-zA-Z]+="[^"]*"(,[a-zA-Z]+="[^"]*")*\})? -?[0-9][0-9.e+-]*')
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
+    with LogbusBroker(tmp_path_factory.mktemp("broker"), settings=metrics_settings()) as running:
+        yield running
+
+
+def knock(broker: LogbusBroker) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", metrics_port(broker)), 20)
+
+
+def test_what_clients_did_is_shown_under_the_names_of_kafkas_dashboards(ours: LogbusBroker, topic: str) -> None:
+    create_topic(ours.bootstrap, topic)
+    producer = Producer({"bootstrap.servers": ours.bootstrap})
+    for number in range(1000):
+        producer.produce(topic, b"%d" % number)
+    assert producer.flush(30) == 0
+    assert len(read_partition(ours.bootstrap, topic)) == 1000
+    found = scrape(ours)
+    assert found[f'kafka_server_brokertopicmetrics_messagesin_total{{topic="{topic}"}}'] == 1000
+    assert found[f'kafka_log_log_logendoffset{{topic="{topic}",partition="0"}}'] == 1000
+    size = found[f'kafka_log_log_size{{topic="{topic}",partition="0"}}']
+    assert size == found[f'kafka_server_brokertopicmetrics_bytesin_total{{topic="{topic}"}}']
+    assert size == found[f'kafka_server_brokertopicmetrics_bytesout_total{{topic="{topic}"}}']
+    assert found['kafka_network_requestmetrics_requests_total{request="Produce"}'] > 0
+    assert found["kafka_log_logflushstats_logflushrateandtimems_count"] > 0
+    assert 10 << 20 < found["process_resident_memory_bytes"] < 500 << 20
+    assert found["process_open_fds"] > 5
+
+
+def test_every_line_is_one_that_a_scraper_takes_and_every_family_is_in_the_catalogue(ours: LogbusBroker) -> None:
+    lines = get(ours, "/metrics").splitlines()
+    assert all(LINE.fullmatch(line) for line in lines if not line.startswith("#"))
+    shown = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(set(shown)) == len(shown)
+    assert set(shown) <= {metric.name for metric in CATALOGUE}
+
+
+def test_health_is_ok_while_all_partitions_are_online(ours: LogbusBroker) -> None:
+    assert get(ours, "/health") == "ok\n"
+
+
+def test_another_path_is_not_found(ours: LogbusBroker) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get(ours, "/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x00\x00\x00\x10" + b"\0" * 16, b"\x16\x03\x01\x00\xc8" * 50, b"POST /metrics HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n",
+     b"GET " + b"/" * 20_000, b"GET /metrics HTTP/1.1\r\n" + b"X: y\r\n" * 5000, b"\n\n\n\n", b"GET /metrics HTTP/9.9\r\n\r\n"],
+    ids=["kafka", "tls", "post", "long path", "long head", "empty lines", "strange version"],
+)  # fmt: skip
+def test_strange_requests_end_their_own_connection(ours: LogbusBroker, sent: bytes) -> None:
+    with knock(ours) as sock, contextlib.suppress(ConnectionError):
+        sock.sendall(sent)
+        while sock.recv(65536):
+            pass
+    assert get(ours, "/health") == "ok\n"
+
+
+def test_scrapers_that_do_not_read_or_do_not_ask_keep_nobody_from_producing(ours: LogbusBroker, topic: str) -> None:
+    """They take the few places there are, until their time is up; records travel meanwhile."""
+    create_topic(ours.bootstrap, topic, partitions=300)
+    before = ours.rss_bytes()
+    with contextlib.ExitStack() as stack:
+        stuck = [stack.enter_context(knock(ours)) for _ in range(2 * EXCHANGES_MAX)]
+        for sock in stuck[::2]:
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        producer = Producer({"bootstrap.servers": ours.bootstrap})
+        producer.produce(topic, b"record", partition=0)
+        assert producer.flush(30) == 0
+        assert len(read_partition(ours.bootstrap, topic)) == 1
+        assert ours.rss_bytes() - before < 16 << 20
+    assert get(ours, "/health") == "ok\n", "their places are free again"
