@@ -37,6 +37,7 @@ DOCUMENTATION = {
     "logbus.groups.max": "How many groups the broker takes.",
     "offsets.retention.minutes": "Committed offsets that nobody uses are forgotten after this time.",
     "offsets.retention.check.interval.ms": "How often offsets and groups to forget are looked for.",
+    "offsets.topic.segment.bytes": "The size of the segments of __consumer_offsets; all but the last are compacted.",
     "offset.metadata.max.bytes": "The longest metadata of a committed offset.",
     "logbus.producer.ids.max": "How many idempotent producers each partition remembers.",
     "log.segment.bytes": "A segment that would grow beyond this is sealed and a new one begun.",

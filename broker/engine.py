@@ -85,7 +85,7 @@ class Engine:
         flusher = Flusher(self._helpers, self._clock, self.counters.flushes)
         purgatory = Purgatory()
         metadata_cache = AnswerCache()
-        offsets = OffsetStore(partitions, self._clock, groups_max=config.groups_max)
+        offsets = OffsetStore(partitions, self._clock, groups_max=config.groups_max, segment_bytes=config.offsets_segment_bytes)
         offsets.load()
 
         def removed(partition: Partition) -> None:

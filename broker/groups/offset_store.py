@@ -1,7 +1,7 @@
 """Committed offsets: a map in memory, and every change a record in `__consumer_offsets`, from which the map is rebuilt at start.
 
 A commit is answered when its record is written, like a produce with acks=1. A change without a value is a tombstone: the offset
-is forgotten. The topic is made at the first commit and is never trimmed by retention.
+is forgotten. The topic is made at the first commit. It is compacted: it grows with the offsets there are, not with the commits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ Change = tuple[OffsetKey, CommittedOffset | None]  # None: forget it
 class OffsetStore:
     """The newest committed offset of each (group, topic, partition)."""
 
-    def __init__(self, partitions: PartitionManager, clock: Clock, *, groups_max: int) -> None:
+    def __init__(self, partitions: PartitionManager, clock: Clock, *, groups_max: int, segment_bytes: int) -> None:
         self._partitions = partitions
         self._clock = clock
         self._groups_max = groups_max
+        self._settings = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
         self._committed: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
 
     def load(self) -> None:
@@ -41,10 +42,6 @@ class OffsetStore:
                 key = decode_key(record.key) if record.key is not None else None
                 if key is not None:
                     self._put(key, decode_value(record.value) if record.value is not None else None)
-
-    @property
-    def group_count(self) -> int:
-        return len(self._committed)
 
     @property
     def offset_count(self) -> int:
@@ -100,5 +97,5 @@ class OffsetStore:
 
     def _partition(self) -> Partition:
         if OFFSETS_TOPIC not in self._partitions.registry:
-            self._partitions.create(OFFSETS_TOPIC, 1, {"retention.ms": "-1", "retention.bytes": "-1"})
+            self._partitions.create(OFFSETS_TOPIC, 1, self._settings)
         return self._partitions.get(OFFSETS_TOPIC, 0)

@@ -67,6 +67,18 @@ WAITING_FETCHES = _gauge(
 )
 GROUPS = _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups with committed offsets or members.")
 GROUP_OFFSETS = _gauge("kafka_coordinator_group_groupmetadatamanager_numoffsets", "Committed offsets, one for each partition.")
+GROUPS_EMPTY = _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", "Groups without members.")
+GROUPS_PREPARING = _gauge(
+    "kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance", "Groups whose members join."
+)
+GROUPS_COMPLETING = _gauge(
+    "kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance", "Groups that wait for their leader's assignment."
+)
+GROUPS_STABLE = _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsstable", "Groups at work.")
+GROUP_MEMBERS = _gauge("logbus_group_members", "Members of all groups.")
+GROUP_REBALANCES = _counter(
+    "kafka_server_group_coordinator_metrics_group_completed_rebalance_count", "Rebalances that have ended."
+)
 CONNECTIONS_CLOSED = _counter("logbus_connections_closed_total", "Connections that ended, by reason.", ("reason",))
 CONNECTIONS_REFUSED = _counter(
     "logbus_connections_refused_total", "Connections that a limit refused or that could not be accepted, by reason.", ("reason",)

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from broker.counters import Histogram, NetworkCounters, Traffic
 from broker.engine import Engine
+from broker.groups.states import GroupState
 from broker.metrics import catalogue as names
 from broker.metrics.exposition import Metric, Sample, page
 from broker.metrics.process import process_metrics
@@ -145,8 +146,22 @@ def _network(network: NetworkCounters) -> Families:
 
 
 def _groups(engine: Engine) -> Families:
-    offsets = engine.context.offsets
-    return {names.GROUPS: [Sample(offsets.group_count)], names.GROUP_OFFSETS: [Sample(offsets.offset_count)]}
+    offsets, groups = engine.context.offsets, engine.context.groups
+    states = groups.groups_by_state
+    count = len({*offsets.group_ids(), *(group.group_id for group in groups)})
+    busy = {
+        names.GROUPS_PREPARING: states[GroupState.PREPARING_REBALANCE.value],
+        names.GROUPS_COMPLETING: states[GroupState.COMPLETING_REBALANCE.value],
+        names.GROUPS_STABLE: states[GroupState.STABLE.value],
+    }
+    return {
+        names.GROUPS: [Sample(count)],
+        names.GROUP_OFFSETS: [Sample(offsets.offset_count)],
+        names.GROUPS_EMPTY: [Sample(count - sum(busy.values()))],
+        **{metric: [Sample(number)] for metric, number in busy.items()},
+        names.GROUP_MEMBERS: [Sample(groups.member_count)],
+        names.GROUP_REBALANCES: [Sample(groups.rebalance_count)],
+    }
 
 
 @cache

@@ -49,6 +49,15 @@ def test_members_share_the_partitions_as_they_come_and_go(broker: AnyBroker, top
     assert (described.state, described.members) == (ConsumerGroupState.EMPTY, [])
 
 
+def test_each_group_sees_every_record(broker: AnyBroker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic, partitions=2)
+    sent = produce_numbers(broker.bootstrap, topic, 2, COUNT)
+    members = [GroupMember(broker.bootstrap, [topic], group=f"{name}-of-{topic}") for name in ("billing", "search")]
+    poll_until(lambda: all(set(member.records) == sent for member in members), *members)
+    for member in members:
+        member.close()
+
+
 def test_a_killed_members_partitions_go_to_the_others_when_its_session_is_over(broker: AnyBroker, topic: str) -> None:
     create_topic(broker.bootstrap, topic, partitions=2)
     group = f"group-of-{topic}"

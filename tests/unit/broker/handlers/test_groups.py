@@ -451,3 +451,25 @@ def test_the_counts_for_metrics_follow(client: Client) -> None:
     client.leave((joined.member_id, None))
     assert client.delete("g") == [0]
     assert (groups.groups_by_state, groups.member_count, groups.rebalance_count) == ({}, 0, 2)
+
+
+def test_commits_are_compacted_and_the_newest_survive_a_restart_after_it(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, offsets_segment_bytes=2_000)
+    client = Client(harness)
+    harness.create("clicks")
+    harness.create("views")
+    for number in range(1, 101):
+        client.commit(number, topic="clicks")
+        client.commit(number, topic="views", group=f"group-{number % 3}")
+    client.delete("group-0")
+    harness.flush()
+    log = harness.engine.partitions.get("__consumer_offsets", 0).log
+    before = log.size_bytes
+    harness.clock.advance_ms(harness.engine.config.cleaner_backoff_ms)
+    harness.settle()
+    assert log.size_bytes < before / 2
+    harness.close()
+    client = Client(Harness(tmp_path))
+    assert [client.committed("views", f"group-{number}") for number in range(3)] == [-1, 100, 98]
+    assert client.committed() == 100
+    client.harness.close()
