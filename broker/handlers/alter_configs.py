@@ -7,6 +7,7 @@ resource is checked as a whole, then stored, then applied to its open logs; one 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -47,12 +48,12 @@ def handle_incremental_alter_configs(request: Request, context: Context) -> Part
 def _alter(request: Request, context: Context, read: Callable[[Any], ConfigChange], *, keeps: bool) -> Parts:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(request.api_key)
-    named = [(asked.resource_type, asked.resource_name) for asked in message.resources]
+    named = Counter((asked.resource_type, asked.resource_name) for asked in message.resources)
     rows = []
     for asked in message.resources:
         code, text = ErrorCode.NONE, None
         try:
-            if named.count((asked.resource_type, asked.resource_name)) > 1:
+            if named[asked.resource_type, asked.resource_name] > 1:
                 raise InvalidRequest(f"{asked.resource_name!r} is named twice in one request")
             changes = [read(item) for item in asked.configs]
             if asked.resource_type == ResourceType.TOPIC:

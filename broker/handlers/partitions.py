@@ -6,6 +6,7 @@ A topic only grows: records are never moved. One broker holds every replica, so 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,12 +26,12 @@ _NOT_ASKED = -(1 << 31)  # authorized operations, which this request cannot ask 
 def handle_create_partitions(request: Request, context: Context) -> Parts:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.CREATE_PARTITIONS)
-    names = [asked.name for asked in message.topics]
+    names = Counter(asked.name for asked in message.topics)
     rows = []
     for asked in message.topics:
         code, text = ErrorCode.NONE, None
         try:
-            if names.count(asked.name) > 1:
+            if names[asked.name] > 1:
                 raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
             _grow(asked, message.validate_only, context)
         except BrokerError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import Counter
 from typing import Any
 
 from broker.coordination.local import Topic
@@ -24,11 +25,11 @@ _NO_ID = uuid.UUID(int=0)
 
 def handle_create_topics(request: Request, context: Context) -> Parts:
     message = decode_request(request.api_key, request.version, request.body)
-    names = [asked.name for asked in message.topics]
+    names = Counter(asked.name for asked in message.topics)
     rows = []
     for asked in message.topics:
         try:
-            if names.count(asked.name) > 1:
+            if names[asked.name] > 1:
                 raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
             rows.append(_create(asked, message.validate_only, context))
         except BrokerError as error:

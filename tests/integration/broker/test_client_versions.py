@@ -1,0 +1,211 @@
+"""docs/protocol-support.md says which versions each client speaks with the broker: here every client does a little of everything
+behind a proxy that notes what it really sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import NewPartitions as AioNewPartitions
+from aiokafka.admin import NewTopic as AioNewTopic
+from aiokafka.admin.config_resource import ConfigResource as AioConfigResource
+from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResourceType
+from aiokafka.admin.records_to_delete import RecordsToDelete
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PyTopicPartition
+from kafka.admin import ConfigResource as PyConfigResource
+from kafka.admin import ConfigResourceType as PyConfigResourceType
+
+from benchmarks.peers.logbus import LogbusBroker
+from broker.protocol.api import APIS, ApiKey
+from tests.support.jvm_session import TOOLS, run_tools
+from tests.support.kafka_peer import jvm_tools_or_skip
+from tests.support.recording_proxy import RecordingProxy
+
+PAGE = Path(__file__).parents[3] / "docs" / "protocol-support.md"
+SECONDS_MAX = 30.0
+
+
+def done(futures: Mapping[object, object]) -> None:
+    for future in futures.values():
+        future.result(SECONDS_MAX)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordingProxy]:
+    with RecordingProxy() as proxy:
+        settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}", "group.initial.rebalance.delay.ms": "0"}
+        with LogbusBroker(tmp_path_factory.mktemp("broker"), settings=settings) as broker:
+            proxy.target_port = broker.port
+            yield proxy
+
+
+def confluent_kafka(bootstrap: str) -> None:
+    admin, limit = AdminClient({"bootstrap.servers": bootstrap}), {"request_timeout": SECONDS_MAX}
+    topic, group = "of-confluent", "group-of-confluent"
+    done(admin.create_topics([NewTopic(topic, 1)], **limit))
+    done(admin.create_partitions([NewPartitions(topic, 2)], **limit))
+    done(admin.describe_topics(TopicCollection([topic]), **limit))
+    setting = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
+    done(admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[setting])], **limit))
+    done(admin.alter_configs([ConfigResource(ResourceType.TOPIC, topic, set_config={"retention.ms": "-1"})], **limit))
+    done(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)], **limit))
+    admin.describe_cluster(**limit).result(SECONDS_MAX)
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    producer.produce(topic, b"x", partition=0)
+    assert producer.flush(SECONDS_MAX) == 0
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "heartbeat.interval.ms": 100}
+    )
+    consumer.subscribe([topic])
+    assert consumer.poll(SECONDS_MAX) is not None
+    consumer.commit(asynchronous=False)
+    consumer.seek(TopicPartition(topic, 0, 0, leader_epoch=0))
+    consumer.poll(1.0)  # some heartbeats
+    consumer.close()
+    done(admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.latest()}, **limit))
+    admin.list_consumer_groups(**limit).result(SECONDS_MAX)
+    done(admin.describe_consumer_groups([group], **limit))
+    done(admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], **limit))
+    done(admin.delete_consumer_groups([group], **limit))
+    done(admin.delete_records([TopicPartition(topic, 0, 1)], **limit))
+    done(admin.delete_topics([topic], **limit))
+
+
+def kafka_python(bootstrap: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    topic, group = "of-kafka-python", "group-of-kafka-python"
+    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}})
+    admin.create_partitions({topic: 2})
+    admin.describe_topics([topic])
+    admin.describe_topic_partitions([topic])
+    admin.alter_configs([PyConfigResource(PyConfigResourceType.TOPIC, topic, configs={"retention.ms": ("SET", "-1")})])
+    admin.describe_configs([PyConfigResource(PyConfigResourceType.TOPIC, topic)])
+    admin.describe_cluster()
+    admin.describe_log_dirs()
+    admin.list_config_resources(["TOPIC"])
+    admin.list_partition_reassignments()
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    producer.send(topic, b"x", partition=0).get(SECONDS_MAX)
+    producer.close()
+    consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest")
+    next(consumer)
+    consumer.commit()
+    consumer.close()
+    admin.list_groups()
+    admin.describe_groups([group])
+    admin.list_group_offsets([group])
+    admin.delete_groups([group])
+    admin.delete_records({PyTopicPartition(topic, 0): 1})
+    admin.delete_topics([topic])
+    admin.close()
+
+
+def aiokafka(bootstrap: str) -> None:
+    asyncio.run(asyncio.wait_for(_aiokafka(bootstrap), SECONDS_MAX))
+
+
+async def _aiokafka(bootstrap: str) -> None:
+    topic, group = "of-aiokafka", "group-of-aiokafka"
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await admin.create_topics([AioNewTopic(topic, 1, 1)])
+    await admin.create_partitions({topic: AioNewPartitions(2)})
+    await admin.alter_configs([AioConfigResource(AioConfigResourceType.TOPIC, topic, configs={"retention.ms": "-1"})])
+    await admin.describe_configs([AioConfigResource(AioConfigResourceType.TOPIC, topic)])
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:
+        await producer.send_and_wait(topic, b"x", partition=0)
+    async with AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest") as consumer:
+        await consumer.getone()
+        await consumer.commit()
+    await admin.list_consumer_groups()
+    await admin.describe_consumer_groups([group])
+    await admin.list_consumer_group_offsets(group)
+    from aiokafka import TopicPartition as AioTopicPartition
+
+    await admin.delete_records({AioTopicPartition(topic, 0): RecordsToDelete(before_offset=1)})
+    await admin.delete_topics([topic])
+    await admin.close()
+
+
+def jvm_tools(bootstrap: str) -> None:
+    at, topic, group = ("--bootstrap-server", bootstrap), ("--topic", "of-jvm-tools"), ("--group", "group-of-jvm-tools")
+    topics, configs = f"{TOOLS}.TopicCommand", "kafka.admin.ConfigCommand"
+    groups, consumer = f"{TOOLS}.consumer.group.ConsumerGroupCommand", f"{TOOLS}.consumer.ConsoleConsumer"
+    setting = ("--entity-type", "topics", "--entity-name", "of-jvm-tools", "--alter", "--add-config", "retention.ms=-1")
+    shape = ("--num-records", "10", "--record-size", "10", "--throughput", "-1", "--producer-props")
+    ran = run_tools(
+        jvm_tools_or_skip(),
+        [
+            (topics, *at, "--create", *topic),
+            (topics, *at, "--alter", *topic, "--partitions", "2"),
+            (topics, *at, "--describe", *topic),
+            (configs, *at, *setting),
+            (configs, *at, "--entity-type", "brokers", "--describe"),
+            (f"{TOOLS}.ProducerPerformance", *topic, *shape, f"bootstrap.servers={bootstrap}"),
+            (consumer, *at, *topic, *group, "--from-beginning", "--max-messages", "10", "--timeout-ms", "20000"),
+            (f"{TOOLS}.GetOffsetShell", *at, *topic),
+            (groups, *at, "--list"),
+            (groups, *at, *group, "--describe"),
+            (groups, *at, *group, "--delete-offsets", *topic),
+            (groups, *at, *group, "--delete"),
+            (f"{TOOLS}.LogDirsCommand", *at, "--describe"),
+            (f"{TOOLS}.ClientMetricsCommand", *at, "--list"),
+            (topics, *at, "--delete", *topic),
+        ],
+    )
+    assert [one.status for one in ran] == [0] * len(ran), json.dumps(ran, indent=1)
+
+
+SESSIONS: dict[str, Callable[[str], None]] = {
+    "confluent-kafka": confluent_kafka,
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+    "JVM": jvm_tools,
+}
+NOBODY_ASKS = {ApiKey.OFFSET_FOR_LEADER_EPOCH}  # until the epoch rises under a consumer
+ROW = re.compile(r"\| (?P<key>\d+) \| \w+ \| [\d-]+ \| (?P<spoken>[^|]*) \|")
+
+
+def claims() -> dict[str, set[tuple[int, int]]]:
+    """Client to the keys and versions that the page says it speaks."""
+    found: dict[str, set[tuple[int, int]]] = {client: set() for client in SESSIONS}
+    for row in ROW.finditer(PAGE.read_text()):
+        for claim in filter(None, row["spoken"].split(", ")):
+            client, version = claim.rsplit(" ", 1)
+            found[client].add((int(row["key"]), int(version)))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # AlterConfigs, which older tools still need
+@pytest.mark.parametrize("client", SESSIONS)
+def test_a_client_speaks_the_versions_that_the_page_says(proxy: RecordingProxy, client: str) -> None:
+    SESSIONS[client](f"127.0.0.1:{proxy.port}")
+    spoken = {(key, version) for key, versions in proxy.take().items() for version in versions}
+    assert claims()[client] <= spoken, f"never sent: {sorted(claims()[client] - spoken)}"
+    assert {key for key, _ in spoken} <= APIS.keys(), "a client may ask only for what is offered"
+    unnamed = {(key, version) for key, version in spoken - claims()[client] if key != ApiKey.HEARTBEAT}  # a matter of seconds
+    assert unnamed == set(), "the page does not name these"
+
+
+def test_every_key_is_proved_by_a_client() -> None:
+    spoken = {key for one in claims().values() for key, _ in one}
+    assert spoken == APIS.keys() - NOBODY_ASKS
