@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks import processes
 from benchmarks.peers.server import Server
+
+_API_VERSIONS = b"\0\0\0\x0a" + b"\0\x12" + b"\0\0" + b"\0\0\0\0" + b"\xff\xff"  # version 0, no client id
 
 
 class LogbusBroker(Server):
@@ -29,6 +33,19 @@ class LogbusBroker(Server):
         overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
         limit = [] if self._open_files is None else ["prlimit", f"--nofile={self._open_files}:{self._open_files}"]
         return [*limit, sys.executable, "-m", "broker", "serve", *overrides]
+
+    def start(self) -> None:
+        """Start on the same port and directory as before; returns when it answers: the port is bound before the data directory is
+        opened and the signals are handled."""
+        super().start()
+        with socket.create_connection(("127.0.0.1", self.port), self.start_seconds_max) as asking:
+            try:
+                asking.sendall(_API_VERSIONS)
+                answered = asking.recv(4) != b""
+            except ConnectionError:
+                answered = False
+        if not answered:
+            raise processes.StartFailed(f"the broker ended:\n{processes.tail(self.log_path)}")
 
     def kill9(self) -> None:
         """The end that nothing can prepare for."""
