@@ -44,9 +44,14 @@ class Contest:
         return {name: measured.get(name) or Measured(reason=self.why_missing(name)) for name in names}
 
     def produce(self, load: Load, names: Sequence[str]) -> dict[str, Measured[Cost]]:
-        """Each round of each side into a topic of its own."""
-        records = self.scale.records(load.records)
-        return self.measure(load.name, lambda side, number: side.produce(load, topic(load, number), records=records), names)
+        """Each round of each side into a topic of its own, deleted afterwards: the disk need not hold them all."""
+
+        def once(side: Side, number: int) -> Cost:
+            cost = side.produce(load, topic(load, number), records=self.scale.records(load.records))
+            side.delete(topic(load, number))
+            return cost
+
+        return self.measure(load.name, once, names)
 
     def memory(self, peer: str, target: Target | None = None) -> Figure:
         """Resident memory of ours and of a peer, now."""

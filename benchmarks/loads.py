@@ -55,21 +55,21 @@ BATCH_1_UNACKNOWLEDGED = Load(
 )
 BATCH_50 = Load(
     name="producer, batch 50, acks=1",
-    records=1_000_000,
+    records=2_000_000,
     properties=("acks=1", f"batch.size={_BATCH_OF_50}", "linger.ms=5"),
     rate=Target(ratio_min=1.2),
     cpu=Target(ratio_max=0.5),
 )
 DEFAULT_BATCH = Load(
     name="producer, default batch, acks=1",
-    records=1_000_000,
+    records=2_000_000,
     properties=("acks=1",),
     rate=Target(ratio_min=1.2),
     cpu=Target(ratio_max=0.5),
 )
 CLIENT_DEFAULTS = Load(
     name="producer, defaults (idempotent, acks=all)",
-    records=1_000_000,
+    records=2_000_000,
     rate=Target(ratio_min=1.2),
     cpu=Target(ratio_max=0.5),
 )
@@ -77,14 +77,14 @@ LOADS = (BATCH_1, BATCH_1_UNACKNOWLEDGED, BATCH_50, DEFAULT_BATCH, CLIENT_DEFAUL
 
 FLUSHED = Load(
     name="producer, acks=all on disk, default batch",
-    records=100_000,
+    records=200_000,
     properties=("acks=all",),
     rate=Target(ratio_min=2.0),
     cpu=Target(ratio_max=0.4),
 )
 FLUSHED_BATCH_1 = Load(
     name="producer, acks=all on disk, batch 1",
-    records=4_000,
+    records=8_000,
     properties=("acks=all", "batch.size=0", "linger.ms=0"),
     rate=Target(ratio_min=2.0),
     cpu=Target(ratio_max=0.4),

@@ -42,6 +42,7 @@ class Side(Protocol):
     def produce(self, load: Load, topic: str, *, records: int) -> Cost: ...
     def consume(self, topic: str, *, records: int) -> Cost: ...
     def latency(self, topic: str, *, records: int) -> Latency: ...
+    def delete(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,10 @@ class LogSide:
         self._create(topic)
         return self.generator.latency(topic, records=records, record_bytes=RECORD_BYTES)
 
+    def delete(self, topic: str) -> None:
+        client = self._admin()
+        client.delete_topics([topic], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+
     def _create(self, topic: str) -> None:
         wanted = NewTopic(topic, num_partitions=1, config=dict(self.topic_config))
         client = self._admin()  # held: a client that is collected takes its requests with it
@@ -126,6 +131,9 @@ class QueueSide:
 
     def latency(self, topic: str, *, records: int) -> Latency:
         return self.generator.latency(topic, records=records, record_bytes=RECORD_BYTES)
+
+    def delete(self, topic: str) -> None:
+        """Nothing: a queue that was consumed is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,13 +28,13 @@ from benchmarks.turns import compare, in_turns
 
 POLL_SECONDS = 0.005
 ANSWER_SECONDS_MAX = 10.0
-_METADATA_V4_OF_NO_TOPIC = struct.pack(">ihhihib", 15, 3, 4, 1, -1, 0, 0)
+METADATA_V4_OF_NO_TOPIC = struct.pack(">ihhihib", 15, 3, 4, 1, -1, 0, 0)
 _AMQP_0_9_1 = b"AMQP\x00\x00\x09\x01"
 
 
 def kafka_names_a_broker(port: int) -> bool:
     """Metadata v4 behind length, correlation id and throttle time: how many brokers?"""
-    answer = _ask(port, _METADATA_V4_OF_NO_TOPIC, 16)
+    answer = _ask(port, METADATA_V4_OF_NO_TOPIC, 16)
     return len(answer) == 16 and int.from_bytes(answer[12:]) > 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from benchmarks import processes
-from benchmarks.startup import _METADATA_V4_OF_NO_TOPIC
+from benchmarks.startup import METADATA_V4_OF_NO_TOPIC
 
 
 def test_memory_and_cpu_of_this_process_are_counted():
@@ -27,4 +27,4 @@ def test_a_directory_occupies_its_blocks_and_a_hole_none(tmp_path):
 
 
 def test_the_first_question_announces_its_own_length():
-    assert int.from_bytes(_METADATA_V4_OF_NO_TOPIC[:4]) == len(_METADATA_V4_OF_NO_TOPIC) - 4
+    assert int.from_bytes(METADATA_V4_OF_NO_TOPIC[:4]) == len(METADATA_V4_OF_NO_TOPIC) - 4
