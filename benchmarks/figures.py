@@ -105,11 +105,10 @@ def write(name: str, figures: Sequence[Figure]) -> Path:
 def show(name: str, figures: Sequence[Figure], console: Console) -> None:
     table = Table("figure", "ours", "peer", "ratio", "unit", "target", "held", "against", title=name)
     for one in figures:
-        held = {True: "yes", False: "[red]no[/red]", None: ""}[one.held]
-        table.add_row(*cells(one)[:6], held, one.against)
+        table.add_row(*cells(one), style="red" if one.held is False else None)
     console.print(table)
     for note in dict.fromkeys(f"{one.against}: {one.note}" for one in figures if one.note):
-        console.print(f"[yellow]{note}[/yellow]", highlight=False)
+        console.print(note, style="yellow", highlight=False, markup=False)
 
 
 def cells(one: Figure) -> tuple[str, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from benchmarks import figures
 from benchmarks.figures import Target, cells, figure, paired_ratio
@@ -40,3 +42,9 @@ def test_the_json_is_a_list_of_figures(tmp_path, monkeypatch):
     path = figures.write("some", [figure("rate", "1/s", ours=[3.0, 1.0, 2.0], peer=[1.0, 1.0, 1.0], against="Kafka")])
     [one] = json.loads(path.read_text())
     assert (one["figure"], one["ours"], one["peer"], one["ratio"], one["against"]) == ("rate", 2.0, 1.0, 2.0, "Kafka")
+
+
+def test_a_reason_with_brackets_is_printed_as_it_is():
+    console = Console(file=io.StringIO(), width=200)
+    figures.show("paper", [figure("rate", "1/s", ours=[], against="Kafka", note="said [/id=1] and ended")], console)
+    assert "Kafka: said [/id=1] and ended" in console.file.getvalue()
