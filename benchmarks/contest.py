@@ -12,10 +12,11 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from benchmarks.figures import Figure, Target, figure
+from benchmarks.figures import Figure, Target
 from benchmarks.loads import BATCH_1, BATCH_1_UNACKNOWLEDGED, DEFAULT_BATCH, Load, Scale
+from benchmarks.processes import tail
 from benchmarks.sides import OURS, LogSide, Opener, Side, fresh
-from benchmarks.turns import FAILURES, Cost, Measured, in_one_line, in_turns
+from benchmarks.turns import FAILURES, Cost, Measured, compare, in_one_line, in_turns
 
 WARM_UP_RECORDS = 2_000_000  # measured: Kafka's CPU for a million records falls from 8 s to 2.5 s over the first two to three
 WARM_UP_REQUESTS = 60_000
@@ -39,7 +40,7 @@ class Contest:
         self, title: str, run: Callable[[Side, int], Result], names: Sequence[str], *, rounds: int | None = None
     ) -> dict[str, Measured[Result]]:
         """`run` for each of the named sides in turns, with the round's number; every name has its results or its reason."""
-        entrants = {name: partial(run, self.present[name]) for name in names if name in self.present}
+        entrants = {name: partial(run, self.present[name]) for name in names if not self.why_missing(name)}
         measured = in_turns(title, entrants, rounds=rounds or self.scale.rounds, console=self.console)
         return {name: measured.get(name) or Measured(reason=self.why_missing(name)) for name in names}
 
@@ -55,14 +56,16 @@ class Contest:
 
     def memory(self, peer: str, target: Target | None = None) -> Figure:
         """Resident memory of ours and of a peer, now."""
-        resident = {name: [side.server.rss_bytes() / MIB] for name, side in self.present.items()}
-        pair = {"ours": resident.get(OURS, []), "peer": resident.get(peer, [])}
-        return figure(
-            "resident memory after the run", "MiB", **pair, target=target, against=peer, note=self.missing.get(peer, "")
-        )
+        resident = self.measure("memory", lambda side, _: side.server.rss_bytes() / MIB, (OURS, peer), rounds=1)
+        pair = resident[OURS], resident[peer]
+        return compare("resident memory after the run", "MiB", float, pair, against=peer, target=target)
 
     def why_missing(self, name: str) -> str:
-        return self.missing.get(name, "did not take part")
+        """Why it cannot be measured now: it never took part, or its server has ended meanwhile. Empty where it can."""
+        if name not in self.present:
+            return self.missing.get(name, "did not take part")
+        server = self.present[name].server
+        return "" if server.alive else f"{server.name} has ended: {' '.join(tail(server.log_path).split())[-300:]}"
 
 
 @contextmanager

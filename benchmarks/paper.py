@@ -7,7 +7,7 @@ row that says so, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 
@@ -50,26 +50,27 @@ def run(console: Console, scale: Scale) -> Sequence[Figure]:
 
 
 def _guarded(
-    part: str, run_part: Callable[[Scale, Console], Sequence[Figure]], scale: Scale, console: Console
-) -> Sequence[Figure]:
-    """A long unattended run keeps what it has: a part that breaks becomes one figure that was not held."""
+    part: str, run_part: Callable[[Scale, Console], Iterable[Figure]], scale: Scale, console: Console
+) -> Iterator[Figure]:
+    """A long unattended run keeps what it has: a part that breaks ends with a figure that was not held."""
     console.rule(part)
     try:
-        return run_part(scale, console)
+        yield from run_part(scale, console)
     except Exception as error:
         console.print_exception()
-        return [figure(part, "", ours=[], target=Target(), against="all", note=in_one_line(error))]
+        yield figure(part, "", ours=[], target=Target(), against="all", note=in_one_line(error))
 
 
-def _against_kafka(scale: Scale, console: Console) -> Sequence[Figure]:
-    openers = (OPEN_LOGBUS, OPEN_LOGBUS_FLUSHING, OPEN_KAFKA)
-    with contest(openers, scale, console) as running:
-        figures = [one for load in LOADS for one in producer_figures(load, running)]
-        figures += consumer_figures(running)
-        figures += latency_figures(_latencies(running, (OURS, KAFKA)), KAFKA)
-        figures.append(running.memory(KAFKA, MEMORY))
+def _against_kafka(scale: Scale, console: Console) -> Iterator[Figure]:
+    with contest((OPEN_LOGBUS, OPEN_LOGBUS_FLUSHING, OPEN_KAFKA), scale, console) as running:
+        for load in LOADS:
+            yield from producer_figures(load, running)
+        yield from consumer_figures(running)
+        yield from latency_figures(_latencies(running, (OURS, KAFKA)), KAFKA)
+        yield running.memory(KAFKA, MEMORY)
         flushing = _with_flushing_topics(running)
-        return [*figures, *(one for load in FLUSHED_LOADS for one in producer_figures(load, flushing, ours=OURS_FLUSHING))]
+        for load in FLUSHED_LOADS:
+            yield from producer_figures(load, flushing, ours=OURS_FLUSHING)
 
 
 def _with_flushing_topics(running: Contest) -> Contest:
@@ -80,18 +81,19 @@ def _with_flushing_topics(running: Contest) -> Contest:
     return Contest(present={**running.present, **kafka}, missing=running.missing, scale=running.scale, console=running.console)
 
 
-def _against_queues(scale: Scale, console: Console) -> Sequence[Figure]:
+def _against_queues(scale: Scale, console: Console) -> Iterator[Figure]:
     """A queue is consumed once, so every round produces into one of its own and consumes that."""
     with contest((OPEN_LOGBUS, OPEN_RABBITMQ, OPEN_ACTIVEMQ), scale, console) as running:
         names = (OURS, *QUEUES, RABBITMQ_STREAM)
         produced = running.measure("producer", lambda side, number: _produce(side, BATCH_50, number, scale), names)
         singles = running.measure("producer, batch 1", lambda side, number: _produce(side, BATCH_1, number, scale), (OURS,))
         consumed = running.measure("consumer", lambda side, number: _consume(side, number, scale), names)
-        figures = [one for peer in names[1:] for one in _queue_figures(peer, produced, singles[OURS], consumed)]
+        for peer in names[1:]:
+            yield from _queue_figures(peer, produced, singles[OURS], consumed)
         latencies = _latencies(running, (OURS, *QUEUES))
         for peer in QUEUES:
-            figures += [*latency_figures(latencies, peer), running.memory(peer)]
-        return figures
+            yield from latency_figures(latencies, peer)
+            yield running.memory(peer)
 
 
 def _produce(side: Side, load: Load, number: int, scale: Scale) -> Cost:

@@ -158,7 +158,9 @@ def _stats() -> dict[int, list[str]]:
 
 
 def _tree(pid: int, stats: Mapping[int, Sequence[str]]) -> list[int]:
-    """A process and its living descendants."""
+    """A process and its living descendants; ProcessLookupError where it is gone."""
+    if pid not in stats:
+        raise ProcessLookupError(f"process {pid} has ended")
     members, grown = [pid], 0
     while grown < len(members):
         members += [child for child, fields in stats.items() if int(fields[1]) == members[grown]]
