@@ -48,7 +48,7 @@ BATCH_1 = Load(
 )
 BATCH_1_UNACKNOWLEDGED = Load(
     name="producer, batch 1, acks=0",
-    records=200_000,
+    records=100_000,
     properties=("acks=0", "batch.size=0", "linger.ms=0"),
     rate=Target(ratio_min=1.5),
     cpu=Target(ratio_max=0.5),

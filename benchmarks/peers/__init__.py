@@ -1,1 +1,1 @@
-"""What we measure ourselves against: real Apache Kafka and its command-line tools."""
+"""What we measure ourselves against: real servers, how they get here, and the programs that load them."""
