@@ -1,0 +1,99 @@
+"""What the disk does to us, as a producer or consumer sees it: a code, nothing lost, and on again when the disk is well."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.config import LogConfig
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.storage.filesystem import FileSystem, OpenFile
+from tests.support.engine import Harness, batch
+from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
+
+SMALL_SEGMENTS = LogConfig(segment_bytes=200)
+
+
+class RefusingFileSystem(FileSystem):
+    """Makes no new file while `refusal` is set: what running out of descriptors, space or quota does to a roll."""
+
+    refusal = 0
+
+    def open(self, path: Path, *, create: bool = False) -> OpenFile:
+        if create and self.refusal:
+            raise OSError(self.refusal, "refused", str(path))
+        return super().open(path, create=create)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path, filesystem=RefusingFileSystem(), log=SMALL_SEGMENTS)
+    harness.create("clicks")
+    yield harness
+    harness.close()
+
+
+def produce(broker: Harness, raw: bytearray) -> tuple[int, int]:
+    answer = broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): bytes(raw)})))
+    row = produce_answer(answer)["clicks", 0]
+    return row.error_code, row.base_offset
+
+
+def fetch(broker: Harness, offset: int) -> tuple[int, bytes]:
+    (row,) = (
+        fetch_answer(broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks", offset=offset)))))
+        .responses[0]
+        .partitions
+    )
+    return row.error_code, bytes(row.records or b"")
+
+
+@pytest.mark.parametrize("refusal", [errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT])
+def test_a_roll_that_is_refused_fails_the_producer_keeps_readers_and_heals_by_itself(broker: Harness, refusal: int) -> None:
+    assert produce(broker, batch(b"x" * 150)) == (0, 0)
+    disk = broker.engine._filesystem
+    assert isinstance(disk, RefusingFileSystem)
+    disk.refusal = refusal
+    assert produce(broker, batch(b"y" * 150)) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    broker.flush()
+    code, records = fetch(broker, 0)
+    assert code == 0
+    assert b"x" * 150 in records
+    disk.refusal = 0
+    assert produce(broker, batch(b"z" * 150)) == (0, 1)
+
+
+def test_a_batch_whose_acknowledgement_was_lost_gets_its_offset_again_also_after_a_restart(tmp_path: Path) -> None:
+    """The broker dies between write and answer; the producer, which does not know, sends again to the next one."""
+    raw = batch(b"one", b"two", producer_id=7, producer_epoch=0, base_sequence=0)
+    first = Harness(tmp_path / "first")
+    first.create("clicks")
+    assert produce(first, bytearray(raw)) == (0, 0)
+    assert produce(first, bytearray(raw)) == (0, 0)
+    shutil.copytree(tmp_path / "first", tmp_path / "second")  # what a kill leaves: nothing was closed or checkpointed
+    second = Harness(tmp_path / "second")
+    assert produce(second, bytearray(raw)) == (0, 0)
+    assert second.engine.partitions.get("clicks", 0).end_offset == 2
+    assert produce(second, batch(b"three", producer_id=7, producer_epoch=0, base_sequence=2)) == (0, 2)
+    assert (
+        produce(second, batch(b"five", producer_id=7, producer_epoch=0, base_sequence=9))[0]
+        == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
+    assert produce(second, batch(b"old", producer_id=7, producer_epoch=1, base_sequence=0)) == (0, 3)
+    assert (
+        produce(second, batch(b"stale", producer_id=7, producer_epoch=0, base_sequence=3))[0] == ErrorCode.INVALID_PRODUCER_EPOCH
+    )
+    second.close()
+    first.close()
+
+
+def test_offsets_beyond_the_end_before_the_start_and_deleted_are_out_of_range(broker: Harness) -> None:
+    for _ in range(5):
+        assert produce(broker, batch(b"x" * 150))[0] == 0
+    broker.flush()
+    broker.engine.partitions.get("clicks", 0).log.delete_before(3)
+    assert [fetch(broker, offset)[0] for offset in (-1, 0, 2, 3, 5, 6, 10**12)] == [1, 1, 1, 0, 0, 1, 1]
