@@ -243,6 +243,9 @@ class BrokerConfig:
     group_session_ms_max: int = setting("group.max.session.timeout.ms", 1_800_000, _between(0, INT32_MAX))
     group_size_max: int = setting("group.max.size", 1_000, _between(1, INT32_MAX))  # the leader is sent all of them at once
     groups_max: int = setting("logbus.groups.max", 10_000, _between(1, INT32_MAX))  # any client can make one, by its name alone
+    groups_bytes_max: int = setting(
+        "logbus.groups.max.bytes", 64 * MIB, _between(1024, INT64_MAX)
+    )  # what members say about themselves is kept: 2 kB each, more for those who read thousands of partitions
     offsets_retention_minutes: int = setting("offsets.retention.minutes", 10_080, _between(1, INT32_MAX))  # Kafka's 7 days
     offsets_retention_check_ms: int = setting("offsets.retention.check.interval.ms", 600_000, _between(1, INT32_MAX))
     # Kafka's is 100 MiB. What is not compacted is read record by record at a start: 40,000 commits in this, under a second.

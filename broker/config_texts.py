@@ -35,6 +35,7 @@ DOCUMENTATION = {
     "group.max.session.timeout.ms": "The longest silence after which a member may ask to be taken for dead.",
     "group.max.size": "How many members a group takes.",
     "logbus.groups.max": "How many groups the broker takes.",
+    "logbus.groups.max.bytes": "How much memory the members of all groups may take.",
     "offsets.retention.minutes": "Committed offsets that nobody uses are forgotten after this time.",
     "offsets.retention.check.interval.ms": "How often offsets and groups to forget are looked for.",
     "offsets.topic.segment.bytes": "The size of the segments of __consumer_offsets; all but the last are compacted.",

@@ -124,6 +124,7 @@ class Engine:
             session_ms_min=config.group_session_ms_min,
             session_ms_max=config.group_session_ms_max,
             groups_max=config.groups_max,
+            bytes_max=config.groups_bytes_max,
         )
         return GroupCoordinator(rules, lambda: str(uuid.uuid4()), self._clock.monotonic())
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from broker.errors import CoordinatorNotAvailable, IllegalGeneration, InvalidGroupId, InvalidSessionTimeout, UnknownMember
 from broker.groups.group import Group
+from broker.groups.members import size_of
 from broker.groups.messages import Answer, JoinRequest, MemberName, SyncRequest, Ticket
 from broker.groups.rebalance import GroupRules
 from broker.groups.states import GroupState
@@ -35,6 +36,7 @@ class CoordinatorRules:
     session_ms_min: int
     session_ms_max: int
     groups_max: int
+    bytes_max: int
 
 
 class GroupCoordinator:
@@ -45,6 +47,8 @@ class GroupCoordinator:
         self._new_id = new_id
         self._started = now
         self._groups: dict[str, Group] = {}
+        self._held: dict[str, int] = {}
+        self.held_bytes = 0  # what the members of all groups cost in memory, roughly
         self._timers = Timers()
         self.due = NEVER  # when `expire` has something to do: the loop looks at this in every turn
         self._former_generations = 0  # of groups that were removed: a counter must not fall
@@ -69,6 +73,7 @@ class GroupCoordinator:
                 f"{request.session_timeout_ms} ms is not between group.min.session.timeout.ms={rules.session_ms_min} "
                 f"and group.max.session.timeout.ms={rules.session_ms_max}"
             )
+        self._check_memory(size_of(request.protocols))
         group = self._groups.get(group_id) or self._new_group(group_id, request.name, now)
         try:
             return group.join(request, ticket, now)
@@ -83,8 +88,13 @@ class GroupCoordinator:
         group = self._groups[group_id] = Group(group_id, self._rules.group, self._new_id, now)
         return group
 
+    def _check_memory(self, more_bytes: int) -> None:
+        if self.held_bytes + more_bytes > self._rules.bytes_max:
+            raise CoordinatorNotAvailable(f"members hold {self.held_bytes} bytes already: logbus.groups.max.bytes")
+
     def sync(self, group_id: str, request: SyncRequest, ticket: Ticket, now: float) -> list[Answer]:
         group = self._member_group(group_id)
+        self._check_memory(sum(map(len, request.assignments.values())))
         try:
             return group.sync(request, ticket, now)
         finally:
@@ -117,6 +127,10 @@ class GroupCoordinator:
     # -- time --------------------------------------------------------------------------------------------------------------------
 
     def _wake(self, group: Group) -> None:
+        """After each change: when must it be looked at again, and what does it hold now?"""
+        held_bytes = group.members.held_bytes
+        self.held_bytes += held_bytes - self._held.get(group.group_id, 0)
+        self._held[group.group_id] = held_bytes
         self._timers.schedule(group.group_id, group.next_deadline())
         self.due = self._timers.next_deadline()
 
@@ -137,6 +151,7 @@ class GroupCoordinator:
         """Forget an empty group."""
         group.die()
         del self._groups[group.group_id]
+        self.held_bytes -= self._held.pop(group.group_id, 0)
         self._former_generations += group.generation
 
     def is_active(self, group_id: str) -> bool:

@@ -13,6 +13,7 @@ from broker.errors import (
     GroupMaxSizeReached,
     IllegalGeneration,
     InconsistentGroupProtocol,
+    InvalidRequest,
     MemberIdRequired,
     RebalanceInProgress,
     UnknownMember,
@@ -30,6 +31,7 @@ from broker.groups.messages import (
 from broker.groups.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, Generations, GroupRules
 
 _CLIENT_ID_LENGTH_MAX = 255  # of a client's name, in the ids that are made from it
+_PROTOCOLS_MAX = 64  # clients bring one to four; a join compares them with those of every member
 
 
 class Group(Generations):
@@ -60,6 +62,8 @@ class Group(Generations):
     def _check_protocols(self, request: JoinRequest) -> None:
         if not request.protocol_type or not request.protocols:
             raise InconsistentGroupProtocol("a member brings a protocol type and at least one protocol")
+        if len(request.protocols) > _PROTOCOLS_MAX:
+            raise InvalidRequest(f"{len(request.protocols)} protocols: at most {_PROTOCOLS_MAX} are taken")
         if len(self.members) and (request.protocol_type != self.protocol_type or not self.members.support(request.protocols)):
             raise InconsistentGroupProtocol(f"no protocol in common with the other members of {self.group_id!r}")
 

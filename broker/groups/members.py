@@ -12,6 +12,13 @@ from collections.abc import Iterator
 from broker.errors import FencedInstanceId, UnknownMember
 from broker.groups.messages import JoinRequest, MemberName, Protocols, Ticket
 
+_MEMBER_BYTES = 2_000  # of a member without metadata, ids and all
+_EXPECTED_BYTES = 500  # of an id that was given out
+
+
+def size_of(protocols: Protocols) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
 
 class Member:
     """One member; `joining` and `syncing` hold the ticket of a request that waits."""
@@ -47,6 +54,11 @@ class Member:
         self.protocols: Protocols = request.protocols
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
+
+    @property
+    def held_bytes(self) -> int:
+        """Roughly what the member costs in memory."""
+        return _MEMBER_BYTES + len(self.assignment) + size_of(self.protocols)
 
     @property
     def is_static(self) -> bool:
@@ -132,6 +144,11 @@ class Members:
         if joined is not None:
             self.leader_id = joined.member_id
         return joined is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """Roughly what all of them cost in memory."""
+        return len(self.expected) * _EXPECTED_BYTES + sum(member.held_bytes for member in self)
 
     @property
     def all_joined(self) -> bool:

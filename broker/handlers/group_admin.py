@@ -42,7 +42,8 @@ def _describe(group_id: str, context: Context) -> GroupDescription:
 def handle_describe_groups(request: Request, context: Context) -> Parts:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.DESCRIBE_GROUPS)
-    rows = [_described(group_id or "", request.version, context) for group_id in message.groups or ()]
+    asked = dict.fromkeys(group_id or "" for group_id in message.groups or ())  # each once: a short name asks for a long answer
+    rows = [_described(group_id, request.version, context) for group_id in asked]
     return [encode_response(response(throttle_time_ms=0, groups=rows), request.version)]
 
 
@@ -100,12 +101,12 @@ def handle_delete_groups(request: Request, context: Context) -> Pending:
     message = decode_request(request.api_key, request.version, request.body)
     codes: dict[str, int] = {}
     keys: list[OffsetKey] = []
-    for group_id in message.groups_names or ():
+    for group_id in dict.fromkeys(group_id or "" for group_id in message.groups_names or ()):
+        codes[group_id] = 0
         try:
             keys += _delete(group_id, context)
-            codes[group_id] = 0
         except BrokerError as error:
-            codes[group_id or ""] = code_of(error)
+            codes[group_id] = code_of(error)
     pending = Pending()
 
     def finish(error: int) -> None:

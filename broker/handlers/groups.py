@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.errors import BrokerError, MemberIdRequired, RequestError
+from broker.groups.coordinator import check_group_id
 from broker.groups.messages import Answer, JoinAnswer, JoinRequest, MemberName, SyncAnswer, SyncRequest
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
@@ -163,6 +164,10 @@ def handle_leave_group(request: Request, context: Context) -> Parts:
     if request.version < 3:
         code = _leave(message.group_id, MemberName(member_id=message.member_id or ""), context)
         return [encode_response(response(throttle_time_ms=0, error_code=code), request.version)]
+    try:
+        check_group_id(message.group_id)
+    except BrokerError as error:
+        return [encode_response(response(throttle_time_ms=0, error_code=code_of(error), members=[]), request.version)]
     rows = []
     for row in message.members or ():
         code = _leave(message.group_id, _name(row), context)

@@ -201,6 +201,8 @@ def test_members_leave_together_each_with_a_result(client: Client) -> None:
     answer = client.leave(("", "one"), ("somebody", None), ("", "two"))
     assert answer.error_code == 0
     assert [row.error_code for row in answer.members] == [0, 25, 25]
+    nameless = client.ask(ApiKey.LEAVE_GROUP, group_id="", members=[])
+    assert (nameless.error_code, nameless.members) == (24, [])
 
 
 @pytest.mark.parametrize(
@@ -387,6 +389,37 @@ def test_a_broker_full_of_groups_takes_no_other(tmp_path: Path) -> None:
     assert client.commit(group="one") == 0
     assert client.commit(group="two") == 15
     harness.close()
+
+
+def test_members_who_hold_too_much_memory_are_refused_until_others_leave(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, groups_bytes_max=50_000, group_initial_rebalance_delay_ms=0)
+    client = Client(harness)
+    row = request_class(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
+    large = [row(name="range", metadata=bytes(30_000))]
+    first = client.join(version=3, protocols=large)
+    assert first.error_code == 0
+    assert client.join(version=3, protocols=large, group_id="other").error_code == 15
+    assert client.sync(first, assignment=bytes(30_000)).error_code == 15
+    assert client.sync(first).error_code == 0
+    client.leave((first.member_id, None))
+    assert harness.engine.context.groups.held_bytes == 0
+    assert client.join(version=3, protocols=large, group_id="other").error_code == 0
+    harness.close()
+
+
+def test_a_member_with_a_thousand_protocols_is_refused(client: Client) -> None:
+    row = request_class(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
+    assert client.join(protocols=[row(name=f"p{number}", metadata=b"") for number in range(1000)]).error_code == 42
+
+
+def test_a_group_named_a_thousand_times_is_answered_once(client: Client) -> None:
+    client.commit()
+    described = client.ask(ApiKey.DESCRIBE_GROUPS, groups=["g"] * 1000, include_authorized_operations=False)
+    assert len(described.groups) == 1
+    row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
+    asked = [row(group_id="g", member_id=None, member_epoch=-1, topics=None)] * 1000
+    assert len(client.ask(ApiKey.OFFSET_FETCH, groups=asked, require_stable=False).groups) == 1
+    assert client.delete(*["g"] * 1000) == [0]
 
 
 def sweep(client: Client) -> None:
