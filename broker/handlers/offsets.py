@@ -91,9 +91,7 @@ def handle_offset_fetch(request: Request, context: Context) -> Parts:
     response = response_class(ApiKey.OFFSET_FETCH)
     if request.version >= 8:
         groups = []
-        for asked in {
-            asked.group_id: asked for asked in message.groups
-        }.values():  # each once
+        for asked in {asked.group_id: asked for asked in message.groups}.values():  # each once
             topic_class = response.OffsetFetchResponseGroup.OffsetFetchResponseTopics
             topics, error = _committed(
                 asked.group_id, asked.topics, topic_class, topic_class.OffsetFetchResponsePartitions, context
