@@ -8,6 +8,7 @@ from dataclasses import fields
 import click
 
 from broker.config import BrokerConfig, LogConfig, load_config
+from broker.config_texts import DOCUMENTATION
 from broker.errors import ConfigError, StartupError, StorageError
 from broker.logs import set_up_logging
 
@@ -40,9 +41,11 @@ def serve(config_file: str | None, overrides: tuple[str, ...], log_level: str) -
 
 @main.command()
 def settings() -> None:
-    """List every setting with its default."""
+    """List every setting with what it is for and its default: a configuration file to start from."""
     broker, log = BrokerConfig(), LogConfig()
     rows = [(item.metadata["name"], getattr(broker, item.name)) for item in fields(BrokerConfig) if item.metadata]
     rows += [(item.metadata["name"], getattr(log, item.name)) for item in fields(LogConfig)]
     for name, default in sorted(rows):
-        click.echo(f"{name}={'' if default is None else str(default).lower() if isinstance(default, bool) else default}")
+        text = str(default).lower() if isinstance(default, bool) else str(default)
+        click.echo(f"# {DOCUMENTATION[name]}")
+        click.echo(f"#{name}=" if default is None else f"{name}={text}")

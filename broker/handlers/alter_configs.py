@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.config_catalog import describe_broker, list_settings
-from broker.coordination.broker_overrides import Scope
 from broker.coordination.local import Topic
 from broker.errors import BrokerError, InvalidRequest
 from broker.handlers.configs import ResourceType, scope_of, settings_of_topic
@@ -26,26 +25,27 @@ from broker.protocol.framing import Request
 
 logger = logging.getLogger("broker.configs")
 
-Changes = list[ConfigChange]
+Change = Callable[[Any, Context], Callable[[], None]]  # checks what a resource asks for; the result does it
 
 
 def handle_alter_configs(request: Request, context: Context) -> Parts:
     """Everything that is not named goes back to the setting below it."""
-    return _alter(
-        request, context, lambda item: ConfigChange(name=item.name, operation=Operation.SET, value=item.value), keeps=False
-    )
+    return _alter(request, context, lambda asked, context: _checked(asked, _replacements(asked), context, keeps=False))
 
 
 def handle_incremental_alter_configs(request: Request, context: Context) -> Parts:
-    return _alter(
-        request,
-        context,
-        lambda item: ConfigChange(name=item.name, operation=item.config_operation, value=item.value),
-        keeps=True,
-    )
+    return _alter(request, context, lambda asked, context: _checked(asked, _changes(asked), context, keeps=True))
 
 
-def _alter(request: Request, context: Context, read: Callable[[Any], ConfigChange], *, keeps: bool) -> Parts:
+def _replacements(asked: Any) -> list[ConfigChange]:
+    return [ConfigChange(name=item.name, operation=Operation.SET, value=item.value) for item in asked.configs]
+
+
+def _changes(asked: Any) -> list[ConfigChange]:
+    return [ConfigChange(name=item.name, operation=item.config_operation, value=item.value) for item in asked.configs]
+
+
+def _alter(request: Request, context: Context, check: Change) -> Parts:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(request.api_key)
     named = Counter((asked.resource_type, asked.resource_name) for asked in message.resources)
@@ -55,13 +55,9 @@ def _alter(request: Request, context: Context, read: Callable[[Any], ConfigChang
         try:
             if named[asked.resource_type, asked.resource_name] > 1:
                 raise InvalidRequest(f"{asked.resource_name!r} is named twice in one request")
-            changes = [read(item) for item in asked.configs]
-            if asked.resource_type == ResourceType.TOPIC:
-                topic = context.partitions.registry.get(asked.resource_name)
-                _change_topic(topic, changes, keeps, message.validate_only, context)
-            else:
-                scope = scope_of(asked.resource_type, asked.resource_name, context)
-                _change_broker(scope, changes, keeps, message.validate_only, context)
+            store = check(asked, context)
+            if not message.validate_only:
+                store()
         except BrokerError as error:
             code, text = code_of(error), str(error)
         rows.append(
@@ -72,27 +68,38 @@ def _alter(request: Request, context: Context, read: Callable[[Any], ConfigChang
     return [encode_response(response(throttle_time_ms=0, responses=rows), request.version)]
 
 
-def _change_topic(topic: Topic, changes: Changes, keeps: bool, validate_only: bool, context: Context) -> None:
+def _checked(asked: Any, changes: Sequence[ConfigChange], context: Context, *, keeps: bool) -> Callable[[], None]:
+    if asked.resource_type == ResourceType.TOPIC:
+        return _topic_change(context.partitions.registry.get(asked.resource_name), changes, context, keeps=keeps)
+    return _broker_change(asked, changes, context, keeps=keeps)
+
+
+def _topic_change(topic: Topic, changes: Sequence[ConfigChange], context: Context, *, keeps: bool) -> Callable[[], None]:
     def effective(name: str) -> str | None:
         return next(setting.value for setting in settings_of_topic(topic, context) if setting.name == name)
+
+    def store() -> None:
+        context.partitions.change_topic(topic, overrides)
+        logger.info("topic %s now sets %s", topic.name, overrides or "nothing itself")
 
     before = topic.overrides if keeps else {}
     overrides = apply_changes(before, changes, lists=list_settings(of_topic=True), effective=effective)
     context.partitions.settings.of_topic(overrides)
-    if not validate_only:
-        context.partitions.change_topic(topic, overrides)
-        logger.info("topic %s now sets %s", topic.name, overrides or "nothing itself")
+    return store
 
 
-def _change_broker(scope: Scope, changes: Changes, keeps: bool, validate_only: bool, context: Context) -> None:
+def _broker_change(asked: Any, changes: Sequence[ConfigChange], context: Context, *, keeps: bool) -> Callable[[], None]:
     settings = context.partitions.settings
+    scope = scope_of(asked.resource_type, asked.resource_name, context)
 
     def effective(name: str) -> str | None:
         return next(one.value for one in describe_broker(context.config, settings.layers()) if one.name == name)
 
+    def store() -> None:
+        context.partitions.change_broker(scope, values)
+        logger.info("%s now sets %s", scope.name.lower().replace("_", " "), values or "nothing itself")
+
     before = settings.of_scope(scope) if keeps else {}
     values = apply_changes(before, changes, lists=list_settings(of_topic=False), effective=effective)
     settings.check(scope, values)
-    if not validate_only:
-        context.partitions.change_broker(scope, values)
-        logger.info("%s now sets %s", scope.name.lower().replace("_", " "), values or "nothing itself")
+    return store

@@ -77,11 +77,11 @@ def handle_describe_topic_partitions(request: Request, context: Context) -> Part
             check_topic_name(name, ())
             topic = context.partitions.registry.get(name)
         except BrokerError as error:
-            rows.append(_topic_row(name, uuid.UUID(int=0), code_of(error), []))
+            rows.append(_missing_row(name, code_of(error)))
             continue
         end = min(topic.partition_count, start + left)
         left -= max(0, end - start)
-        rows.append(_topic_row(name, topic.topic_id, ErrorCode.NONE, _partition_rows(topic, range(start, end), context)))
+        rows.append(_topic_row(topic, range(start, end), context))
         if end < topic.partition_count:
             cursor = response.Cursor(topic_name=name, partition_index=end)
             break
@@ -100,23 +100,22 @@ def _from_cursor(message: Any, context: Context) -> Iterator[tuple[str, int]]:
             yield name, max(0, cursor.partition_index) if name == cursor.topic_name else 0
 
 
-def _topic_row(name: str, topic_id: uuid.UUID, code: int, partitions: list[Any]) -> Any:
-    row = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
-    return row(
+def _missing_row(name: str, code: int) -> Any:
+    return response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,
-        topic_id=topic_id,
-        is_internal=name.startswith("__"),
-        partitions=partitions,
+        topic_id=uuid.UUID(int=0),
+        is_internal=False,
+        partitions=[],
         topic_authorized_operations=_NOT_ASKED,
     )
 
 
-def _partition_rows(topic: Topic, indexes: range, context: Context) -> list[Any]:
-    row_class = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
+def _topic_row(topic: Topic, indexes: range, context: Context) -> Any:
+    row = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
     me = context.config.broker_id
-    return [
-        row_class.DescribeTopicPartitionsResponsePartition(
+    partitions = [
+        row.DescribeTopicPartitionsResponsePartition(
             error_code=ErrorCode.NONE,
             partition_index=index,
             leader_id=me,
@@ -129,3 +128,11 @@ def _partition_rows(topic: Topic, indexes: range, context: Context) -> list[Any]
         )
         for index in indexes
     ]
+    return row(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=partitions,
+        topic_authorized_operations=_NOT_ASKED,
+    )

@@ -16,7 +16,14 @@ from broker.clock import Clock, UnhurriedClock
 from broker.config import BrokerConfig
 from broker.coordination.broker_overrides import Scope
 from broker.coordination.local import Topic, TopicRegistry, check_topic_name
-from broker.errors import InvalidPartitions, StorageError, TopicAlreadyExists, UnknownTopicOrPartition
+from broker.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    StartupError,
+    StorageError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
 from broker.storage.filesystem import FileSystem
@@ -89,9 +96,16 @@ class PartitionManager:
         found = {(name, index): path for name, index, path in self._directory.partitions()}
         self._set_strays_aside(found)
         for topic in self.registry:
+            self._check_stored_settings(topic)
             for index in range(topic.partition_count):
                 path = found.pop((topic.name, index), None)
                 self._open(topic, index, path or self._directory.create_partition(topic.name, index, topic.topic_id))
+
+    def _check_stored_settings(self, topic: Topic) -> None:
+        try:
+            self.settings.of_topic(topic.overrides)
+        except InvalidConfig as error:
+            raise StartupError(f"topics.json: {topic.name}: {error}; take the entry out") from None
 
     def _set_strays_aside(self, found: dict[tuple[str, int], Path]) -> None:
         """A crash while a topic was being deleted, or a copied directory: not removed, but no topic's either."""

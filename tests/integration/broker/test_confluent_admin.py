@@ -71,11 +71,11 @@ def test_a_topics_settings_are_changed_one_by_one(broker: AnyBroker, topic: str)
         entry("max.message.bytes", "500"),
         entry("retention.ms", None, AlterConfigOpType.DELETE),
     )
-    change(broker, ResourceType.TOPIC, topic, entry("cleanup.policy", "delete", AlterConfigOpType.APPEND))
+    change(broker, ResourceType.TOPIC, topic, entry("cleanup.policy", "compact", AlterConfigOpType.APPEND))
     found = configs(broker, ResourceType.TOPIC, topic)
     assert (found["max.message.bytes"].value, found["segment.bytes"].value) == ("500", "2097152")
     assert found["retention.ms"].source == ConfigSource.DEFAULT_CONFIG.value
-    assert found["cleanup.policy"].value == "delete"
+    assert found["cleanup.policy"].value == "delete,compact"
     assert list(found["max.message.bytes"].synonyms) == ["max.message.bytes", "message.max.bytes"]
 
 

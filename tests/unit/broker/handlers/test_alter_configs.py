@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from broker.config import LogConfig
+from broker.errors import StartupError
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class
 from tests.support.admin import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter, describe, replace_all, setting
@@ -52,8 +55,12 @@ def test_a_deleted_setting_goes_back_to_the_one_below_it(broker: Harness) -> Non
 
 
 def test_a_list_is_appended_to_and_subtracted_from(broker: Harness) -> None:
-    assert alter(broker, TOPIC, "clicks", ("cleanup.policy", APPEND, "delete")) == (0, None)
-    assert broker.engine.partitions.registry.get("clicks").overrides["cleanup.policy"] == "delete"
+    overrides = lambda: broker.engine.partitions.registry.get("clicks").overrides  # noqa: E731
+    assert alter(broker, TOPIC, "clicks", ("cleanup.policy", APPEND, "compact,delete")) == (0, None)
+    assert overrides()["cleanup.policy"] == "delete,compact"  # what held without an override counts
+    assert log_config(broker).is_compacted
+    assert alter(broker, TOPIC, "clicks", ("cleanup.policy", SUBTRACT, "compact")) == (0, None)
+    assert overrides()["cleanup.policy"] == "delete"
     code, text = alter(broker, TOPIC, "clicks", ("cleanup.policy", SUBTRACT, "delete"))
     assert (code, "cleanup.policy" in (text or "")) == (40, True)  # nothing would be left
     code, text = alter(broker, TOPIC, "clicks", ("retention.ms", APPEND, "1"))
@@ -164,3 +171,20 @@ def test_every_layer_shows_as_a_synonym_the_strongest_first(tmp_path: Path) -> N
     ]
     assert describe(broker, BROKER, "7").error_code == 42
     broker.close()
+
+
+@pytest.mark.parametrize(
+    ("file", "stored"),
+    [
+        ("broker-configs.json", {"broker": {"log.retention.ms": "soon"}, "default": {}}),
+        (
+            "topics.json",
+            {"version": 1, "topics": [{"name": "t", "id": str(UUID(int=1)), "partitions": 1, "configs": {"x": "1"}}]},
+        ),
+    ],
+)
+def test_a_stored_setting_that_this_release_refuses_stops_the_start_by_name(tmp_path: Path, file: str, stored: object) -> None:
+    Harness(tmp_path).close()
+    (tmp_path / file).write_text(json.dumps(stored))
+    with pytest.raises(StartupError, match=f"{file}.*take the entry out"):
+        Harness(tmp_path)
