@@ -65,6 +65,8 @@ class LoadGenerator:
 def records_per_second(output: str) -> float:
     """From `{"records": 1000, "seconds": 0.25}`."""
     said = _last_line(output)
+    if not said["seconds"]:
+        raise ToolFailed(f"a load generator measured nothing: {said}")
     return float(said["records"]) / float(said["seconds"])
 
 

@@ -38,6 +38,11 @@ def test_a_load_generator_without_figures_has_failed(output):
         records_per_second(output)
 
 
+def test_a_load_generator_that_took_no_time_has_failed():
+    with pytest.raises(ToolFailed, match="measured nothing"):
+        records_per_second('{"records": 0, "seconds": 0.000000}')
+
+
 def test_a_summary_without_a_rate_has_failed():
     with pytest.raises(ToolFailed, match="nothing about records/sec"):
         producer_rate("org.apache.kafka.common.errors.TimeoutException")
