@@ -48,6 +48,10 @@ class FileSystem:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         return OpenFile(path, os.open(path, flags, FILE_MODE))
 
+    def open_for_reading(self, path: Path) -> OpenFile:
+        """Open a file that must not be changed, or may not be."""
+        return OpenFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
     def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
         """Up to `length` bytes from `position`; fewer only at the file's end."""
         return os.pread(file.fileno(), length, position)
@@ -138,6 +142,17 @@ class FileSystem:
         self.write_bytes(temporary, data)
         os.replace(temporary, path)
         self.sync_directory(path.parent)
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether a process holds the lock; asking takes it for an instant where nobody does."""
+        try:
+            file = self.open_for_reading(path)
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def lock(self, path: Path) -> OpenFile | None:
         """Lock the file and write this process's id into it, or None where another holds it. The lock ends with the object, and

@@ -45,7 +45,7 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 NAME_BYTES_MAX = 255
 
-_PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
+PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 
 
 class LogDirectory:
@@ -90,7 +90,7 @@ class LogDirectory:
         """Topic, partition and directory of everything stored here."""
         found = []
         for name in self._filesystem.list_names(self.path):
-            match = _PARTITION_NAME.fullmatch(name)
+            match = PARTITION_NAME.fullmatch(name)
             if match and self._filesystem.is_directory(self.path / name):
                 found.append((match["topic"], int(match["partition"]), self.path / name))
         return found

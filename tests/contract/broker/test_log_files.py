@@ -6,10 +6,12 @@ import random
 import shutil
 from pathlib import Path
 
+from broker.inspection.dump import dump_file
 from broker.partitions.producer_snapshot import encode_producers
 from broker.partitions.producer_state import ProducerStates
 from broker.records.batch import read_header
 from broker.records.builder import NewRecord, build_batch
+from broker.storage.filesystem import FileSystem
 from broker.storage.segment import INDEX, LOG, TIME_INDEX
 from tests.support.batches import NOW_MS, produced
 from tests.support.kafka_peer import ApacheKafka, jvm_tools_or_skip
@@ -63,6 +65,25 @@ def test_apache_kafkas_dump_tool_reads_compacted_segments_and_the_horizons_of_th
     assert sorted(int(line.split()[2]) for line in rows) == expected
     assert len(expected) < 1000
     assert f"deleteHorizonMs: OptionalLong[{NOW_MS + 86_400_000}]" in dump
+
+
+def test_our_dump_prints_what_apache_kafkas_prints(tmp_path: Path) -> None:
+    tools = jvm_tools_or_skip()
+    log = open_log(tmp_path / "t-0", segment_bytes=5_000, cleanup_policy="compact")
+    for number in range(80):
+        records = [
+            NewRecord(timestamp=NOW_MS + n, key=b"key-%d" % (number % 9) if n else None, value=b"value" if n % 3 else None)
+            for n in range(1, 5)
+        ]
+        append(log, build_batch(records, codec=number % 5, producer_id=number % 2 - 1, producer_epoch=0, base_sequence=number))
+    flush(log)
+    compact(log)
+    log.close()
+    files = [path for suffix in (LOG, INDEX, TIME_INDEX) for path in files_with(tmp_path / "t-0", suffix)]
+    names = ",".join(map(str, files))
+    theirs = tools.run("kafka.tools.DumpLogSegments", "--print-data-log", "--deep-iteration", "--files", names).splitlines()
+    ours = [line for path in files for line in dump_file(path, FileSystem(), records=True)]
+    assert [" ".join(line.split()) for line in ours] == [" ".join(line.split()) for line in theirs]
 
 
 def test_apache_kafkas_dump_tool_reads_our_snapshots_of_producers(tmp_path: Path) -> None:
