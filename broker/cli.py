@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from broker.config import BrokerConfig, LogConfig, load_config
+from broker.config import BrokerConfig, LogConfig
+from broker.config_file import load_config
 from broker.config_texts import DOCUMENTATION
 from broker.errors import ConfigError, StartupError, StorageError
 from broker.logs import set_up_logging

@@ -8,12 +8,13 @@ is released.
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 import sys
 from typing import Any
 
 from broker.clock import SystemClock
-from broker.config import BrokerConfig, Listener, raise_open_files_limit
+from broker.config import BrokerConfig, Listener
 from broker.engine import Engine
 from broker.helpers import HelperPool
 from broker.logs import report_suppressed
@@ -114,3 +115,16 @@ class Node:
                 self._config.connections_max,
                 wanted,
             )
+
+
+def raise_open_files_limit() -> int:
+    """Lift this process's soft limit on open files to the hard one; returns what is allowed now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
+    if soft >= wanted:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return soft
+    return wanted

@@ -5,7 +5,8 @@ from __future__ import annotations
 from click.testing import CliRunner
 
 from broker.cli import main
-from broker.config import BrokerConfig, build_config, parse_properties
+from broker.config import BrokerConfig
+from broker.config_file import build_config, parse_properties
 
 
 def test_the_listed_settings_are_a_file_that_changes_nothing() -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig, Listener, LogConfig, build_config, load_config, parse_properties
+from broker.config import BrokerConfig, Listener, LogConfig
+from broker.config_file import build_config, load_config, parse_properties
 from broker.errors import ConfigError, InvalidConfig
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import setting_names
+from broker.config_file import setting_names
 from broker.protocol.api import ApiKey
 from tests.support.admin import BROKER, TOPIC, describe
 from tests.support.engine import Harness

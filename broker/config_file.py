@@ -1,0 +1,96 @@
+"""From a properties file and `--override key=value` to a BrokerConfig; what cannot be used is named, with what would be close."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from broker.config import BrokerConfig, LogConfig
+from broker.errors import ConfigError
+
+
+def setting_names() -> list[str]:
+    """Every Kafka name that a configuration file or --override may use."""
+    return sorted(item.metadata["name"] for item in _settings())
+
+
+def _settings() -> Iterable[Any]:
+    yield from (item for item in fields(BrokerConfig) if item.metadata)
+    yield from fields(LogConfig)
+
+
+def parse_properties(text: str, *, source: str) -> dict[str, str]:
+    """Read Java-properties style `key=value` lines; `#` and `!` begin comments."""
+    values: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, separator, value = line.partition("=")
+        if not separator:
+            raise ConfigError(f"{source}, line {number}: expected key=value, found {line!r}")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def build_config(values: Mapping[str, str]) -> BrokerConfig:
+    """Turn Kafka-named texts into a BrokerConfig; ConfigError names the first that cannot be used."""
+    values = _with_hours_and_minutes(values)
+    known = {item.metadata["name"]: item for item in _settings()}
+    log_names = {item.name for item in fields(LogConfig)}
+    own: dict[str, Any] = {}
+    log: dict[str, Any] = {}
+    for name, text in values.items():
+        if name not in known:
+            raise ConfigError(f"unknown setting {name!r}{_nearest(name, known)}")
+        item = known[name]
+        try:
+            value = item.metadata["parse"](text)
+        except ValueError as error:
+            raise ConfigError(f"{name}={text}: {error}") from None
+        (log if item.name in log_names else own)[item.name] = value
+    config = BrokerConfig(**own, log=LogConfig(**log))
+    if not config.advertised.host or config.advertised.host in ("0.0.0.0", "::"):
+        raise ConfigError(
+            f"listeners={config.listeners} is every interface: set advertised.listeners to an address that clients can reach"
+        )
+    return config
+
+
+def _with_hours_and_minutes(values: Mapping[str, str]) -> dict[str, str]:
+    """Kafka's coarser spellings of the two settings that have them; the finer one wins, as in Kafka."""
+    coarser = (
+        ("log.retention.hours", "log.retention.ms", 3_600_000),
+        ("log.retention.minutes", "log.retention.ms", 60_000),
+        ("log.roll.hours", "log.roll.ms", 3_600_000),
+    )
+    result = dict(values)
+    found: dict[str, str] = {}
+    for name, finer, factor in coarser:
+        if name in result:
+            text = result.pop(name)
+            if not text.lstrip("-").isdigit():
+                raise ConfigError(f"{name}={text}: must be a whole number")
+            found[finer] = str(int(text) * factor if int(text) >= 0 else -1)
+    return {**found, **result}
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else "; `python -m broker settings` lists them"
+
+
+def load_config(file: str | None, overrides: Iterable[str]) -> BrokerConfig:
+    """A configuration file, if any, with `key=value` overrides over it."""
+    values: dict[str, str] = {}
+    if file is not None:
+        try:
+            values = parse_properties(Path(file).read_text(), source=file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the configuration file {file}: {error}") from None
+    for override in overrides:
+        values.update(parse_properties(override, source=f"--override {override}"))
+    return build_config(values)
