@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-BLOCK_BYTES = 16 * 1024  # some 200 lines, half a millisecond: the loop turns between two blocks
+BLOCK_BYTES = 16 * 1024  # some 200 lines, a millisecond: the loop turns between two blocks
 
 Labels = tuple[tuple[str, str], ...]
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": " ", "\0": " "})

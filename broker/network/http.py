@@ -1,7 +1,7 @@
 """The smallest HTTP server that a scraper needs, on the broker's own loop: GET of a few fixed paths, one answer, goodbye.
 
 An answer is an iterator of blocks; the next block is made only when the socket has taken the one before. So a page of any size
-holds one block in memory and the loop for half a millisecond at a time, and a scraper that does not read costs nothing but its
+holds one block in memory and the loop for about a millisecond at a time, and a scraper that does not read costs nothing but its
 place. There are few places, and each exchange has a deadline: whoever is slow loses his own connection.
 """
 

@@ -3,7 +3,7 @@
 Only requests that are rare or small come here; produce and fetch have codecs of their own. The package was written for
 clients, but its classes decode requests and encode responses as well; whatever hostile bytes make it raise becomes a
 ProtocolError. It takes null for any string or array; the schema says where null may be, and elsewhere it is refused, as Kafka
-does: so no handler meets a None that its message does not have.
+does: so no handler meets a None that its message does not have, nor more elements than a broker has partitions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ ApiMessage: Any = importlib.import_module("kafka.protocol.api_message").ApiMessa
 for _module in ("admin", "consumer", "metadata", "producer"):  # importing them registers their classes
     importlib.import_module(f"kafka.protocol.{_module}")
 
+# Five times the default logbus.partitions.max: who names more in one list means harm, or another broker. A handler makes up to a
+# kilobyte of each element.
+ELEMENTS_MAX = 50_000
 _DECODE_ERRORS = (UnicodeDecodeError, IndexError, struct.error, ValueError, OverflowError, MemoryError, TypeError)
 
 
@@ -53,7 +56,7 @@ def decode_request(api_key: int, version: int, body: memoryview) -> Any:
         message = request_class(api_key).decode(bytes(body), version=version)
     except _DECODE_ERRORS as error:
         raise ProtocolError(f"a body of api key {api_key} version {version} that cannot be read: {error}") from error
-    _refuse_nulls(message, _rules(api_key, version), api_key)
+    _check(message, _rules(api_key, version), api_key)
     return message
 
 
@@ -77,20 +80,23 @@ def _rules_of(struct_field: Any, version: int) -> tuple[_Rule, ...]:
         nullable = field.nullable_for_version_q(version) or field._type_str == "uuid"  # the codec gives None for the zero id
         inner = field.array_of if field.is_array() else field
         inside = _rules_of(inner, version) if inner.is_struct() else ()
-        if inside or not nullable:
+        if inside or field.is_array() or not nullable:
             rules.append(_Rule(field.name, nullable, field.is_array(), inside))
     return tuple(rules)
 
 
-def _refuse_nulls(message: Any, rules: tuple[_Rule, ...], api_key: int) -> None:
+def _check(message: Any, rules: tuple[_Rule, ...], api_key: int) -> None:
     for name, nullable, is_array, inside in rules:
         value = getattr(message, name)
         if value is None:
             if not nullable:
                 raise ProtocolError(f"a body of api key {api_key} whose {name} is null")
-        elif inside:
+            continue
+        if is_array and len(value) > ELEMENTS_MAX:
+            raise ProtocolError(f"a body of api key {api_key} with {len(value)} {name}")
+        if inside:
             for part in value if is_array else (value,):
-                _refuse_nulls(part, inside, api_key)
+                _check(part, inside, api_key)
 
 
 def encode_response(message: Any, version: int) -> bytes:
