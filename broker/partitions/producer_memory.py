@@ -43,6 +43,10 @@ class ProducerMemory:
         self._states.forget_before(recent_offset)
 
     def _restore_snapshot(self) -> int | None:
+        try:
+            self._log.snapshots.find(self._log.end_offset)
+        except OSError as error:
+            logger.warning("%s: its snapshots cannot be listed: %s", self._log.directory, error)
         for offset in reversed(self._log.snapshots.offsets):
             try:
                 producers = decode_producers(self._log.snapshots.read(offset))

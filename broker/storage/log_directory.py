@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -34,10 +34,9 @@ from broker.storage.checkpoint import (
     write_checkpoint,
 )
 from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.meta_properties import check_meta, encode_id
 from broker.storage.partition_log import PartitionLog
 
-META = "meta.properties"
-META_VERSION = "0"
 LOCK = ".lock"
 CLEAN_MARKER = ".kafka_cleanshutdown"
 PARTITION_METADATA = "partition.metadata"
@@ -78,7 +77,7 @@ class LogDirectory:
         try:
             filesystem.make_directory(path)
             lock = _take_lock(filesystem, path)
-            cluster_id = _check_meta(filesystem, path, broker_id, cluster_id or None, new_id)
+            cluster_id = check_meta(filesystem, path, broker_id, cluster_id or None, new_id)
             clean = _take_clean_marker(filesystem, path)
             directory = cls(path, filesystem=filesystem, cluster_id=cluster_id, clean=clean, lock=lock, new_id=new_id)
             directory._remove_deleted()
@@ -246,56 +245,12 @@ def _take_clean_marker(filesystem: FileSystem, path: Path) -> bool:
     return True
 
 
-def _check_meta(filesystem: FileSystem, path: Path, broker_id: int, cluster_id: str | None, new_id: Callable[[], UUID]) -> str:
-    """The directory's cluster id; a new directory becomes this broker's."""
-    try:
-        lines = filesystem.read_bytes(path / META).decode().splitlines()
-    except FileNotFoundError:
-        cluster_id = cluster_id or _encode_id(new_id())
-        text = f"cluster.id={cluster_id}\nversion={META_VERSION}\nbroker.id={broker_id}\n"
-        filesystem.replace_bytes(path / META, text.encode())
-        return cluster_id
-    except UnicodeDecodeError:
-        raise StartupError(f"{path / META} is not text: restore it from a copy, or set log.dirs to another directory") from None
-    return _compare_meta(path, dict(_properties(lines)), broker_id, cluster_id)
-
-
-def _compare_meta(path: Path, stored: dict[str, str], broker_id: int, cluster_id: str | None) -> str:
-    if stored.get("version") != META_VERSION:
-        raise StartupError(
-            f"{path} has format version {stored.get('version')}, this broker knows {META_VERSION}: use the broker that wrote it"
-        )
-    if stored.get("broker.id") != str(broker_id):
-        raise StartupError(
-            f"{path} belongs to broker {stored.get('broker.id')}, this is broker {broker_id}: set broker.id or log.dirs to match"
-        )
-    if not stored.get("cluster.id"):
-        raise StartupError(f"{path / META} names no cluster: restore it from a copy, or set log.dirs to another directory")
-    if cluster_id and stored["cluster.id"] != cluster_id:
-        raise StartupError(
-            f"{path} belongs to cluster {stored['cluster.id']}, this is cluster {cluster_id}: set cluster.id or log.dirs to match"
-        )
-    return stored["cluster.id"]
-
-
-def _properties(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for line in lines:
-        name, separator, value = line.strip().partition("=")
-        if separator and not name.startswith("#"):
-            yield name.strip(), value.strip()
-
-
 def _without(offsets: Offsets, key: TopicPartition) -> Offsets:
     return {other: offset for other, offset in offsets.items() if other != key}
 
 
-def _encode_id(value: UUID) -> str:
-    """Kafka's form of a UUID: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
-
-
 def _encode_partition_metadata(topic_id: UUID) -> bytes:
-    return f"version: 0\ntopic_id: {_encode_id(topic_id)}\n".encode()
+    return f"version: 0\ntopic_id: {encode_id(topic_id)}\n".encode()
 
 
 def _decode_partition_metadata(data: bytes) -> UUID | None:

@@ -59,8 +59,6 @@ class PartitionLog:
         self._removed_paths: list[Path] = []
         self.snapshots = SnapshotFiles(filesystem, directory)
         self.before_roll: Callable[[], None] = lambda: None  # all that is appended is complete: time for a snapshot
-        if not self.offline_reason:
-            self.snapshots.find(self.end_offset)
         self.is_compacting = False  # then nothing else may change sealed segments
         self.epochs = opened.epochs
 
@@ -222,11 +220,7 @@ class PartitionLog:
     def recent_offset(self, age_ms: int) -> int:
         """The start of the oldest segment that was written to within the last `age_ms`, or of the log where all were."""
         self.require_online()
-        oldest_ms = self._clock.now_ms() - age_ms
-        for segment in self.segments:
-            if segment.end_offset is None or segment.modified_ms >= oldest_ms:
-                return max(segment.base_offset, self.log_start_offset)
-        return self.end_offset
+        return max(self.segments.first_written_since(self._clock.now_ms() - age_ms).base_offset, self.log_start_offset)
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """The header of every batch from the one that contains `offset` to the end."""

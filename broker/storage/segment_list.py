@@ -60,6 +60,10 @@ class SegmentList:
         """The one that holds `offset` and those behind it, as they are now; the first ones where it is before them all."""
         return tuple(self._segments[max(bisect_right(self._bases, offset) - 1, 0) :])
 
+    def first_written_since(self, oldest_ms: int) -> Segment:
+        """The oldest one whose file was changed at or after `oldest_ms`; the active one where none was."""
+        return next((one for one in self._segments if one.end_offset is None or one.modified_ms >= oldest_ms), self.active)
+
     def walk_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
         """Segment, position and header of every batch from the one that contains `offset` to the end."""
         for segment in self.holding_and_after(offset):

@@ -8,7 +8,8 @@ import pytest
 
 from broker.errors import StartupError, StorageError
 from broker.storage.filesystem import FileSystem
-from broker.storage.log_directory import CLEAN_MARKER, META, PARTITION_METADATA, LogDirectory
+from broker.storage.log_directory import CLEAN_MARKER, PARTITION_METADATA, LogDirectory
+from broker.storage.meta_properties import META
 from tests.support.batches import plain_batch
 from tests.support.logs import FailingDisk, append, flush, open_log
 
