@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from broker.errors import CoordinatorNotAvailable, IllegalGeneration, InvalidGroupId, InvalidSessionTimeout, UnknownMember
+from broker.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidGroupId, InvalidSessionTimeout, UnknownMember
 from broker.groups.group import Group
 from broker.groups.members import size_of
 from broker.groups.messages import Answer, JoinRequest, MemberName, SyncRequest, Ticket
@@ -116,7 +116,7 @@ class GroupCoordinator:
         if group is not None:
             group.check_commit(name, generation, now)
         elif generation >= 0:
-            raise IllegalGeneration(f"group {group_id!r} has no generation {generation}")
+            raise GroupIdNotFound(f"group {group_id!r} has no generation {generation}")
 
     def _member_group(self, group_id: str) -> Group:
         group = self._groups.get(check_group_id(group_id))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.errors import BrokerError, OffsetMetadataTooLarge
+from broker.errors import BrokerError, GroupIdNotFound, IllegalGeneration, OffsetMetadataTooLarge
 from broker.groups.coordinator import check_group_id
 from broker.groups.messages import MemberName
 from broker.groups.offset_store import Change
@@ -25,7 +25,7 @@ def handle_offset_commit(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
     codes: dict[tuple[str, int], int] = {}
     changes: list[Change] = []
-    refusal = _refusal(message, context)
+    refusal = _refusal(message, request.version, context)
     now_ms = context.clock.now_ms()
     for topic in message.topics:
         for part in topic.partitions:
@@ -48,13 +48,15 @@ def handle_offset_commit(request: Request, context: Context) -> Parts | Pending:
     return pending
 
 
-def _refusal(message: Any, context: Context) -> BrokerError | None:
-    """What the whole commit is refused with."""
+def _refusal(message: Any, version: int, context: Context) -> BrokerError | None:
+    """What the whole commit is refused with; only from version 9 on do clients know a group that is not found (KIP-848)."""
     name = MemberName(member_id=message.member_id or "", instance_id=message.group_instance_id)
     generation = message.generation_id_or_member_epoch
     try:
         context.groups.check_commit(message.group_id, name, generation, context.clock.monotonic())
         context.offsets.check_room(message.group_id)
+    except GroupIdNotFound as error:
+        return error if version >= 9 else IllegalGeneration(str(error))
     except BrokerError as error:
         return error
     return None
