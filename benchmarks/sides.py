@@ -68,7 +68,7 @@ class LogSide:
     def produce(self, load: Load, topic: str, *, records: int) -> Cost:
         """All of a load into a new topic."""
         self._create(topic)
-        return cost_of(self.server, records, lambda: self._send(load, topic, records))
+        return cost_of(self.server, records, lambda: self._send(load, topic, records), part=f"{topic}-0")
 
     def _send(self, load: Load, topic: str, records: int) -> float:
         summary = self.tools.producer_performance(

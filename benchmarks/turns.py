@@ -88,15 +88,15 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:400]
 
 
-def cost_of(server: Server, records: int, run: Callable[[], float]) -> Cost:
-    """Run a load that returns its records per second; what it cost the server and left on disk."""
-    cpu, disk = server.cpu_seconds(), server.disk_bytes()
+def cost_of(server: Server, records: int, run: Callable[[], float], *, part: str = ".") -> Cost:
+    """Run a load that returns its records per second; what it cost the server and left on disk, in that part of its data."""
+    cpu, disk = server.cpu_seconds(), server.disk_bytes(part)
     rate = run()
     return Cost(
         records=records,
         records_per_second=rate,
         cpu_seconds=server.cpu_seconds() - cpu,
-        disk_bytes=server.disk_bytes() - disk,
+        disk_bytes=server.disk_bytes(part) - disk,
     )
 
 

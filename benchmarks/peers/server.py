@@ -78,8 +78,8 @@ class Server(ABC):
     def rss_bytes(self) -> int:
         return processes.rss_bytes(self.pid)
 
-    def disk_bytes(self) -> int:
-        return processes.disk_bytes(self.data)
+    def disk_bytes(self, part: str = ".") -> int:
+        return processes.disk_bytes(self.data / part)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
