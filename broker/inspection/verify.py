@@ -93,9 +93,6 @@ class _PartitionCheck:
 
     def _segment_faults(self, base_offset: int, *, is_last: bool) -> Iterator[Fault]:
         path = self._directory / segment_name(base_offset)
-        if self._expected >= 0 and (base_offset < self._expected or (base_offset > self._expected and not self._may_have_gaps)):
-            yield Fault(path, 0, f"begins at offset {base_offset}, the one before ends at {self._expected}")
-        self._expected = base_offset
         try:
             file = self._filesystem.open_for_reading(path)
             index = _IndexCheck(self._filesystem, self._directory, base_offset, self._filesystem.size(file))
@@ -103,6 +100,9 @@ class _PartitionCheck:
             if not self._in_use:
                 yield Fault(path, 0, "is gone")
             return
+        if self._expected >= 0 and (base_offset < self._expected or (base_offset > self._expected and not self._may_have_gaps)):
+            yield Fault(path, 0, f"begins at offset {base_offset}, the one before ends at {self._expected}")
+        self._expected = base_offset
         size, end = self._filesystem.size(file), 0
         for position, header in scan_headers(self._filesystem, file, 0, size):
             gap = header.base_offset - self._expected
