@@ -33,6 +33,7 @@ logger = logging.getLogger("broker.node")
 _SWITCH_INTERVAL_SECONDS = 0.0005
 _FILES_PER_PARTITION = 2
 _FILES_SPARE = 64
+_EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
 class Node:
@@ -75,6 +76,7 @@ class Node:
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
         self._handle_signals()
         self._check_open_files()
+        self._warn_if_exposed()
         partitions = self._engine.partitions
         logger.info(
             "broker %d is ready on %s: %d topics, %d partitions in %s, started in %.0f ms",
@@ -102,6 +104,13 @@ class Node:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
+
+    def _warn_if_exposed(self) -> None:
+        for listener in (self._config.listeners, self._config.metrics_listener):
+            if listener is not None and listener.host in _EVERY_INTERFACE:
+                logger.warning(
+                    "%s is every interface, and there is no authentication: whoever reaches it may do everything", listener
+                )
 
     def _check_open_files(self) -> None:
         limit = raise_open_files_limit()

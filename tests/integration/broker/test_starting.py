@@ -89,3 +89,15 @@ def test_an_index_that_is_missing_or_wrong_is_made_again(ours: LogbusBroker) -> 
     ours.start()
     assert offset_of(ours.bootstrap, "indexed", 0, OffsetSpec.for_timestamp(1_001_234)) == 1234
     assert read_partition(ours.bootstrap, "indexed", offset=1500)[0].offset() == 1500
+
+
+def test_a_broker_that_everybody_can_reach_says_so(tmp_path: Path) -> None:
+    with LogbusBroker(tmp_path / "loopback") as quiet:
+        pass
+    open_to_all = LogbusBroker(tmp_path / "open")
+    open_to_all.settings["listeners"] = f"PLAINTEXT://0.0.0.0:{open_to_all.port}"
+    open_to_all.settings["advertised.listeners"] = f"PLAINTEXT://{open_to_all.bootstrap}"
+    with open_to_all:
+        create_topic(open_to_all.bootstrap, "reachable")
+    assert "no authentication" in open_to_all.log_path.read_text()
+    assert "no authentication" not in quiet.log_path.read_text()
