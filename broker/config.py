@@ -159,11 +159,6 @@ class LogConfig:
     min_insync_replicas: int = setting("min.insync.replicas", 1, _between(1, 1), topic="min.insync.replicas")
 
     @property
-    def stamps_at_append(self) -> bool:
-        """Whether records carry the broker's time instead of their producer's."""
-        return self.timestamp_type == "LogAppendTime"
-
-    @property
     def is_compacted(self) -> bool:
         """Whether only the last record of each key has to be kept."""
         return "compact" in self.cleanup_policy

@@ -62,20 +62,21 @@ def _refusal(produce: ProduceRequest) -> BrokerError | None:
 def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_ms: int) -> Partition:
     partition = context.partitions.get(part.topic, part.partition_index)
     config = partition.log.config
+    stamps_at_append = config.timestamp_type != "CreateTime"
     batch = validate_new_batch(
         part.records,
         message_bytes_max=config.message_bytes_max,
         now_ms=now_ms,
         timestamp_after_ms_max=config.timestamp_after_ms_max,
         timestamp_before_ms_max=config.timestamp_before_ms_max,
-        stamps_at_append=config.stamps_at_append,
+        stamps_at_append=stamps_at_append,
     )
-    if config.is_compacted:
+    if config.cleanup_policy != "delete" and config.is_compacted:
         require_keys(batch)
     staged = partition.stage(batch)
     answer.base_offset = staged.base_offset
     answer.log_start_offset = partition.log_start_offset
-    if config.stamps_at_append:
+    if stamps_at_append:
         answer.log_append_time = staged.max_timestamp
     if not staged.duplicate:
         context.produce_turn.touch(partition, len(batch.view))

@@ -86,7 +86,7 @@ class LeaderEpochs:
 class LogEpochs:
     """The epochs of one log: those written down, and `current`, in which this broker writes since its start."""
 
-    __slots__ = ("_filesystem", "_path", "current", "written")
+    __slots__ = ("_filesystem", "_path", "current", "is_written", "written")
 
     def __init__(
         self, filesystem: FileSystem, directory: Path, written: LeaderEpochs | None = None, *, rises: bool = False
@@ -95,11 +95,7 @@ class LogEpochs:
         self._path = directory / LEADER_EPOCHS
         self.written = written or LeaderEpochs()
         self.current = max(self.written.latest, 0) + rises
-
-    @property
-    def is_written(self) -> bool:
-        """Whether `current` is in the file, so that batches may be appended in it."""
-        return self.current == self.written.latest
+        self.is_written = self.current == self.written.latest  # then batches may be appended in it; asked for by each append
 
     def write(self, start_offset: int) -> None:
         """Note that `current` begins at `start_offset`; on the disk when this returns. The very first epoch may be lost: no file
@@ -113,7 +109,7 @@ class LogEpochs:
                 self._filesystem.write_bytes(self._path, epochs.encode(), durable=False)
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error}") from error
-        self.written = epochs
+        self.written, self.is_written = epochs, True
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch that is not above `epoch`, and the offset after its last record; (-1, -1) where it is newer than
