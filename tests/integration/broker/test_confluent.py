@@ -102,6 +102,14 @@ def test_earliest_latest_and_watermarks_agree(broker: AnyBroker, topic: str) -> 
     consumer.close()
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_record_with_the_largest_timestamp_is_found(broker: AnyBroker, topic: str, codec: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    stamps = [BASE_MS + shift for shift in (0, 50, 90, 10, 90, 60)]
+    produce(broker, topic, [b"x"] * len(stamps), timestamps=stamps, **{"compression.type": codec, "linger.ms": 200})
+    assert offset_of(broker.bootstrap, topic, 0, OffsetSpec.max_timestamp()) == 2
+
+
 def test_an_offset_beyond_the_end_is_an_error_where_reset_says_so(broker: AnyBroker, topic: str) -> None:
     create_topic(broker.bootstrap, topic)
     produce(broker, topic, [b"x"])
