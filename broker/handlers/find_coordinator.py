@@ -26,7 +26,7 @@ def handle_find_coordinator(request: Request, context: Context) -> Parts:
     response = response_class(ApiKey.FIND_COORDINATOR)
     where = _where(message.key_type if request.version >= 1 else _GROUP, context)
     if request.version >= 4:
-        rows = [response.Coordinator(key=key or "", **where) for key in message.coordinator_keys or ()]
+        rows = [response.Coordinator(key=key, **where) for key in message.coordinator_keys]
         answer = response(throttle_time_ms=0, coordinators=rows)
     else:
         answer = response(throttle_time_ms=0, **where)

@@ -42,7 +42,7 @@ def _describe(group_id: str, context: Context) -> GroupDescription:
 def handle_describe_groups(request: Request, context: Context) -> Parts:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.DESCRIBE_GROUPS)
-    asked = dict.fromkeys(group_id or "" for group_id in message.groups or ())  # each once: a short name asks for a long answer
+    asked = dict.fromkeys(message.groups)  # each once: a short name asks for a long answer
     rows = [_described(group_id, request.version, context) for group_id in asked]
     return [encode_response(response(throttle_time_ms=0, groups=rows), request.version)]
 
@@ -82,8 +82,8 @@ def _described(group_id: str, version: int, context: Context) -> Any:
 def handle_list_groups(request: Request, context: Context) -> Parts:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.LIST_GROUPS)
-    states = {(state or "").lower() for state in message.states_filter or ()}
-    types = {(kind or "").lower() for kind in message.types_filter or ()}
+    states = {state.lower() for state in message.states_filter}
+    types = {kind.lower() for kind in message.types_filter}
     group_ids = sorted({*context.offsets.group_ids(), *(group.group_id for group in context.groups)})
     found = [_describe(group_id, context) for group_id in group_ids] if not types or _TYPE in types else []
     rows = [
@@ -101,7 +101,7 @@ def handle_delete_groups(request: Request, context: Context) -> Pending:
     message = decode_request(request.api_key, request.version, request.body)
     codes: dict[str, int] = {}
     keys: list[OffsetKey] = []
-    for group_id in dict.fromkeys(group_id or "" for group_id in message.groups_names or ()):
+    for group_id in dict.fromkeys(message.groups_names):
         codes[group_id] = 0
         try:
             keys += _delete(group_id, context)
@@ -131,7 +131,7 @@ def _delete(group_id: str, context: Context) -> list[OffsetKey]:
 
 def handle_offset_delete(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
-    asked = [(topic.name or "", part.partition_index) for topic in message.topics or () for part in topic.partitions or ()]
+    asked = [(topic.name, part.partition_index) for topic in message.topics for part in topic.partitions]
     try:
         _check_offsets_may_go(message.group_id, context)
     except BrokerError as error:

@@ -50,7 +50,7 @@ def _ask(encode: Callable[[Any], bytes], ask: Callable[[Waiting], Iterable[Answe
 
 
 def _name(message: Any) -> MemberName:
-    return MemberName(member_id=message.member_id or "", instance_id=message.group_instance_id)
+    return MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
 
 
 # -- JoinGroup -------------------------------------------------------------------------------------------------------------------
@@ -62,8 +62,8 @@ def handle_join_group(request: Request, context: Context) -> Parts | Pending:
         name=_name(message),
         client_id=request.client_id or "",
         client_host=request.client_host,
-        protocol_type=message.protocol_type or "",
-        protocols=tuple((row.name or "", row.metadata or b"") for row in message.protocols or ()),
+        protocol_type=message.protocol_type,
+        protocols=tuple((row.name, row.metadata) for row in message.protocols),
         session_timeout_ms=message.session_timeout_ms,
         rebalance_timeout_ms=message.session_timeout_ms if request.version == 0 else max(message.rebalance_timeout_ms, 0),
         id_comes_first=request.version >= 4,
@@ -121,7 +121,7 @@ def handle_sync_group(request: Request, context: Context) -> Parts | Pending:
         generation=message.generation_id,
         protocol_type=message.protocol_type,
         protocol_name=message.protocol_name,
-        assignments={row.member_id: row.assignment or b"" for row in message.assignments or ()},
+        assignments={row.member_id: row.assignment for row in message.assignments},
     )
     now = context.clock.monotonic()
     return _ask(
@@ -162,18 +162,16 @@ def handle_leave_group(request: Request, context: Context) -> Parts:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.LEAVE_GROUP)
     if request.version < 3:
-        code = _leave(message.group_id, MemberName(member_id=message.member_id or ""), context)
+        code = _leave(message.group_id, MemberName(member_id=message.member_id), context)
         return [encode_response(response(throttle_time_ms=0, error_code=code), request.version)]
     try:
         check_group_id(message.group_id)
     except BrokerError as error:
         return [encode_response(response(throttle_time_ms=0, error_code=code_of(error), members=[]), request.version)]
     rows = []
-    for row in message.members or ():
+    for row in message.members:
         code = _leave(message.group_id, _name(row), context)
-        rows.append(
-            response.MemberResponse(member_id=row.member_id or "", group_instance_id=row.group_instance_id, error_code=code)
-        )
+        rows.append(response.MemberResponse(member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=code))
     return [encode_response(response(throttle_time_ms=0, error_code=0, members=rows), request.version)]
 
 

@@ -50,7 +50,7 @@ def handle_offset_commit(request: Request, context: Context) -> Parts | Pending:
 
 def _refusal(message: Any, version: int, context: Context) -> BrokerError | None:
     """What the whole commit is refused with; only from version 9 on do clients know a group that is not found (KIP-848)."""
-    name = MemberName(member_id=message.member_id or "", instance_id=message.group_instance_id)
+    name = MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
     generation = message.generation_id_or_member_epoch
     try:
         context.groups.check_commit(message.group_id, name, generation, context.clock.monotonic())

@@ -94,6 +94,8 @@ def _check(message: Any, rules: tuple[_Rule, ...], api_key: int) -> None:
             continue
         if is_array and len(value) > ELEMENTS_MAX:
             raise ProtocolError(f"a body of api key {api_key} with {len(value)} {name}")
+        if is_array and not inside and None in value:
+            raise ProtocolError(f"a body of api key {api_key} with a null among its {name}")
         if inside:
             for part in value if is_array else (value,):
                 _check(part, inside, api_key)
