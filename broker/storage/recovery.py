@@ -7,7 +7,7 @@ cut at the first that is not whole, whose checksum does not match, or whose offs
 what was never acknowledged as flushed can be lost that way. What remains is flushed before anybody sees it.
 
 Compaction leaves gaps between batches, so in the sealed segments of a log that has been compacted an offset only has to be
-larger than the one before.
+larger than the one before; each segment still begins where the one before it ends.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class LogOpener:
         surveys: list[Survey] = []
         expected, reason = segments[0].base_offset, ""
         for segment in segments:
-            if segment.base_offset < expected or (segment.base_offset > expected and not self.may_have_gaps):
+            if segment.base_offset != expected:  # also where there are gaps: compaction keeps the last batch of a segment
                 return surveys, f"segment {segment.path(LOG).name} does not begin at offset {expected}"
             survey = self._survey(segment, may_have_gaps=self.may_have_gaps and segment is not segments[-1])
             surveys.append(survey)

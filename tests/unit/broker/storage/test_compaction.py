@@ -187,6 +187,17 @@ def test_a_compacted_log_is_recovered_from_its_beginning_although_it_has_gaps(tm
     assert content(again) == content(log)
 
 
+def test_a_sealed_segment_whose_end_was_lost_ends_a_compacted_log_as_well(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    sealed = files_with(tmp_path, ".log")[-2]
+    with open(sealed, "r+b") as file:
+        file.truncate(sealed.stat().st_size - 1)
+    again = open_log(tmp_path, **SETTINGS)
+    assert again.recovery.removed_segments == 1
+    assert again.end_offset < log.segments.active.base_offset
+    assert [offset for offset, _, _ in content(again)] == list(range(again.end_offset)), "what is left is a prefix"
+
+
 class Crash(BaseException):
     pass
 
