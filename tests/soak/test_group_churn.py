@@ -22,4 +22,6 @@ def test_a_group_under_churn_sees_every_acknowledged_record(tmp_path: Path, stra
         churn = Churn(broker, strategy, SEED)
         churn.run(ROUNDS)
         churn.close()
+    assert churn.acknowledged
+    assert churn.acknowledged <= churn.seen
     print(f"{strategy}: {ROUNDS} changes, {len(churn.acknowledged)} acknowledged records, each seen; {churn.repeats} seen again")

@@ -54,6 +54,7 @@ def test_each_group_sees_every_record(broker: AnyBroker, topic: str) -> None:
     sent = produce_numbers(broker.bootstrap, topic, 2, COUNT)
     members = [GroupMember(broker.bootstrap, [topic], group=f"{name}-of-{topic}") for name in ("billing", "search")]
     poll_until(lambda: all(set(member.records) == sent for member in members), *members)
+    assert [set(member.records) for member in members] == [sent, sent]
     for member in members:
         member.close()
 

@@ -101,6 +101,7 @@ def test_nothing_survives_an_owner_killed_with_sigkill(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     eventually(lambda: gone(leader, orphan), "the end of everything")
+    assert gone(leader, orphan)
 
 
 def test_a_guard_killed_with_sigkill_takes_its_program_along(tmp_path: Path) -> None:
