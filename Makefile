@@ -24,8 +24,8 @@ test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"]
 	@scripts/test-tools.sh
 	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),tests/unit tests/property tests/contract tests/integration tests/fault tests/e2e)
 
-soak: $(READY)  ## the long tests: a hundred kill -9 under load, a million mutated requests, groups under churn [ARGS="-k kill"]
-	@$(RUN)/python -m pytest -rP tests/soak $(ARGS)
+soak: $(READY)  ## the long tests: properties on new cases, a hundred kill -9 under load, a million mutated requests [ARGS="-k kill"]
+	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP tests/soak tests/property $(ARGS)
 
 check: $(READY)  ## formatting, lint, types and the import arrows
 	@$(RUN)/ruff format --check .

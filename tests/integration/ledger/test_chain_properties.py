@@ -7,6 +7,7 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.ledgers import NOW, World, hour, stamps
 
 FIRST_HOUR, HOURS = 10, 6
@@ -18,7 +19,7 @@ appends = st.tuples(
 freezes = st.tuples(st.just("freeze"), st.integers(FIRST_HOUR, FIRST_HOUR + HOURS - 1))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(appends | freezes, max_size=14), st.permutations(range(FIRST_HOUR, FIRST_HOUR + HOURS)))
 def test_windows_form_one_unbroken_chain(world: World, steps: list[tuple[str, object]], last_order: list[int]) -> None:
     name = f"p{next(_names)}"

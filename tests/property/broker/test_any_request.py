@@ -14,6 +14,7 @@ from broker.errors import ProtocolError
 from broker.handlers.reply import Pending
 from broker.protocol.api import APIS, ApiKey
 from tests.support.engine import Harness, batch
+from tests.support.examples import examples
 from tests.support.kio_messages import read_response, requests, written
 from tests.support.wire import produce_body
 
@@ -32,7 +33,7 @@ def test_any_request_is_answered_in_its_own_version(tmp_path: Path, api_key: int
     broker.dispatch(ApiKey.PRODUCE, 12, produce_body({("clicks", 0): batch(b"a", b"b")}))
     broker.flush()
 
-    @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=examples(EXAMPLES), suppress_health_check=[HealthCheck.too_slow])
     @given(requests(api_key, version))
     def check(message: Any) -> None:
         try:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from broker.protocol.api import APIS, ApiKey
 from broker.protocol.control import decode_request, encode_response, response_class
+from tests.support.examples import examples
 from tests.support.kio_messages import requests, responses, written
 
 EXAMPLES = 8  # of each of nearly three hundred: enough to see every field, array and null
@@ -24,7 +25,7 @@ OFFERED = [
 
 @pytest.mark.parametrize(("api_key", "version"), OFFERED)
 def test_a_request_is_read_as_it_was_written(api_key: int, version: int) -> None:
-    @settings(max_examples=EXAMPLES)
+    @settings(max_examples=examples(EXAMPLES))
     @given(requests(api_key, version))
     def check(message: object) -> None:
         raw = written(message)
@@ -38,7 +39,7 @@ def test_a_request_is_read_as_it_was_written(api_key: int, version: int) -> None
 # kafka-python reads an ApiVersions response in the oldest form where it holds an error, so that one cannot come back.
 @pytest.mark.parametrize(("api_key", "version"), [one for one in OFFERED if one.values[0] != ApiKey.API_VERSIONS])
 def test_a_response_is_written_as_another_implementation_writes_it(api_key: int, version: int) -> None:
-    @settings(max_examples=EXAMPLES)
+    @settings(max_examples=examples(EXAMPLES))
     @given(responses(api_key, version))
     def check(message: object) -> None:
         raw = written(message)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from broker.records.builder import NewRecord, build_batch
 from broker.storage.segment import LOG
 from tests.support.batches import NOW_MS
+from tests.support.examples import examples
 from tests.support.logs import append, compact, files_with, flush, located_bytes, open_log, read_all
 
 SETTINGS = {"cleanup_policy": "compact", "segment_bytes": 500, "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 1_000}
@@ -21,7 +22,7 @@ ACTION = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ACTION, min_size=1, max_size=25))
 def test_the_newest_value_of_every_key_is_there_at_its_offset(actions: list[object]) -> None:
     with tempfile.TemporaryDirectory(prefix="logbus-") as name:

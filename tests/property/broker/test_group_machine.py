@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.errors import RequestError
 from broker.groups.messages import JoinAnswer, MemberName, Protocols
 from broker.groups.states import GroupState
+from tests.support.examples import examples
 from tests.support.groups import GroupUnderTest
 
 PROTOCOLS: list[Protocols] = [
@@ -191,5 +192,5 @@ class GroupMachine(RuleBasedStateMachine):
             assert self.test.group.next_deadline() is None
 
 
-GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestGroupMachine = GroupMachine.TestCase
