@@ -1,0 +1,62 @@
+"""One SparkSession inside the test process for a whole session: what a fresh spark-submit pays ten seconds for is there at once.
+
+For tests of what a load does; how an application is started, killed and told its secrets is tested with the real spark-submit.
+In a conftest.py: `from tests.support.spark import load_in_process, spark_session  # noqa: F401`
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from logbus import spark_submit
+from logbus.warehouse.engine import connect
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import Attempt
+from pyspark.sql import SparkSession
+
+from spark_jobs.application import Application
+from spark_jobs.outcomes import WindowOutcome
+
+LoadInProcess = Callable[..., list[WindowOutcome]]
+
+
+@pytest.fixture(scope="session")
+def spark_session() -> Iterator[SparkSession]:
+    """With the settings of a real application, on two threads of this machine."""
+    worker = spark_submit.environment("", {})
+    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH")}
+    os.environ.update({name: worker[name] for name in before})
+    builder = SparkSession.builder.master(spark_submit.LOCAL_MASTER).appName("logbus tests")
+    for name, value in {**spark_submit.conf(), "spark.driver.memory": spark_submit.LOCAL_DRIVER_MEMORY}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+@pytest.fixture(scope="session")
+def load_in_process(spark_session: SparkSession) -> LoadInProcess:
+    """Run the application for attempts that were taken; its outcomes."""
+
+    def load(warehouse_url: str, client_config: Mapping[str, Any], attempts: Sequence[Attempt]) -> list[WindowOutcome]:
+        application = Application(
+            ledger=Ledger(connect(warehouse_url)),
+            log=LogOffsets(client_config),
+            client_config=client_config,
+            warehouse_url=warehouse_url,
+            now=lambda: datetime.now(UTC),
+            report=lambda outcome: None,
+        )
+        return application.load(attempts[0].pipeline, [attempt.token for attempt in attempts])
+
+    return load
