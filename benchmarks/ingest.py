@@ -28,8 +28,8 @@ from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect, libpq_uri
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.migrations import create_ledger
 from logbus.windows.model import AuditReport, Pipeline
-from logbus.windows.schema import create_ledger
 from rich.console import Console
 from sqlalchemy import text
 

@@ -18,6 +18,7 @@ from logbus.warehouse.engine import connect
 from logbus.windows.audit import audit_window
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow
 
 Say = Callable[[str], None]
@@ -48,6 +49,7 @@ class Loader:
     def load(self, load: Load) -> list[AuditReport]:
         """Loads and audits; returns the audits, oldest window first. Raises when Spark fails; audits are in the reports."""
         ledger, log = Ledger(connect(self.warehouse_url)), LogOffsets(self.client_config)
+        create_ledger(ledger.engine)
         windows = self.freeze(ledger, log, load)
         pending = [window for window in windows if not (load.only_missing and window.loaded_attempt)]
         if pending:

@@ -16,8 +16,8 @@ from logbus.errors import UserError
 from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Pipeline, instant_text
-from logbus.windows.schema import create_ledger
 
 
 @click.group("pipeline")

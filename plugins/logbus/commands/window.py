@@ -12,8 +12,8 @@ from rich.table import Table
 from logbus.commands import options
 from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
+from logbus.windows.migrations import create_ledger
 from logbus.windows.model import FrozenWindow, WindowCounts, instant_text
-from logbus.windows.schema import create_ledger
 
 
 @click.group("window")

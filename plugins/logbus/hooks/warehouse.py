@@ -19,6 +19,7 @@ from logbus.errors import LogbusError, UserError
 from logbus.provider import CONNECTION_TYPE
 from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
+from logbus.windows.migrations import create_ledger
 
 CONNECTION_TYPES = (CONNECTION_TYPE, "postgres", "postgresql")
 LIBPQ_PARAMETERS = (
@@ -67,7 +68,8 @@ class WarehouseHook(BaseHook):
         return self._engine
 
     def ledger(self) -> Ledger:
-        """The ledger of this warehouse, its tables made if they are missing."""
+        """The ledger of this warehouse, its tables made or brought up to date if need be."""
+        create_ledger(self.get_engine())
         return Ledger(self.get_engine())
 
     def test_connection(self) -> tuple[bool, str]:

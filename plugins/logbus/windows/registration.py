@@ -16,6 +16,7 @@ from logbus.windows import boundaries, schema
 from logbus.windows.boundaries import Neighbours
 from logbus.windows.chain import Chain
 from logbus.windows.log_offsets import ISOLATION_LEVELS, OffsetLog, TopicFacts
+from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Pipeline
 from logbus.windows.rows import Row, pipeline_row, pipeline_values, to_pipeline
 
@@ -28,7 +29,7 @@ LONGEST = timedelta(days=1)
 def register(engine: Engine, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
     """The pipeline as it is registered after the call."""
     refuse_nonsense(pipeline)
-    schema.create_ledger(engine)
+    create_ledger(engine)
     facts = log.topic(pipeline.topic)
     starts = log.start_offsets(pipeline.topic, facts.partitions)
     anchors = {part: anchor_offset(pipeline, log, facts, part, starts[part], now) for part in facts.partitions}

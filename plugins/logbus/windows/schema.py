@@ -8,7 +8,7 @@
     attempt        one try at loading a window; the number is the fence
     dead_letter    records that did not parse, with the reason and the raw bytes
 
-`create_ledger` may be run by anyone at any time, several at once included.
+They are made and changed by the revisions in `migrations/`, which lead to exactly these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
-    Engine,
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
@@ -29,23 +28,14 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    insert,
-    select,
-    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from logbus.errors import UserError
-from logbus.windows.places import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA
-
-# Raised with every change of the tables below, together with the step that brings an older ledger up to it.
-SCHEMA_VERSION = 1
-
-# Any constant does, as long as everybody takes the same: it keeps two makers of the ledger apart.
-CREATE_LOCK = 0x6C6F67627573
+from logbus.windows.places import SCHEMA
 
 metadata = MetaData(schema=SCHEMA)
 
+# What a logbus from before the revisions looks at; `logbus.windows.migrations` says what stands in it.
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
 
 pipeline = Table(
@@ -160,17 +150,3 @@ dead_letter = Table(
     Column("fingerprint", BigInteger, nullable=False),
     ForeignKeyConstraint(["window_id"], [window.c.id]),
 )
-
-
-def create_ledger(engine: Engine) -> None:
-    """Makes whatever is missing. Two at once wait for each other; a ledger of a newer logbus is refused."""
-    with engine.begin() as connection:
-        connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": CREATE_LOCK})
-        for name in (SCHEMA, STAGING_SCHEMA, LEAF_SCHEMA):
-            connection.execute(text(f"create schema if not exists {name}"))
-        metadata.create_all(connection)
-        version = connection.execute(select(schema_version.c.version)).scalar_one_or_none()
-        if version is None:
-            connection.execute(insert(schema_version).values(version=SCHEMA_VERSION))
-        elif version > SCHEMA_VERSION:
-            raise UserError(f"the ledger has version {version}, this logbus knows {SCHEMA_VERSION}: install a newer logbus")

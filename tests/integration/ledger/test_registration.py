@@ -5,10 +5,8 @@ from datetime import timedelta
 
 import pytest
 from logbus.errors import PipelineConflict, PipelineUnknown, TopicMissing, UserError
-from logbus.windows.model import Pipeline
-from sqlalchemy import text
 
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import World, at, stamps
 
 
 def test_registering_again_changes_nothing_but_what_may_change(world: World) -> None:
@@ -56,11 +54,3 @@ def test_many_may_make_the_same_ledger_and_pipeline_at_once(world: World) -> Non
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: world.register(), range(8)))
     assert found == [found[0]] * 8
-
-
-def test_a_ledger_of_a_newer_logbus_is_refused(world: World) -> None:
-    world.register()
-    with world.ledger.engine.begin() as connection:
-        connection.execute(text("update logbus.schema_version set version = 999"))
-    with pytest.raises(UserError, match="install a newer logbus"):
-        world.ledger.register(Pipeline(name="p", topic="t", table="t", parse="lines"), world.log, NOW)

@@ -1,0 +1,137 @@
+"""The ledger's tables made, adopted and brought up to date in a real PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from logbus.errors import UserError
+from logbus.warehouse.engine import connect
+from logbus.windows import schema
+from logbus.windows.ledger import Ledger
+from logbus.windows.migrations import REVISION, create_ledger, ledger_revision
+from logbus.windows.model import Pipeline
+from sqlalchemy import Engine, event, text
+
+from tests.support.fake_log import FakeLog
+from tests.support.ledgers import NOW
+
+RELEASED = Path(__file__).parent / "released_ledger.sql"
+
+
+@pytest.fixture
+def engine(warehouse_url: str) -> Iterator[Engine]:
+    made = connect(warehouse_url)
+    yield made
+    made.dispose()
+
+
+def run(engine: Engine, statements: str) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statements)
+
+
+def differences(engine: Engine) -> list[Any]:
+    """What the ledger's tables lack or have more than `schema.metadata` says."""
+    options = {"include_schemas": True, "version_table_schema": "logbus", "include_name": ours, "compare_server_default": True}
+    with engine.connect() as connection:
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), schema.metadata))
+
+
+def ours(name: str | None, kind: str, parents: dict[str, Any]) -> bool:
+    return name == "logbus" if kind == "schema" else True
+
+
+def test_the_revisions_make_exactly_the_tables_that_the_code_knows(engine: Engine) -> None:
+    create_ledger(engine)
+    assert differences(engine) == []
+    assert ledger_revision(engine) == REVISION
+
+
+def test_a_ledger_from_before_the_revisions_is_adopted_with_what_it_holds(engine: Engine) -> None:
+    run(engine, RELEASED.read_text())
+    run(
+        engine,
+        "insert into logbus.pipeline values ('p', 't', 'id', 't', 'lines', '1 hour', '5 minutes', null, 'read_committed', '{}', now())",
+    )
+    create_ledger(engine)
+    assert (ledger_revision(engine), differences(engine)) == (REVISION, [])
+    assert [pipeline.name for pipeline in Ledger(engine).pipelines()] == ["p"]
+
+
+def test_the_logbus_from_before_the_revisions_refuses_an_adopted_ledger_and_a_new_one(engine: Engine) -> None:
+    run(engine, RELEASED.read_text())
+    create_ledger(engine)
+    with engine.begin() as connection:
+        assert connection.execute(text("select version from logbus.schema_version")).scalar_one() == 2
+        connection.execute(text("drop schema logbus cascade"))
+    create_ledger(engine)
+    with engine.connect() as connection:
+        assert connection.execute(text("select version from logbus.schema_version")).scalar_one() == 2
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update logbus.alembic_version set version_num = '9999'",
+        "update logbus.schema_version set version = 9; drop table logbus.alembic_version",
+    ],
+)
+def test_a_ledger_of_a_newer_logbus_is_refused_and_left_alone(engine: Engine, statement: str) -> None:
+    create_ledger(engine)
+    run(engine, statement)
+    with pytest.raises(UserError, match="install a newer logbus"):
+        Ledger(engine).register(Pipeline(name="p", topic="t", table="t", parse="lines"), FakeLog(), NOW)
+    assert differences(engine) == []
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_four_that_migrate_at_once_wait_for_each_other(warehouse_url: str, engine: Engine, released: bool) -> None:
+    if released:
+        run(engine, RELEASED.read_text())
+
+    def migrate(_: int) -> str | None:
+        mine = connect(warehouse_url)
+        try:
+            create_ledger(mine)
+            return ledger_revision(mine)
+        finally:
+            mine.dispose()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(migrate, range(4))) == [REVISION] * 4
+    assert differences(engine) == []
+
+
+def test_a_migration_that_fails_leaves_the_ledger_as_it_was(engine: Engine) -> None:
+    run(engine, RELEASED.read_text())
+    run(engine, "create table logbus.alembic_version (nonsense int)")
+    with pytest.raises(Exception, match="version_num"):
+        create_ledger(engine)
+    run(engine, "drop table logbus.alembic_version")
+    create_ledger(engine)
+    assert differences(engine) == []
+
+
+def test_what_is_up_to_date_costs_one_select(engine: Engine) -> None:
+    create_ledger(engine)
+    seen: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *arguments: seen.append(arguments[2]))
+    create_ledger(engine)
+    assert seen == ["select version_num from logbus.alembic_version"]
+
+
+def test_airflows_own_revisions_in_the_same_database_stay_apart(engine: Engine) -> None:
+    run(
+        engine,
+        "create table alembic_version (version_num varchar(32) primary key); insert into alembic_version values ('airflow')",
+    )
+    create_ledger(engine)
+    with engine.connect() as connection:
+        assert connection.execute(text("select version_num from public.alembic_version")).scalars().all() == ["airflow"]
+    assert ledger_revision(engine) == REVISION
