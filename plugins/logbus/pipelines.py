@@ -60,7 +60,7 @@ def hourly_ingest(pipeline: Pipeline, connections: Connections = CONNECTIONS_DEF
         default_args=dict(TASK_DEFAULTS),
         tags=["logbus"],
     ) as dag:
-        closed = WindowClosedSensor(task_id="closed", lateness=pipeline.lateness)
+        closed = WindowClosedSensor(task_id="closed", lateness=pipeline.lateness, deferrable=True)
         freeze = FreezeWindowOperator(task_id="freeze", **common)
         load = LoadWindowOperator(task_id="load", conn_id=connections.spark, pool=connections.pool, **common)
         audit = AuditWindowOperator(task_id="audit", **common)

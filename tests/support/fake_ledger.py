@@ -30,6 +30,8 @@ def window(start: datetime, *, records: int = 10, attempt: int | None = None, **
 class FakeLedger:
     """Freezes whatever it is asked to, and says that the last attempt begun is loaded."""
 
+    engine: Any = None
+
     def __init__(self, closed: Sequence[Interval] = ()) -> None:
         self.closed = list(closed)
         self.registered: list[Pipeline] = []

@@ -15,7 +15,7 @@ LATENESS = timedelta(minutes=5)
 
 def sensor(seconds_after_closing: float) -> WindowClosedSensor:
     now = HOUR_END + LATENESS + timedelta(seconds=seconds_after_closing)
-    return WindowClosedSensor(task_id="closed", lateness=LATENESS, now=lambda: now)
+    return WindowClosedSensor(task_id="closed", lateness=LATENESS, now=lambda: now, deferrable=True)
 
 
 def test_a_closed_hour_passes_without_deferring() -> None:
@@ -30,8 +30,18 @@ def test_an_open_hour_is_deferred_until_its_end_plus_the_lateness() -> None:
     assert callable(getattr(sensor(0), deferred.value.method_name))
 
 
-def test_it_resumes_with_the_moment_the_trigger_fired() -> None:
-    assert sensor(0).resume(run_context(), {"closed_at": "2015-05-17T11:05:01Z"}) == "2015-05-17T11:05:01Z"
+def test_after_the_trigger_has_fired_it_returns_when_the_hour_closed() -> None:
+    assert sensor(0).resume(run_context(), {"closed_at": "2015-05-17T11:05:01Z"}) == "2015-05-17T11:05:00Z"
+
+
+def test_a_retry_after_a_lost_deferral_finds_the_hour_closed_and_does_not_defer_again() -> None:
+    assert sensor(1).execute(run_context(try_number=2)) == "2015-05-17T11:05:00Z"
+
+
+def test_airflows_setting_decides_whether_it_defers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert WindowClosedSensor(task_id="closed").deferrable is False
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+    assert WindowClosedSensor(task_id="closed").deferrable is True
 
 
 def test_it_is_retried_by_default_because_deferring_can_race_with_the_scheduler() -> None:

@@ -1,0 +1,62 @@
+"""What both sensors share: look once, and only then wait, in the triggerer or by looking again.
+
+Looking first lets a run of the past pass in one step, and it is what makes a retry harmless: deferring can race with the
+scheduler in Airflow 3 (a task that its trigger has queued again before the scheduler saw it leave is failed), so retries are the
+default, and a retry finds that what it waits for has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseSensorOperator, Context
+from airflow.triggers.base import BaseTrigger
+
+from logbus.triggers.window_closed import utc_now
+
+RETRIES_DEFAULT = 2
+RETRY_DELAY_DEFAULT = timedelta(seconds=10)
+
+
+class WindowSensor(BaseSensorOperator):
+    """Base of the sensors over windows.
+
+    :param deferrable: wait in the triggerer, where a thousand waits cost no worker slot. Default: Airflow's setting
+        `operators.default_deferrable`.
+    """
+
+    ui_color = "#e8f0fe"
+
+    def __init__(self, *, deferrable: bool | None = None, now: Callable[[], datetime] = utc_now, **kwargs: Any) -> None:
+        kwargs.setdefault("retries", RETRIES_DEFAULT)
+        kwargs.setdefault("retry_delay", RETRY_DELAY_DEFAULT)
+        super().__init__(**kwargs)
+        self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
+        self._now = now
+
+    def execute(self, context: Context) -> Any:
+        if self.poke(context):
+            return self.outcome(context)
+        if not self.deferrable:
+            super().execute(context)
+            return self.outcome(context)
+        return self.defer(
+            trigger=self.trigger_for(context),
+            method_name=self.resume.__name__,
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+        """Goes on where the trigger has fired."""
+        return self.outcome(context)
+
+    def outcome(self, context: Context) -> Any:
+        """What the task returns once it may pass."""
+        raise NotImplementedError
+
+    def trigger_for(self, context: Context) -> BaseTrigger:
+        """What waits in its place."""
+        raise NotImplementedError

@@ -1,0 +1,68 @@
+"""Waits for the ledger: fires once when every window of a span is loaded, or audited.
+
+One short query every `poll_seconds`, in a thread beside the triggerer's loop, on a connection that is closed in between. A
+warehouse that restarts meanwhile is waited for: a wait of hours is not worth failing for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from sqlalchemy.exc import OperationalError
+
+from logbus.errors import WarehouseUnavailable
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.windows.coverage import missing_span
+from logbus.windows.model import Interval, parse_instant
+
+POLL_SECONDS_DEFAULT = 30.0
+
+
+class WindowLoadedTrigger(BaseTrigger):
+    """Fires when [start, end), instants as text, is covered by loaded windows of the pipeline."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        start: str,
+        end: str,
+        audited: bool = False,
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        poll_seconds: float = POLL_SECONDS_DEFAULT,
+    ) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.start = start
+        self.end = end
+        self.audited = audited
+        self.warehouse_conn_id = warehouse_conn_id
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        fields = ("pipeline", "start", "end", "audited", "warehouse_conn_id", "poll_seconds")
+        return ("logbus.triggers.window_loaded.WindowLoadedTrigger", {name: getattr(self, name) for name in fields})
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        hook = WarehouseHook(self.warehouse_conn_id)
+        while not await self.is_loaded(hook):
+            await asyncio.sleep(self.poll_seconds)
+        yield TriggerEvent({"pipeline": self.pipeline, "start": self.start, "end": self.end})
+
+    async def is_loaded(self, hook: WarehouseHook) -> bool:
+        """Whether the whole span is there now; False where the warehouse does not answer."""
+        try:
+            return await asyncio.to_thread(self._look, hook)
+        except (WarehouseUnavailable, OperationalError) as error:
+            self.log.warning("The ledger did not answer, asking again in %g s: %s", self.poll_seconds, error)
+            return False
+
+    def _look(self, hook: WarehouseHook) -> bool:
+        engine, span = hook.ledger().engine, Interval(parse_instant(self.start), parse_instant(self.end))
+        try:
+            return missing_span(engine, self.pipeline, span, audited=self.audited) is None
+        finally:
+            engine.dispose()  # a thousand waits would hold a thousand connections
