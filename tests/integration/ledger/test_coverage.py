@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from logbus.windows.coverage import missing_span
-from logbus.windows.model import Interval
 from logbus.windows.migrations import create_ledger
+from logbus.windows.model import Interval
 from logbus.windows.schema import window
 from sqlalchemy import update
 
