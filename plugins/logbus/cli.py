@@ -17,6 +17,7 @@ COMMANDS = {
     "broker": ("logbus.commands.broker:command", "Run the log broker (python -m broker)."),
     "demo": ("logbus.commands.demo:command", "Take a log through broker, Airflow and Spark into PostgreSQL, and prove it."),
     "ledger": ("logbus.commands.ledger:command", "Show the ledger's version, bring its tables up to date."),
+    "group": ("logbus.commands.group:command", "Move consumer groups to a time, an offset or a window."),
     "load": ("logbus.commands.load:command", "Load the closed hours of a topic with one Spark application, without Airflow."),
     "pipeline": ("logbus.commands.pipeline:command", "List and register pipelines."),
     "sample": ("logbus.commands.sample:command", "Write a small realistic access log."),

@@ -31,6 +31,10 @@ class TopicMissing(UserError):
     """The broker does not know the topic."""
 
 
+class GroupActive(UserError):
+    """The consumer group has members, which would not notice that their offsets were changed under them."""
+
+
 class PipelineUnknown(UserError):
     """No pipeline of that name is registered."""
 
@@ -65,6 +69,10 @@ class WindowNotClosed(WindowError):
 
 class WindowUnknown(WindowError):
     """No window with that start is frozen."""
+
+
+class WindowNotLoaded(WindowError):
+    """The window is frozen, but no attempt at it has committed yet."""
 
 
 class WindowOverlap(WindowError):

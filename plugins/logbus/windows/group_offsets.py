@@ -1,0 +1,112 @@
+"""Consumer groups as a broker keeps them: who is in one, and which offsets it has committed.
+
+`Groups` is the question list; `GroupOffsets` asks a real broker, the tests' fake answers from memory; one contract
+suite runs over both. A committed offset is the next one to read, so a window's end offset is committed as it is.
+Nothing here joins a group: offsets are changed the way kafka-consumer-groups changes them, and a broker refuses that
+while the group has members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+
+from logbus.errors import GroupActive
+from logbus.windows.admin_requests import AdminRequests
+
+# A partition of a topic: the key of everything a group remembers.
+Place = tuple[str, int]
+
+INACTIVE_STATES = ("EMPTY", "DEAD")
+ANY_CONSUMER = KafkaError.UNKNOWN_MEMBER_ID  # what a broker answers whom it expects among a group's members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """A group as it is now. `members` are the client ids of its members; a group nobody knows is `DEAD`."""
+
+    name: str
+    state: str
+    members: tuple[str, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.members) or self.state not in INACTIVE_STATES
+
+
+class Groups(Protocol):
+    """The questions, and the one order."""
+
+    def group(self, name: str) -> GroupFacts: ...
+
+    def committed(self, group: str) -> dict[Place, int]: ...
+
+    def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None: ...
+
+
+class GroupOffsets(AdminRequests):
+    """The questions put to a real broker."""
+
+    def group(self, name: str) -> GroupFacts:
+        """State and members."""
+        unknown = _UnknownGroup()
+        try:
+            answers = self.ask(
+                lambda: self.client().describe_consumer_groups([name], **self.limits()), name, {NOT_FOUND: unknown}
+            )
+        except _UnknownGroup:
+            return GroupFacts(name=name, state="DEAD")
+        found = answers[name]
+        return GroupFacts(name=name, state=found.state.name, members=tuple(member.client_id for member in found.members))
+
+    def committed(self, group: str) -> dict[Place, int]:
+        """Every offset the group has committed; empty for a group nobody knows."""
+        wanted = [ConsumerGroupTopicPartitions(group)]
+        answers = self.ask(
+            lambda: self.client().list_consumer_group_offsets(wanted, require_stable=False, **self.limits()), group
+        )
+        return {(part.topic, part.partition): part.offset for part in self._checked(group, answers[group]) if part.offset >= 0}
+
+    def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None:
+        """Sets the group's offsets, the group being made where it is not there. `GroupActive` while it has members."""
+        if not offsets:
+            return
+        parts = [TopicPartition(topic, partition, offset, note) for (topic, partition), offset in sorted(offsets.items())]
+        wanted = [ConsumerGroupTopicPartitions(group, parts)]
+        refused = {ANY_CONSUMER: active(group, "")}
+        answers = self.ask(lambda: self.client().alter_consumer_group_offsets(wanted, **self.limits()), group, explain=refused)
+        self._checked(group, answers[group])
+
+    def _checked(self, group: str, answer: ConsumerGroupTopicPartitions) -> list[TopicPartition]:
+        """The answer's partitions, none of which may hold an error."""
+        for part in answer.topic_partitions or []:
+            if part.error is not None:
+                if part.error.code() == ANY_CONSUMER:
+                    raise active(group, "")
+                raise self.unavailable(f"group {group}, {part.topic}-{part.partition}: {part.error.str()}")
+        return list(answer.topic_partitions or [])
+
+
+class _UnknownGroup(Exception):
+    """The broker says so; a group without offsets is the same to us."""
+
+
+NOT_FOUND = KafkaError.GROUP_ID_NOT_FOUND
+
+
+def active(group: str, members: str) -> GroupActive:
+    """The refusal, as a sentence that says what to do."""
+    who = f" ({members})" if members else ""
+    return GroupActive(
+        f"group {group} is active: it has members{who} that would go on from where they are and overwrite what is set. "
+        "Stop them, wait for their session to end, and try again"
+    )
+
+
+def refuse_if_active(facts: GroupFacts) -> None:
+    """`GroupActive` where the group has members or is about to get some."""
+    if facts.is_active:
+        raise active(facts.name, ", ".join(facts.members) or f"state {facts.state}")

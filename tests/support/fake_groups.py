@@ -1,0 +1,30 @@
+"""Consumer groups in memory; verified against real brokers by tests/contract/test_group_offsets.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from logbus.windows.group_offsets import GroupFacts, Place, active
+
+
+class FakeGroups:
+    """What was committed, by group; `members` join and leave as a test says."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, dict[Place, int]] = {}
+        self.members: dict[str, tuple[str, ...]] = {}
+        self.notes: list[str] = []
+
+    def group(self, name: str) -> GroupFacts:
+        members = self.members.get(name, ())
+        state = "STABLE" if members else "EMPTY" if name in self.offsets else "DEAD"
+        return GroupFacts(name=name, state=state, members=members)
+
+    def committed(self, group: str) -> dict[Place, int]:
+        return dict(self.offsets.get(group, {}))
+
+    def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None:
+        if self.members.get(group):
+            raise active(group, "")
+        self.offsets.setdefault(group, {}).update(offsets)
+        self.notes.append(note)
