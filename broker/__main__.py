@@ -2,4 +2,4 @@
 
 from broker.cli import main
 
-main(prog_name="python -m broker")
+main()

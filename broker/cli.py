@@ -1,38 +1,55 @@
-"""`python -m broker`: serve, list the settings, look at stored files. Errors a person can mend are one line and exit code 1."""
+"""`python -m broker`: serve, list the settings, look at stored files. Errors a person can mend are one line and exit code 1.
+
+argparse, because a broker that starts is waited for: the friendlier libraries take longer to import than the log to open.
+"""
 
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-import click
-
 from broker.config import BrokerConfig, LogConfig
 from broker.config_file import load_config
-from broker.config_texts import DOCUMENTATION
 from broker.errors import ConfigError, StartupError, StorageError
 from broker.logs import set_up_logging
 
 _MENDABLE = (ConfigError, StartupError, StorageError)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def main() -> None:
-    """The logbus broker: a log for records, spoken to with the Kafka protocol."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command; SystemExit with 1 where it fails, with 2 where it was typed wrong."""
+    arguments = parser().parse_args(argv)
+    COMMANDS[arguments.command](arguments)
 
 
-@main.command()
-@click.option("--config", "config_file", metavar="FILE", help="A properties file with Kafka's own setting names.")
-@click.option(
-    "--override", "overrides", multiple=True, metavar="KEY=VALUE", help="One setting; wins over the file. May be repeated."
-)
-@click.option("--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), show_default=True)
-def serve(config_file: str | None, overrides: tuple[str, ...], log_level: str) -> None:
+def parser() -> ArgumentParser:
+    top = ArgumentParser(
+        prog="python -m broker", description="The logbus broker: a log for records, spoken to with the Kafka protocol."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serving = commands.add_parser("serve", help=serve.__doc__, description=serve.__doc__)
+    serving.add_argument("--config", metavar="FILE", help="a properties file with Kafka's own setting names")
+    serving.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="one setting; wins over the file; may be repeated"
+    )
+    serving.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="INFO by default")
+    commands.add_parser("settings", help=settings.__doc__, description=settings.__doc__)
+    verifying = commands.add_parser("verify", help="look for faults in stored files", description=verify.__doc__)
+    verifying.add_argument("directory", type=Path, help="a data directory, or one partition in it")
+    dumping = commands.add_parser("dump-log", help="print what stored files hold", description=dump_log.__doc__)
+    dumping.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    dumping.add_argument("--records", action="store_true", help="the records in each batch, too, with their keys and values")
+    return top
+
+
+def serve(arguments: Namespace) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     try:
-        config = load_config(config_file, overrides)
-        set_up_logging(sys.stderr, level=log_level, form=config.log_format)
+        config = load_config(arguments.config, arguments.override)
+        set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
         from broker.node import Node  # here, so that --help and a wrong setting answer at once
 
         node = Node(config)
@@ -41,51 +58,57 @@ def serve(config_file: str | None, overrides: tuple[str, ...], log_level: str) -
     node.serve()
 
 
-@main.command()
-def settings() -> None:
+def settings(arguments: Namespace) -> None:
     """List every setting with what it is for and its default: a configuration file to start from."""
+    from broker.config_texts import DOCUMENTATION
+
     broker, log = BrokerConfig(), LogConfig()
     rows = [(item.metadata["name"], getattr(broker, item.name)) for item in fields(BrokerConfig) if item.metadata]
     rows += [(item.metadata["name"], getattr(log, item.name)) for item in fields(LogConfig)]
     for name, default in sorted(rows):
         text = str(default).lower() if isinstance(default, bool) else str(default)
-        click.echo(f"# {DOCUMENTATION[name]}")
-        click.echo(f"#{name}=" if default is None else f"{name}={text}")
+        print(f"# {DOCUMENTATION[name]}")
+        print(f"#{name}=" if default is None else f"{name}={text}")
 
 
-@main.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def verify(directory: Path) -> None:
+def verify(arguments: Namespace) -> None:
     """Read every segment, index and checkpoint of a data directory, or of one partition in it, and name each fault with its
     file and position. Changes nothing; the broker may be running. Exit status 1 where there is a fault."""
     from broker.inspection.verify import Verification
     from broker.storage.filesystem import FileSystem
 
-    run, count = Verification(directory, FileSystem()), 0
+    if not arguments.directory.is_dir():
+        raise SystemExit(f"error: {arguments.directory} is no directory")
+    run, count = Verification(arguments.directory, FileSystem()), 0
     try:
         for fault in run.faults():
-            click.echo(fault)
+            print(fault)
             count += 1
     except OSError as error:
         raise SystemExit(f"error: {error}") from None
     read = f"{run.partitions} partitions, {run.segments} segments, {run.batches} batches, {run.read_bytes} bytes"
-    click.echo(f"{count or 'no'} fault{'' if count == 1 else 's'} in {read}")
+    print(f"{count or 'no'} fault{'' if count == 1 else 's'} in {read}")
     if count:
         raise SystemExit(1)
 
 
-@main.command("dump-log")
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--records", is_flag=True, help="The records in each batch, too, with their keys and values.")
-def dump_log(files: tuple[Path, ...], records: bool) -> None:
+def dump_log(arguments: Namespace) -> None:
     """Print the batches of a .log file, the entries of an .index or .timeindex, or the producers of a .snapshot, in the form of
     Apache Kafka's kafka-dump-log."""
     from broker.inspection.dump import dump_file
     from broker.storage.filesystem import FileSystem
 
     try:
-        for file in files:
-            for line in dump_file(file, FileSystem(), records=records):
-                click.echo(line)
+        for file in arguments.files:
+            for line in dump_file(file, FileSystem(), records=arguments.records):
+                print(line)
     except (OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
+
+
+COMMANDS: Mapping[str, Callable[[Namespace], None]] = {
+    "serve": serve,
+    "settings": settings,
+    "verify": verify,
+    "dump-log": dump_log,
+}

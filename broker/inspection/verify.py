@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crc32c import crc32c
-
 from broker.errors import StartupError
 from broker.partitions.producer_snapshot import decode_producers
+from broker.records.crc import crc32c
 from broker.storage.checkpoint import CLEANED_OFFSETS, RECOVERY_POINTS, read_checkpoint
 from broker.storage.filesystem import FileSystem
 from broker.storage.leader_epochs import LEADER_EPOCHS, LeaderEpochs

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 from broker.counters import Histogram, NetworkCounters, Traffic
 from broker.engine import Engine
@@ -166,6 +165,8 @@ def _groups(engine: Engine) -> Families:
 
 @cache
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # a start does without it
+
     try:
         return version("logbus")
     except PackageNotFoundError:  # run from a copy that was never installed

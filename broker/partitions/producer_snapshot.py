@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from struct import Struct
 from struct import error as StructError
 
-from crc32c import crc32c
-
 from broker.partitions.producer_state import SEQUENCE_MASK, ProducerState, ProducerStates, SentBatch
+from broker.records.crc import crc32c
 
 _VERSION = 1
 _HEAD = Struct(">hI")  # version, checksum of all behind it

@@ -10,16 +10,40 @@ from __future__ import annotations
 
 import importlib
 import struct
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from broker.errors import ProtocolError
-from broker.protocol.light_package import import_lightly
+from broker.light_package import import_lightly
+from broker.protocol.api import ApiKey
 
-import_lightly("kafka")
-ApiMessage: Any = importlib.import_module("kafka.protocol.api_message").ApiMessage
-for _module in ("admin", "consumer", "metadata", "producer"):  # importing them registers their classes
-    importlib.import_module(f"kafka.protocol.{_module}")
+# Which module of the package has an API's messages. It builds them from their schemas as it is imported, a few milliseconds each:
+# the first request of a kind pays for its own, so that a start pays for none.
+_MODULES: Mapping[str, tuple[ApiKey, ...]] = {
+    "metadata.api_versions": (ApiKey.API_VERSIONS,),
+    "metadata.metadata": (ApiKey.METADATA,),
+    "metadata.find_coordinator": (ApiKey.FIND_COORDINATOR,),
+    "producer.produce": (ApiKey.PRODUCE,),
+    "producer.transaction": (ApiKey.INIT_PRODUCER_ID,),
+    "consumer.fetch": (ApiKey.FETCH,),
+    "consumer.offsets": (ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH),
+    "consumer.group": (
+        *(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP),
+        *(ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE),
+    ),
+    "admin.topics": (
+        *(ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_RECORDS),
+        *(ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_TOPIC_PARTITIONS),
+    ),
+    "admin.configs": (
+        *(ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS),
+        ApiKey.LIST_CONFIG_RESOURCES,
+    ),
+    "admin.groups": (ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS),
+    "admin.cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_LOG_DIRS),
+}
+_MODULE_OF: Mapping[int, str] = {key: module for module, keys in _MODULES.items() for key in keys}
 
 # Five times the default logbus.partitions.max: who names more in one list means harm, or another broker. A handler makes up to a
 # kilobyte of each element.
@@ -28,26 +52,27 @@ _DECODE_ERRORS = (UnicodeDecodeError, IndexError, struct.error, ValueError, Over
 
 
 @cache
-def _classes() -> dict[tuple[int, str], Any]:
-    found: dict[tuple[int, str], Any] = {}
-    waiting = [ApiMessage]
-    while waiting:
-        parent = waiting.pop()
-        for child in parent.__subclasses__():
-            waiting.append(child)
-            if child._class_version is None:
-                found[child.API_KEY, child.type] = child
-    return found
+def _class(api_key: int, kind: str) -> Any:
+    """The message class of an API: kind is "request" or "response"."""
+    family, _, _ = (module := _MODULE_OF[api_key]).partition(".")
+    for package in ("kafka", f"kafka.protocol.{family}"):
+        import_lightly(package)
+    found = importlib.import_module(f"kafka.protocol.{module}")
+    return next(
+        each
+        for each in vars(found).values()
+        if getattr(each, "API_KEY", None) == api_key and getattr(each, "type", None) == kind and each._class_version is None
+    )
 
 
 def response_class(api_key: int) -> Any:
     """The message class of an API's response; its nested classes are attributes of it."""
-    return _classes()[api_key, "response"]
+    return _class(api_key, "response")
 
 
 def request_class(api_key: int) -> Any:
     """The message class of an API's request."""
-    return _classes()[api_key, "request"]
+    return _class(api_key, "request")
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Any:

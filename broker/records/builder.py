@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from broker.records.batch import (
     BATCH_HEADER_BYTES,
     CRC_START,
@@ -19,6 +17,7 @@ from broker.records.batch import (
     write_header,
 )
 from broker.records.compression import NONE, compress
+from broker.records.crc import crc32c
 from broker.records.reader import Record, RecordHeaders
 from broker.records.varint import write_varint
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from broker.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, MessageTooLarge, UnsupportedCompressionType
 from broker.records.batch import (
     BATCH_HEADER_BYTES,
@@ -32,6 +30,7 @@ from broker.records.batch import (
 )
 from broker.records.builder import seal
 from broker.records.compression import CODEC_MAX, CODEC_NAMES, DECOMPRESSED_BYTES_MAX, begins_like
+from broker.records.crc import crc32c
 from broker.records.reader import read_keys, read_timestamps
 
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
 from broker.records.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, MAGIC, BatchHeader, read_header
+from broker.records.crc import crc32c
 from broker.storage.filesystem import FileSystem, OpenFile
 
 CHUNK_BYTES = 64 * 1024  # holds a few batches of the usual 16 KiB; larger chunks were no faster

@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from broker.records.batch import LENGTH_END, NO_TIMESTAMP, BatchHeader
+from broker.records.crc import crc32c
 from broker.storage.offset_index import ENTRIES_MAX, OffsetIndex
 from broker.storage.time_index import TimeIndex
 

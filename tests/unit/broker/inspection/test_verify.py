@@ -6,7 +6,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from click.testing import CliRunner
 
 from broker.cli import main
 from broker.inspection.verify import Verification
@@ -15,7 +14,7 @@ from broker.records.builder import NewRecord, build_batch
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
 from tests.support.batches import NOW_MS, validated
-from tests.support.logs import compact, files_with, flush, open_log
+from tests.support.logs import append, compact, files_with, flush, open_log
 
 BATCHES = 60
 
@@ -127,31 +126,29 @@ def test_the_unfinished_end_of_a_log_in_use_is_no_fault(data: Path) -> None:
     del lock
 
 
-def test_the_command_says_what_it_found_and_its_status(data: Path) -> None:
-    good = CliRunner().invoke(main, ["verify", str(data)])
-    assert (good.exit_code, good.output.startswith("no faults in 1 partitions")) == (0, True)
+def test_the_command_says_what_it_found_and_its_status(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["verify", str(data)])
+    assert capsys.readouterr().out.startswith("no faults in 1 partitions")
     flip(first(data, ".log"), 100)
-    bad = CliRunner().invoke(main, ["verify", str(data)])
-    assert bad.exit_code == 1
-    assert f"{first(data, '.log')}: position 0: the checksum" in bad.output
-    assert "1 fault in " in bad.output
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(data)])
+    assert ended.value.code == 1
+    bad = capsys.readouterr().out
+    assert f"{first(data, '.log')}: position 0: the checksum" in bad
+    assert "1 fault in " in bad
 
 
-def test_the_dump_commands_lines_are_safe_to_print_and_wrong_files_are_refused(data: Path, tmp_path: Path) -> None:
+def test_the_dump_commands_lines_are_safe_to_print_and_wrong_files_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = open_log(tmp_path / "hostile")
-    view = build_batch([NewRecord(key=b"\x1b[2J", value="\u202e\n\x00".encode(), headers=(("a\nb", b""),))])
-    from tests.support.logs import append
-
-    append(log, view)
-    shown = CliRunner().invoke(
-        main, ["dump-log", "--records", str(first(data, ".log")), str(files_with(tmp_path / "hostile", ".log")[0])]
-    )
-    assert shown.exit_code == 0
-    assert all(line.isprintable() for line in shown.output.splitlines())
-    assert "baseOffset: 0 lastOffset: 1 count: 2" in shown.output
-    assert "key: key-1 payload: vvvv" in shown.output
-    snapshot = CliRunner().invoke(main, ["dump-log", str(files_with(data / "t-0", ".snapshot")[-1])])
-    assert "producerId: 5 producerEpoch: 0 batches: 110-111 at 110" in snapshot.output
-    refused = CliRunner().invoke(main, ["dump-log", str(data / "meta.properties")])
-    assert refused.exit_code == 1
-    assert "meta.properties is none of" in refused.output
+    append(log, build_batch([NewRecord(key=b"\x1b[2J", value="\u202e\n\x00".encode(), headers=(("a\nb", b""),))]))
+    main(["dump-log", "--records", str(first(data, ".log")), str(files_with(tmp_path / "hostile", ".log")[0])])
+    shown = capsys.readouterr().out
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert "baseOffset: 0 lastOffset: 1 count: 2" in shown
+    assert "key: key-1 payload: vvvv" in shown
+    main(["dump-log", str(files_with(data / "t-0", ".snapshot")[-1])])
+    assert "producerId: 5 producerEpoch: 0 batches: 110-111 at 110" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="meta.properties is none of"):
+        main(["dump-log", str(data / "meta.properties")])
