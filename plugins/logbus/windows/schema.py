@@ -8,6 +8,11 @@
     attempt        one try at loading a window; the number is the fence
     dead_letter    records that did not parse, with the reason and the raw bytes
 
+    retention_policy    how long and how much of a topic is kept, and for how long unloaded windows hold it back
+    retention_hold      a topic of which nothing is deleted, until when and why
+    retention_run       one run of the managed retention
+    retention_deletion  offsets it deleted, or was about to
+
 They are made and changed by the revisions in `migrations/`, which lead to exactly these.
 """
 
@@ -149,4 +154,53 @@ dead_letter = Table(
     Column("attempt", Integer, nullable=False),
     Column("fingerprint", BigInteger, nullable=False),
     ForeignKeyConstraint(["window_id"], [window.c.id]),
+)
+
+retention_policy = Table(
+    "retention_policy",
+    metadata,
+    Column("topic", Text, primary_key=True),
+    Column("retain", Interval),  # null: whatever its age
+    Column("retain_bytes", BigInteger),  # null: whatever its size
+    Column("max_hold", Interval, nullable=False),
+    Column("when_overdue", Text, nullable=False),
+    Column("adopted", JSONB),  # the topic's own settings, as they were before they were taken over
+    Column("changed_at", DateTime(timezone=True), nullable=False),
+)
+
+retention_hold = Table(
+    "retention_hold",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("topic", Text, nullable=False),
+    Column("until", DateTime(timezone=True)),  # null: until it is released
+    Column("reason", Text, nullable=False),
+    Column("made_at", DateTime(timezone=True), nullable=False),
+    Column("released_at", DateTime(timezone=True)),
+)
+
+retention_run = Table(
+    "retention_run",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("began_at", DateTime(timezone=True), nullable=False),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("alarms", JSONB),
+    Column("error", Text),
+)
+
+retention_deletion = Table(
+    "retention_deletion",
+    metadata,
+    Column("run", BigInteger, ForeignKey(retention_run.c.id), primary_key=True),
+    Column("topic", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("topic_id", Text, nullable=False),
+    Column("start_offset", BigInteger, nullable=False),
+    Column("end_offset", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("log_start_offset", BigInteger),
+    Column("deleted_at", DateTime(timezone=True)),
 )
