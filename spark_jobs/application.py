@@ -15,11 +15,9 @@ from itertools import islice
 from typing import Any
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, RecordsLost
-from logbus.warehouse.commit import ReadTally, SealedWindow, commit_window
+from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.engine import libpq_uri
-from logbus.warehouse.names import parse_table
-from logbus.warehouse.staging import create_staging, seal
-from logbus.warehouse.target import ensure_target
+from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
 from logbus.windows.boundaries import milliseconds
 from logbus.windows.fingerprint import combine
@@ -66,21 +64,22 @@ class Application:
         """Loads the windows whose attempts the tokens name, oldest first."""
         pipeline = self.ledger.pipeline(pipeline_name)
         parser = parser_for(pipeline.parse, pipeline.settings)
-        ensure_target(self.ledger.engine, parse_table(pipeline.table), parser.columns)
+        sink = sink_for(pipeline, self.ledger.engine)
+        sink.ensure_target(parser.columns)
         with self.ledger.engine.connect() as connection:
             attempts = sorted(
                 (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
             )
         outcomes: list[WindowOutcome] = []
         for group in groups(attempts, WINDOWS_PER_JOB_MAX):
-            for outcome in self.load_group(pipeline, group):
+            for outcome in self.load_group(pipeline, sink, group):
                 self.report(outcome)
                 outcomes.append(outcome)
         return outcomes
 
-    def load_group(self, pipeline: Pipeline, group: Sequence[Attempt]) -> Iterator[WindowOutcome]:
+    def load_group(self, pipeline: Pipeline, sink: Sink, group: Sequence[Attempt]) -> Iterator[WindowOutcome]:
         """Stages the group's windows by one Spark job and commits them; whatever fails is recorded on its attempts."""
-        current, superseded = create_staging(self.ledger.engine, group, parse_table(pipeline.table))
+        current, superseded = sink.create_staging(group)
         current.sort(key=lambda attempt: attempt.interval)
         for attempt in superseded:
             yield WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error="a newer attempt has begun")
@@ -96,7 +95,7 @@ class Application:
             yield from [self.failed(attempt, error) for attempt in current]
             return
         for attempt in readable:
-            yield self.finish(pipeline, windows[attempt.window_id], attempt, reads)
+            yield self.finish(pipeline, sink, windows[attempt.window_id], attempt, reads)
 
     def split_lost(
         self, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]
@@ -140,12 +139,13 @@ class Application:
             raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
         return to_reads(rows)
 
-    def finish(self, pipeline: Pipeline, window: FrozenWindow, attempt: Attempt, reads: Reads) -> WindowOutcome:
+    def finish(self, pipeline: Pipeline, sink: Sink, window: FrozenWindow, attempt: Attempt, reads: Reads) -> WindowOutcome:
         """Seals and commits one window."""
-        load = SealedWindow(pipeline=pipeline, window=window, attempt=attempt, reads=reads.by_window.get(window.id, {}))
+        tallies = reads.by_window.get(window.id, {})
         try:
-            seal(self.ledger.engine, attempt, reads.winners)
-            counts = commit_window(self.ledger.engine, load, self.now())
+            staged = sink.seal(attempt, reads.winners, ())
+            load = SealedWindow(pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies)
+            counts = sink.commit(load, self.now())
         except AttemptSuperseded as error:
             return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error=str(error))
         except (LogbusError, SQLAlchemyError) as error:

@@ -15,6 +15,7 @@ from typing import Any
 from logbus import spark_submit
 from logbus.errors import LoadFailed
 from logbus.warehouse.engine import connect
+from logbus.warehouse.sinks import sink_for
 from logbus.windows.audit import audit_window
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
@@ -56,7 +57,9 @@ class Loader:
             starts = [window.interval.start for window in pending]
             attempts = ledger.begin_attempts(load.pipeline, starts, load.run_id, 1, self.now())
             self.submit(ledger, load, attempts)
-        return [audit_window(ledger.engine, log, load.pipeline, window.interval.start, self.now()) for window in windows]
+        return [
+            audit_window(ledger.engine, log, load.pipeline, window.interval.start, self.now(), sink_for) for window in windows
+        ]
 
     def freeze(self, ledger: Ledger, log: LogOffsets, load: Load) -> list[FrozenWindow]:
         intervals = ledger.closed_intervals(load.pipeline, log, self.now(), load.since, load.until, load.limit)

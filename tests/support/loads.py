@@ -9,11 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from logbus.warehouse.commit import SealedWindow, commit_window
+from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.engine import libpq_uri
-from logbus.warehouse.names import parse_table
-from logbus.warehouse.staging import create_staging, seal
-from logbus.warehouse.target import ensure_target
+from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 
 from spark_jobs.application import Reads, staged_window, to_reads
@@ -55,6 +53,10 @@ class Loading:
     def pipeline(self) -> Pipeline:
         return self.world.ledger.pipeline(self.window.pipeline)
 
+    @property
+    def sink(self) -> Sink:
+        return sink_for(self.pipeline, self.world.ledger.engine)
+
     def begin(self) -> Loading:
         start = self.window.interval.start
         (self.attempt,) = self.world.ledger.begin_attempts(self.window.pipeline, [start], "test", 1, NOW)
@@ -62,9 +64,8 @@ class Loading:
 
     def create(self) -> Loading:
         parser = parser_for(self.pipeline.parse, self.pipeline.settings)
-        target = parse_table(self.pipeline.table)
-        ensure_target(self.world.ledger.engine, target, parser.columns)
-        create_staging(self.world.ledger.engine, [self.attempt], target)
+        self.sink.ensure_target(parser.columns)
+        self.sink.create_staging([self.attempt])
         return self
 
     def run_task(self, task: int, offsets: Iterable[tuple[int, int]] | None = None, *, wins: bool = True) -> Loading:
@@ -100,13 +101,14 @@ class Loading:
     def reads(self) -> Reads:
         return to_reads(self.results)
 
-    def sealed(self) -> SealedWindow:
+    def seal(self) -> SealedWindow:
+        """Seals what the tasks staged: from here on only the commit is missing."""
+        staged = self.sink.seal(self.attempt, self.reads.winners, ())
         reads = self.reads.by_window.get(self.window.id, {})
-        return SealedWindow(pipeline=self.pipeline, window=self.window, attempt=self.attempt, reads=reads)
+        return SealedWindow(pipeline=self.pipeline, window=self.window, attempt=self.attempt, staged=staged, reads=reads)
 
     def commit(self) -> WindowCounts:
-        seal(self.world.ledger.engine, self.attempt, self.reads.winners)
-        return commit_window(self.world.ledger.engine, self.sealed(), NOW)
+        return self.sink.commit(self.seal(), NOW)
 
     def load(self) -> WindowCounts:
         """Everything, undisturbed."""

@@ -11,7 +11,7 @@ deleted before that answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -51,12 +51,14 @@ class ReadTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedWindow:
-    """A window ready to commit: its attempt's tables are sealed."""
+    """A window ready to commit: what its attempt staged is sealed, and `staged` is what was counted there."""
 
     pipeline: Pipeline
     window: FrozenWindow
     attempt: Attempt
+    staged: tally.Counted = field(default_factory=tally.Counted)
     reads: Mapping[int, ReadTally] = field(default_factory=dict)
+    files: Sequence[str] = ()
 
     @property
     def target(self) -> TableName:
@@ -109,16 +111,17 @@ def resolve_unknown(engine: Engine, load: SealedWindow, error: DBAPIError) -> Wi
 def commit_in(connection: Connection, load: SealedWindow, now: datetime) -> WindowCounts:
     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
     lock_if_current(connection, load.attempt)
-    found, spans = tally.count(connection, tally.target_rows(load.rows.sql), tally.dead_letters(load.dead.sql))
-    refuse_mismatch(load, found)
+    refuse_mismatch(load)
     put_rows(connection, load)
     put_dead_letters(connection, load)
-    counts = counts_of(load, found)
-    write_ledger(connection, load, counts, spans, now)
+    counts = counts_of(load)
+    write_ledger(connection, load, counts, now)
     return counts
 
 
-def refuse_mismatch(load: SealedWindow, found: Mapping[int, PartitionTally]) -> None:
+def refuse_mismatch(load: SealedWindow) -> None:
+    """The equation, per window and partition: wrong rows are never public."""
+    found = load.staged.tallies
     gaps_allowed = bool(load.pipeline.settings.get(tally.OFFSET_GAPS))
     filtered = {partition: read.filtered for partition, read in load.reads.items()}
     wrong = tally.problems(load.window, found, filtered, gaps_allowed=gaps_allowed)
@@ -186,9 +189,9 @@ def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
     connection.execute(text(f"drop table {load.dead.sql}"))
 
 
-def counts_of(load: SealedWindow, found: Mapping[int, PartitionTally]) -> WindowCounts:
+def counts_of(load: SealedWindow) -> WindowCounts:
     reads = load.reads.values()
-    dead_lettered = sum(part.dead_lettered for part in found.values())
+    dead_lettered = sum(part.dead_lettered for part in load.staged.tallies.values())
     read, filtered = sum(part.read for part in reads), sum(part.filtered for part in reads)
     return WindowCounts(
         read=read,
@@ -202,9 +205,7 @@ def counts_of(load: SealedWindow, found: Mapping[int, PartitionTally]) -> Window
     )
 
 
-def write_ledger(
-    connection: Connection, load: SealedWindow, counts: WindowCounts, spans: Mapping[int, tally.TimeSpan], now: datetime
-) -> None:
+def write_ledger(connection: Connection, load: SealedWindow, counts: WindowCounts, now: datetime) -> None:
     window, part, attempt = schema.window, schema.window_range, schema.attempt
     values: dict[str, Any] = {
         **count_values(counts),
@@ -215,7 +216,7 @@ def write_ledger(
         "audit_problems": None,
     }
     connection.execute(update(window).where(window.c.id == load.window.id).values(values))
-    for partition, span in spans.items():
+    for partition, span in load.staged.spans.items():
         mine = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import ProgrammingError
 
 from logbus.errors import AttemptSuperseded
 from logbus.warehouse.names import TableName, quoted, staging
 from logbus.warehouse.target import PARTITIONED, relation_kind
-from logbus.windows import schema
+from logbus.windows import schema, tally
 from logbus.windows.attempts import lock_if_current, sealed
 from logbus.windows.model import Attempt, instant_text
 from logbus.windows.places import SCHEMA, TASK_COLUMN
@@ -25,6 +26,8 @@ LEAF_CHECK = "_window_start_of_the_leaf"
 
 # A writer that outlived its task holds its table to the end of its transaction; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
+
+UNDEFINED_TABLE = "42P01"
 
 
 def create_staging(engine: Engine, attempts: Sequence[Attempt], target: TableName) -> tuple[list[Attempt], list[Attempt]]:
@@ -54,8 +57,10 @@ def create_one(connection: Connection, attempt: Attempt, target: TableName, is_p
     connection.execute(text(f"create table {dead.sql} (like {SCHEMA}.{schema.dead_letter.name} including defaults, {task})"))
 
 
-def seal(engine: Engine, attempt: Attempt, winners: Collection[int]) -> None:
-    """Closes the attempt's tables to every writer and leaves only what the winning task attempts wrote.
+def seal(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Counted:
+    """Closes the attempt's tables to every writer, leaves only what the winning task attempts wrote, and counts that.
+
+    Nothing can change what was counted: so the commit need not count it again.
 
     Raises `AttemptSuperseded`: then the tables are, or soon will be, dropped by somebody newer.
     """
@@ -68,3 +73,15 @@ def seal(engine: Engine, attempt: Attempt, winners: Collection[int]) -> None:
             losers = text(f"delete from {closed_table.sql} where {TASK_COLUMN} <> all(:winners)")
             connection.execute(losers, {"winners": list(winners)})
             connection.execute(text(f"alter table {closed_table.sql} drop column {TASK_COLUMN}"))
+    return count_sealed(engine, attempt)
+
+
+def count_sealed(engine: Engine, attempt: Attempt) -> tally.Counted:
+    rows, dead = (staging(sealed(name)).sql for name in (attempt.staging_table, attempt.dead_letter_table))
+    try:
+        with engine.connect() as connection:
+            return tally.count(connection, tally.target_rows(rows), tally.dead_letters(dead))
+    except ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
+            raise AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error
+        raise

@@ -8,26 +8,38 @@ replayable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from typing import Protocol
 
 from sqlalchemy import Engine
 
 from logbus.errors import AuditMismatch
-from logbus.windows import schema, tally
+from logbus.windows import tally
 from logbus.windows.fingerprint import as_text, combine
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts, utc
-from logbus.windows.places import SCHEMA
+from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.windows.retained import lost_ranges
 
 
-def audit_window(engine: Engine, log: OffsetLog, pipeline_name: str, start: datetime, now: datetime) -> AuditReport:
+class Recounts(Protocol):
+    """A sink, as far as the audit knows it."""
+
+    def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
+        """Counts the window's public rows and dead letters anew."""
+
+
+SinkFor = Callable[[Pipeline, Engine], Recounts]
+
+
+def audit_window(
+    engine: Engine, log: OffsetLog, pipeline_name: str, start: datetime, now: datetime, sink_for: SinkFor
+) -> AuditReport:
     """Counts and compares; keeps the outcome in the ledger. The report says whether it is exact; it does not raise."""
     ledger = Ledger(engine)
     pipeline, window = ledger.pipeline(pipeline_name), ledger.window(pipeline_name, start)
-    found = count_public_rows(engine, pipeline, window)
+    found = sink_for(pipeline, engine).recount(window)
     notes: list[str] = []
     problems = [*table_problems(pipeline, window, found), *broker_problems(log, pipeline, window, notes)]
     expected = {part.partition: part.count for part in window.ranges}
@@ -43,19 +55,6 @@ def raise_if_wrong(report: AuditReport) -> AuditReport:
             f"window {report.window.interval} of {report.window.pipeline} is not what it must be: {'; '.join(report.problems)}"
         )
     return report
-
-
-def count_public_rows(engine: Engine, pipeline: Pipeline, window: FrozenWindow) -> Mapping[int, PartitionTally]:
-    rows = tally.target_rows(quoted_table(pipeline.table), "_window_start = :start and _topic = :topic")
-    dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
-    parameters = {"start": utc(window.interval.start), "topic": pipeline.topic, "window_id": window.id}
-    with engine.connect() as connection:
-        return tally.count(connection, rows, dead, parameters)[0]
-
-
-def quoted_table(name: str) -> str:
-    parts = name.split(".") if "." in name else ["public", name]
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
 
 
 def table_problems(pipeline: Pipeline, window: FrozenWindow, found: Mapping[int, PartitionTally]) -> Iterator[str]:

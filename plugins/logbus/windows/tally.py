@@ -6,7 +6,7 @@ The same statement counts a sealed table before the commit and the public table 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -60,9 +60,15 @@ class TimeSpan:
     last: datetime | None
 
 
-def count(
-    connection: Connection, rows: RowSource, dead: RowSource, parameters: Mapping[str, Any] | None = None
-) -> tuple[dict[int, PartitionTally], dict[int, TimeSpan]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What was counted of a window, by partition."""
+
+    tallies: Mapping[int, PartitionTally] = field(default_factory=dict)
+    spans: Mapping[int, TimeSpan] = field(default_factory=dict)
+
+
+def count(connection: Connection, rows: RowSource, dead: RowSource, parameters: Mapping[str, Any] | None = None) -> Counted:
     """Tallies and time spans by partition, rows and dead letters together: their offsets must not overlap either."""
     query = text(
         f"select part, count(*) filter (where not is_dead) loaded, count(*) filter (where is_dead) dead_lettered, "
@@ -71,8 +77,10 @@ def count(
         f"from ({select_from(rows, False)} union all {select_from(dead, True)}) found group by part order by part"
     )
     found = connection.execute(query, parameters or {}).mappings().all()
-    tallies = {row["part"]: to_tally(row) for row in found}
-    return tallies, {row["part"]: TimeSpan(first=row["first_stamp"], last=row["last_stamp"]) for row in found}
+    return Counted(
+        tallies={row["part"]: to_tally(row) for row in found},
+        spans={row["part"]: TimeSpan(first=row["first_stamp"], last=row["last_stamp"]) for row in found},
+    )
 
 
 def select_from(source: RowSource, is_dead: bool) -> str:

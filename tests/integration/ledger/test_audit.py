@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from logbus.errors import AuditMismatch
+from logbus.warehouse.sinks import sink_for
 from logbus.windows.audit import audit_window, raise_if_wrong
 from logbus.windows.model import AuditReport, WindowState
 from sqlalchemy import text
@@ -22,7 +23,7 @@ def loaded(world: World, warehouse_url: str) -> World:
 
 
 def audit(world: World) -> AuditReport:
-    return audit_window(world.ledger.engine, world.log, "p", at(10), NOW)
+    return audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for)
 
 
 def change(world: World, statement: str) -> None:
@@ -89,7 +90,7 @@ def test_a_log_that_became_shorter_than_a_loaded_range_is_a_problem(loaded: Worl
 
 def test_a_window_that_is_not_loaded_cannot_be_audited(loaded: World) -> None:
     loaded.freeze(11)
-    report = audit_window(loaded.ledger.engine, loaded.log, "p", at(11), NOW)
+    report = audit_window(loaded.ledger.engine, loaded.log, "p", at(11), NOW, sink_for)
     assert report.problems == ("the window is not loaded: load it, then audit",)
 
 

@@ -11,7 +11,6 @@ import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed, UserError
 from logbus.warehouse.commit import commit_window
 from logbus.warehouse.engine import libpq_uri
-from logbus.warehouse.staging import seal
 from logbus.windows.model import WindowState
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
@@ -161,10 +160,10 @@ def test_a_late_record_is_counted_as_late(world: World, start: Start) -> None:
 
 def test_an_older_attempt_is_refused_at_commit(world: World, start: Start) -> None:
     slow = start().begin().create().run_task(1)
-    seal(world.ledger.engine, slow.attempt, slow.reads.winners)
+    sealed = slow.seal()
     fast = start().begin()
     with pytest.raises(AttemptSuperseded, match="the newest is 2"):
-        commit_window(world.ledger.engine, slow.sealed(), NOW)
+        commit_window(world.ledger.engine, sealed, NOW)
     fast.create().run_task(1).commit()
     assert public(world) == HOUR_TEN
 
@@ -217,7 +216,7 @@ def test_failing_attempts_does_not_touch_what_is_committed(world: World, start: 
 def test_a_connection_that_dies_at_commit_is_resolved_from_the_ledger(world: World, start: Start) -> None:
     """The server committed and the answer was lost: the load says committed, with its counts."""
     loading = start().begin().create().run_task(1)
-    seal(world.ledger.engine, loading.attempt, loading.reads.winners)
+    sealed = loading.seal()
 
     @event.listens_for(world.ledger.engine, "commit", once=True)
     def lose_the_answer(connection: Any) -> None:
@@ -226,13 +225,13 @@ def test_a_connection_that_dies_at_commit_is_resolved_from_the_ledger(world: Wor
             "commit", None, psycopg.OperationalError("server closed the connection"), connection_invalidated=True
         )
 
-    assert commit_window(world.ledger.engine, loading.sealed(), NOW).loaded == 5
+    assert commit_window(world.ledger.engine, sealed, NOW).loaded == 5
     assert public(world) == HOUR_TEN
 
 
 def test_a_server_that_dies_before_the_commit_leaves_the_window_as_it_was(world: World, start: Start) -> None:
     loading = start().begin().create().run_task(1)
-    seal(world.ledger.engine, loading.attempt, loading.reads.winners)
+    sealed = loading.seal()
 
     @event.listens_for(world.ledger.engine, "commit", once=True)
     def kill_the_backend(connection: Any) -> None:
@@ -241,9 +240,9 @@ def test_a_server_that_dies_before_the_commit_leaves_the_window_as_it_was(world:
             other.execute("select pg_terminate_backend(%s, 5000)", [pid])
 
     with pytest.raises(LoadFailed, match="was not"):
-        commit_window(world.ledger.engine, loading.sealed(), NOW)
+        commit_window(world.ledger.engine, sealed, NOW)
     assert public(world) == []
-    assert commit_window(world.ledger.engine, loading.sealed(), NOW).loaded == 5
+    assert commit_window(world.ledger.engine, sealed, NOW).loaded == 5
 
 
 def test_a_column_added_while_a_load_runs_is_kept(world: World, start: Start) -> None:

@@ -22,7 +22,7 @@ def problems(monkeypatch: pytest.MonkeyPatch) -> dict[datetime, str]:
     """What the audit finds, by the window's start."""
     found: dict[datetime, str] = {}
 
-    def audit(engine: object, log: object, name: str, start: datetime, now: datetime) -> AuditReport:
+    def audit(engine: object, log: object, name: str, start: datetime, now: datetime, sink_for: object) -> AuditReport:
         return report(start, *([found[start]] if start in found else []))
 
     monkeypatch.setattr(audit_module, "audit_window", audit)

@@ -1,0 +1,41 @@
+"""Sinks: where a pipeline's rows become public. `sink_for(pipeline, engine)` gives the one its settings name.
+
+This is the driver's side: targets, sealing, committing, counting again. What a Spark task does with its rows is
+`spark_jobs.sinks`. Each sink lies in a module of its own that is imported when a pipeline asks for it, so nobody pays for
+the libraries of another.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from sqlalchemy import Engine
+
+from logbus.errors import UserError
+from logbus.warehouse.sinks.base import Sink
+from logbus.windows.model import Pipeline
+
+# The pipeline's own setting: {"sink": "postgres"}.
+SINK = "sink"
+SINK_DEFAULT = "postgres"
+
+MakeSink = Callable[[Pipeline, Engine], Sink]
+
+SINKS: Mapping[str, str] = {
+    "postgres": "logbus.warehouse.sinks.postgres:PostgresSink",
+}
+
+
+def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
+    """The pipeline's sink. `engine` is the PostgreSQL that holds the ledger and the dead letters, whatever the sink."""
+    name = pipeline.settings.get(SINK, SINK_DEFAULT)
+    if name not in SINKS:
+        raise UserError(f"pipeline {pipeline.name} loads into sink {name!r}, which is none of {', '.join(SINKS)}")
+    module_name, _, attribute = SINKS[name].partition(":")
+    make = cast(MakeSink, getattr(importlib.import_module(module_name), attribute))
+    return make(pipeline, engine)
+
+
+__all__ = ["SINKS", "Sink", "sink_for"]
