@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 HOUR_START = datetime(2015, 5, 17, 10, tzinfo=UTC)
 HOUR_END = datetime(2015, 5, 17, 11, tzinfo=UTC)
 
 
-def run_context(start: datetime | None = HOUR_START, end: datetime | None = HOUR_END, try_number: int = 1) -> dict[str, Any]:
-    """The context of a run over [start, end)."""
+ASKED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def task_instance_id(instant: datetime) -> UUID:
+    """As Airflow makes them: version 7, the time in front."""
+    return UUID(int=int(instant.timestamp() * 1000) << 80 | 7 << 76 | 2 << 62 | 4711)
+
+
+def run_context(
+    start: datetime | None = HOUR_START,
+    end: datetime | None = HOUR_END,
+    try_number: int = 1,
+    *,
+    asked_at: datetime = ASKED_AT,
+    waiting: Sequence[datetime] = (),
+) -> dict[str, Any]:
+    """The context of a run over [start, end); runs of the hours `waiting` wait at the same task."""
+
+    def get_task_states(dag_id: str, task_ids: list[str], logical_dates: list[datetime]) -> dict[str, Any]:
+        return {f"backfill__{date.isoformat()}": {task_ids[0]: None} for date in logical_dates if date in waiting}
+
     return {
         "data_interval_start": start,
         "data_interval_end": end,
         # A trap: a run's logical date is not its window.
         "logical_date": datetime(1999, 1, 1, tzinfo=UTC),
         "run_id": "manual__1",
-        "ti": SimpleNamespace(try_number=try_number),
+        "dag_run": SimpleNamespace(start_date=asked_at),
+        "ti": SimpleNamespace(
+            id=task_instance_id(asked_at),
+            try_number=try_number,
+            dag_id="access_log",
+            task_id="load",
+            get_task_states=get_task_states,
+        ),
     }

@@ -21,12 +21,14 @@ from logbus import spark_submit
 from logbus.errors import LoadFailed, UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.operators.adoption import Beside, is_committed, is_loaded_since_asked
 from logbus.operators.window_operator import OverWindows, beyond_retry_fails_at_once
 from logbus.triggers.window_closed import utc_now
 from logbus.windows.ledger import Ledger
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline
 
 POOL_DEFAULT = "logbus_load"  # one slot: two drivers beside each other only make both slow on one machine
+WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and what is lost where its driver dies
 ERROR_CHARACTERS_MAX = 4_000  # of a failure's text kept in the ledger; the task's log has all of it
 
 
@@ -35,11 +37,16 @@ class LoadWindowOperator(OverWindows, SparkSubmitOperator):
 
     Needs the pool `logbus_load` (a task in a missing pool is never scheduled): `airflow pools set logbus_load 1 "Spark loads"`.
 
+    Where other runs of the DAG wait at this task (a backfill, a clear of many hours), the first of them loads their closed hours
+    in its own application, and they find theirs loaded since they were asked for: 84 hours cost one start of Spark, not 84.
+
+    :param max_windows_per_application: how many hours one application takes at the most; 1 keeps each run to its own.
     :param credentials_in_environment: hand the warehouse URL and the broker's configuration over as environment variables.
         On YARN and Kubernetes spark-submit would put them on its command line: mount LOGBUS_WAREHOUSE_URL and
         LOGBUS_KAFKA_CONFIG as secrets in the driver there and set this to False.
 
-    Returns for each window what was read, loaded and dead-lettered, and its fingerprint.
+    Returns for each window of this run what was read, loaded and dead-lettered, and its fingerprint; and whether another run's
+    application had loaded it.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "windows")
@@ -52,6 +59,7 @@ class LoadWindowOperator(OverWindows, SparkSubmitOperator):
         windows: Sequence[str] | None = None,
         kafka_conn_id: str = BrokerHook.default_conn_name,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
         credentials_in_environment: bool = True,
         now: Callable[[], datetime] = utc_now,
         **kwargs: Any,
@@ -65,6 +73,7 @@ class LoadWindowOperator(OverWindows, SparkSubmitOperator):
         self.windows = windows
         self.kafka_conn_id = kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
+        self.max_windows_per_application = max_windows_per_application
         self.credentials_in_environment = credentials_in_environment
         self._now = now
 
@@ -72,13 +81,12 @@ class LoadWindowOperator(OverWindows, SparkSubmitOperator):
         starts, warehouse = self._starts(context), self._warehouse()
         ledger = warehouse.ledger()
         with beyond_retry_fails_at_once():
-            attempts = self._begin(ledger, starts, context)
-            self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
-            with self._failure_recorded(ledger, attempts):
-                self._hand_over_credentials(warehouse)
-                self._submit(context)
-        windows = [ledger.window(self.pipeline.name, start) for start in starts]
-        return load_summary(windows)
+            adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline.name, starts, context)
+            if adopted:
+                self.log.info("Another run's application has loaded this hour since this run was asked for")
+            else:
+                self._load(warehouse, ledger, starts, context)
+        return {**load_summary([ledger.window(self.pipeline.name, start) for start in starts]), "adopted": adopted}
 
     def on_kill(self) -> None:
         """End the whole application. Killing spark-submit alone leaves a Python driver running, which would be refused at
@@ -88,6 +96,34 @@ class LoadWindowOperator(OverWindows, SparkSubmitOperator):
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+    @property
+    def _shares(self) -> bool:
+        return self.windows is None and self.max_windows_per_application > 1
+
+    def _load(self, warehouse: WarehouseHook, ledger: Ledger, starts: Sequence[datetime], context: Context) -> None:
+        """One application for our windows and those of runs that wait beside us. It failed only if it failed ours."""
+        beside = self._hours_beside(ledger, context)
+        attempts = self._begin(ledger, [*starts, *beside], context)
+        self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
+        try:
+            with self._failure_recorded(ledger, attempts):
+                self._hand_over_credentials(warehouse)
+                self._submit(context)
+        except LoadFailed as error:
+            own = [attempt for attempt in attempts if attempt.interval.start in set(starts)]
+            if not beside or not all(is_committed(ledger, attempt) for attempt in own):
+                raise
+            self.log.warning("Not all hours of other runs could be loaded beside ours; their own runs will tell: %s", error)
+
+    def _hours_beside(self, ledger: Ledger, context: Context) -> list[datetime]:
+        if not self._shares:
+            return []
+        beside = Beside(ledger=ledger, log=self._broker().log_offsets(), pipeline_name=self.pipeline.name, now=self._now())
+        hours = beside.hours(context, self.max_windows_per_application - 1)
+        if hours:
+            self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(hours))
+        return hours
 
     def _begin(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[Attempt]:
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)

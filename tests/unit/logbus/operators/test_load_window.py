@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psutil
@@ -12,11 +12,12 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as provider
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, TopicRecreated, UserError
+from logbus.operators import adoption
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.windows.model import Pipeline
 
 from tests.support.airflow_context import HOUR_START, run_context
-from tests.support.fake_ledger import FakeLedger
+from tests.support.fake_ledger import FakeLedger, window
 
 SECRETS = ("warehouse-password", "broker-password")
 
@@ -49,6 +50,15 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
     return started
 
 
+@pytest.fixture(autouse=True)
+def loaded_since(monkeypatch: pytest.MonkeyPatch) -> set[datetime]:
+    """Hours that somebody has loaded since this run was asked for; the real question is tried on a real ledger."""
+    hours: set[datetime] = set()
+    monkeypatch.setattr(adoption, "begun_since", lambda engine, name, starts, asked_at: hours & set(starts))
+    monkeypatch.setattr(adoption, "failing", lambda engine, name, starts: set())
+    return hours
+
+
 def operator(pipeline: Pipeline, **arguments: Any) -> LoadWindowOperator:
     return LoadWindowOperator(task_id="load", pipeline=pipeline, **arguments)
 
@@ -68,6 +78,54 @@ def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLe
     assert len(submitted) == 1
     assert submitted[0].command.count("--window") == 84
     assert (result["read"], result["loaded"], result["dead_lettered"], len(result["windows"])) == (840, 756, 84, 84)
+
+
+NEXT_HOURS = [HOUR_START + timedelta(hours=number) for number in range(1, 12)]
+
+
+def test_the_first_of_a_backfill_loads_the_hours_of_those_that_wait_beside_it(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    result = operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
+    assert [starts for starts, _, _ in ledger.begun] == [[HOUR_START, *NEXT_HOURS]]
+    assert [part.start for part in ledger.frozen] == NEXT_HOURS
+    assert submitted[0].command.count("--window") == 12
+    assert [part["start"] for part in result["windows"]] == ["2015-05-17T10:00:00Z"]
+    assert result["adopted"] is False
+
+
+def test_the_others_find_their_hour_loaded_and_start_nothing(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], loaded_since: set[datetime]
+) -> None:
+    loaded_since.add(HOUR_START)
+    result = operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
+    assert result["adopted"] is True
+    assert (ledger.begun, submitted) == ([], [])
+
+
+def test_one_application_takes_only_as_many_hours_as_it_may(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    operator(pipeline, max_windows_per_application=4).execute(run_context(waiting=NEXT_HOURS))
+    operator(pipeline, max_windows_per_application=1).execute(run_context(waiting=NEXT_HOURS))
+    assert [starts for starts, _, _ in ledger.begun] == [[HOUR_START, *NEXT_HOURS[:3]], [HOUR_START]]
+
+
+def test_somebody_elses_bad_hour_does_not_fail_ours(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSubmit, "exit_code", 1)  # as the application ends where one of its windows failed
+    assert operator(pipeline).execute(run_context(waiting=NEXT_HOURS))["adopted"] is False
+    assert ledger.failed
+
+
+def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+    monkeypatch.setattr(ledger, "window", lambda name, start: window(start))
+    with pytest.raises(LoadFailed):
+        operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
 
 
 def test_secrets_travel_in_the_environment_and_nowhere_else(

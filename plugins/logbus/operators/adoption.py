@@ -1,0 +1,74 @@
+"""How a load shares its Spark application with runs that wait beside it, and how those find that they need none of their own.
+
+Decided by the ledger and by what Airflow says about the runs of this DAG (siblings.py): nothing is promised between tasks, so a
+run that was counted on and never comes, or comes twice, changes nothing. An hour of somebody else's that cannot be frozen, or
+that keeps failing, is left to its own run, which tells why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from logbus.errors import WindowError
+from logbus.operators.siblings import asked_at, waiting_intervals
+from logbus.run_interval import plain, run_interval
+from logbus.windows.adoption import begun_since, failing
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import OffsetLog
+from logbus.windows.model import Attempt, Interval
+
+
+def is_loaded_since_asked(ledger: Ledger, pipeline_name: str, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
+    """Whether attempts that began after this try was asked for have loaded all the windows."""
+    asked = asked_at(context["ti"])
+    return asked is not None and begun_since(ledger.engine, pipeline_name, starts, asked) == set(starts)
+
+
+def is_committed(ledger: Ledger, attempt: Attempt) -> bool:
+    return ledger.window(attempt.pipeline, attempt.interval.start).loaded_attempt == attempt.number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Finds the hours that runs beside ours wait for."""
+
+    ledger: Ledger
+    log: OffsetLog
+    pipeline_name: str
+    now: datetime
+
+    def hours(self, context: Mapping[str, Any], limit: int) -> list[datetime]:
+        """Starts of at most `limit` windows, frozen, that wait to be loaded; the next hours first."""
+        own = run_interval(context)
+        if self.left_alone([own.start]):
+            return []
+        waiting = list(waiting_intervals(context, own, limit))
+        starts = [interval.start for interval in waiting]
+        done = begun_since(self.ledger.engine, self.pipeline_name, starts, beginning(context))
+        not_ours = done | self.left_alone(starts)
+        frozen = (interval.start for interval in waiting if interval.start not in not_ours and self.is_frozen(interval))
+        return list(islice(frozen, limit))
+
+    def left_alone(self, starts: Sequence[datetime]) -> set[datetime]:
+        return failing(self.ledger.engine, self.pipeline_name, starts)
+
+    def is_frozen(self, interval: Interval) -> bool:
+        """Freezes it, if that can be done without anybody's word."""
+        try:
+            self.ledger.freeze_or_get(self.pipeline_name, interval, self.log, self.now)
+        except WindowError:
+            return False
+        return True
+
+
+def beginning(context: Mapping[str, Any]) -> datetime:
+    """Since when the runs around us have been asked for: what was loaded since is theirs to adopt.
+
+    A retry was asked for after its failed try had loaded hours of others, so the run's start counts where it is earlier.
+    """
+    asked, started = asked_at(context["ti"]), context["dag_run"].start_date
+    return min(instant for instant in (asked, started and plain(started)) if instant)

@@ -1,0 +1,47 @@
+"""Which loads may stand for somebody else's: a backfill of many hours should not start as many Spark applications.
+
+A run asks for a load at some instant: when it was queued, cleared or retried. An attempt that began after that instant, whoever
+made it, and that is loaded, is what the run asked for. One that began before is not: a clear means "load it again".
+
+A window that failed twice in a row goes alone, so that it cannot take others down with it; once is often the machine's fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Engine, func, select
+
+from logbus.windows import schema
+from logbus.windows.attempts import FAILED
+
+FAILURES_BEFORE_ALONE = 2
+
+
+def begun_since(engine: Engine, pipeline_name: str, starts: Sequence[datetime], asked_at: datetime) -> set[datetime]:
+    """Those of the windows whose loaded attempt began after `asked_at`."""
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(window.c.starts_at)
+        .join(attempt, (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt))
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), attempt.c.began_at > asked_at)
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> set[datetime]:
+    """Those of the windows whose last attempts failed, as often as makes them go alone."""
+    window, attempt = schema.window, schema.attempt
+    failures = (
+        select(func.count())
+        .where(attempt.c.window_id == window.c.id, attempt.c.number > window.c.last_attempt - FAILURES_BEFORE_ALONE)
+        .where(attempt.c.state == FAILED)
+        .scalar_subquery()
+    )
+    query = select(window.c.starts_at).where(
+        window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), failures == FAILURES_BEFORE_ALONE
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())

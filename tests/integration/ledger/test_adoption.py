@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+from logbus.windows.adoption import FAILURES_BEFORE_ALONE, begun_since, failing
+from logbus.windows.schema import window
+from sqlalchemy import update
+
+from tests.support.ledgers import NOW, World, at
+
+LATER = NOW + timedelta(minutes=1)
+
+
+def begin(world: World, number: int) -> int:
+    return world.ledger.begin_attempts("p", [at(number)], "r", 1, NOW)[0].number
+
+
+def load(world: World, number: int) -> None:
+    """As a commit leaves the window."""
+    attempt = begin(world, number)
+    with world.ledger.engine.begin() as connection:
+        connection.execute(update(window).where(window.c.starts_at == at(number)).values(loaded_attempt=attempt))
+
+
+def test_a_load_that_began_after_the_asking_may_stand_for_it(world: World) -> None:
+    world.register()
+    for number in (1, 2, 3):
+        world.freeze(number)
+    load(world, 1)
+    starts = [at(1), at(2), at(3)]
+    assert begun_since(world.ledger.engine, "p", starts, NOW - timedelta(seconds=1)) == {at(1)}
+    assert begun_since(world.ledger.engine, "p", starts, NOW) == set()
+    assert begun_since(world.ledger.engine, "other", starts, NOW - timedelta(seconds=1)) == set()
+
+
+def test_an_attempt_under_way_stands_for_nothing(world: World) -> None:
+    world.register()
+    world.freeze(1)
+    begin(world, 1)
+    assert begun_since(world.ledger.engine, "p", [at(1)], NOW - timedelta(seconds=1)) == set()
+
+
+def test_a_window_goes_alone_after_it_failed_twice_in_a_row(world: World) -> None:
+    world.register()
+    world.freeze(1)
+    for _ in range(FAILURES_BEFORE_ALONE):
+        assert failing(world.ledger.engine, "p", [at(1)]) == set()
+        attempts = world.ledger.begin_attempts("p", [at(1)], "r", 1, NOW)
+        world.ledger.fail_attempts(attempts, "boom", NOW)
+    assert failing(world.ledger.engine, "p", [at(1)]) == {at(1)}
+    begin(world, 1)
+    assert failing(world.ledger.engine, "p", [at(1)]) == set()

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from logbus.errors import WindowNotClosed
+from logbus.operators import adoption
+from logbus.operators.adoption import Beside, beginning, is_loaded_since_asked
+from logbus.windows.model import Interval
+
+from tests.support.airflow_context import ASKED_AT, HOUR_START, run_context
+from tests.support.fake_ledger import FakeLedger
+
+NEXT = [HOUR_START + timedelta(hours=number) for number in range(1, 6)]
+NOW = ASKED_AT + timedelta(minutes=1)
+
+
+class Known:
+    """What the ledger knows, for the two questions that are put to it."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[datetime, datetime] = {}
+        self.failing: set[datetime] = set()
+
+    def begun_since(self, engine: object, name: str, starts: list[datetime], asked_at: datetime) -> set[datetime]:
+        return {start for start in starts if start in self.loaded and self.loaded[start] > asked_at}
+
+    def are_failing(self, engine: object, name: str, starts: list[datetime]) -> set[datetime]:
+        return self.failing & set(starts)
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Known:
+    answers = Known()
+    monkeypatch.setattr(adoption, "begun_since", answers.begun_since)
+    monkeypatch.setattr(adoption, "failing", answers.are_failing)
+    return answers
+
+
+def hours(ledger: FakeLedger, context: dict[str, Any], limit: int = 84) -> list[datetime]:
+    return Beside(ledger=ledger, log=object(), pipeline_name="access_log", now=NOW).hours(context, limit)  # type: ignore[arg-type]
+
+
+def test_hours_whose_runs_wait_are_frozen_and_taken(ledger: FakeLedger, known: Known) -> None:
+    assert hours(ledger, run_context(waiting=NEXT)) == NEXT
+    assert [part.start for part in ledger.frozen] == NEXT
+
+
+def test_hours_that_were_loaded_since_are_left_to_be_adopted(ledger: FakeLedger, known: Known) -> None:
+    known.loaded = {NEXT[0]: ASKED_AT + timedelta(seconds=1), NEXT[1]: ASKED_AT - timedelta(days=1)}
+    assert hours(ledger, run_context(waiting=NEXT)) == NEXT[1:]
+
+
+def test_an_hour_that_keeps_failing_goes_alone(ledger: FakeLedger, known: Known) -> None:
+    known.failing = {NEXT[2]}
+    assert hours(ledger, run_context(waiting=NEXT)) == [NEXT[0], NEXT[1], *NEXT[3:]]
+    known.failing = {HOUR_START}
+    assert hours(ledger, run_context(waiting=NEXT)) == []
+
+
+def test_an_hour_that_is_still_open_is_left_to_its_own_run(
+    ledger: FakeLedger, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freeze = ledger.freeze_or_get
+
+    def refuse_the_last(name: str, interval: Interval, log: object, now: datetime) -> object:
+        if interval.start == NEXT[-1]:
+            raise WindowNotClosed("not yet")
+        return freeze(name, interval, log, now)
+
+    monkeypatch.setattr(ledger, "freeze_or_get", refuse_the_last)
+    assert hours(ledger, run_context(waiting=NEXT)) == NEXT[:-1]
+
+
+def test_only_a_load_that_began_after_the_asking_is_adopted(ledger: FakeLedger, known: Known) -> None:
+    known.loaded = {HOUR_START: ASKED_AT}
+    later, earlier = (run_context(asked_at=ASKED_AT + timedelta(seconds=gap)) for gap in (1, -1))
+    assert not is_loaded_since_asked(ledger, "access_log", [HOUR_START], later)  # type: ignore[arg-type]
+    assert is_loaded_since_asked(ledger, "access_log", [HOUR_START], earlier)  # type: ignore[arg-type]
+
+
+def test_a_retry_counts_from_its_runs_start() -> None:
+    context = run_context(asked_at=NOW)
+    context["dag_run"].start_date = ASKED_AT
+    assert beginning(context) == ASKED_AT
+    context["dag_run"].start_date = None
+    assert beginning(context) == NOW
