@@ -42,9 +42,13 @@ class RecordingProxy:
         while True:
             try:
                 client, _ = self._listening.accept()
-                broker = socket.create_connection(("127.0.0.1", self.target_port))
             except OSError:
                 return
+            try:
+                broker = socket.create_connection(("127.0.0.1", self.target_port))
+            except OSError:  # the broker is down: so are we, for this client
+                _end(client)
+                continue
             self._sockets += [client, broker]
             threading.Thread(target=self._forward_requests, args=(client, broker), daemon=True).start()
             threading.Thread(target=_forward, args=(broker, client), daemon=True).start()
