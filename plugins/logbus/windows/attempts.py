@@ -8,14 +8,15 @@ comes next, with a short lock timeout, because a driver that outlives its task m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select, text, update
+from sqlalchemy import Connection, Engine, insert, select, text, tuple_, update
 from sqlalchemy.exc import OperationalError
 
 from logbus.errors import AttemptSuperseded, WindowUnknown
 from logbus.windows import schema
+from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from logbus.windows.model import Attempt, Interval, instant_text, parse_instant
 from logbus.windows.places import STAGING_SCHEMA
 from logbus.windows.rows import ATTEMPT_RUNNING, Row, to_attempt
@@ -71,7 +72,8 @@ def begin_one(connection: Connection, row: Row, run_id: str, try_number: int, no
         "heartbeat_at": now,
     }
     older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)
-    connection.execute(update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now))
+    reason = f"attempt {number} of run {run_id} took over"
+    connection.execute(update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now, error=reason))
     connection.execute(insert(attempt).values(values))
     connection.execute(update(window).where(window.c.id == row["id"]).values(last_attempt=number))
     return to_attempt(values, row["pipeline"], Interval(row["starts_at"], row["ends_at"]))
@@ -100,7 +102,8 @@ def lock_if_current(connection: Connection, attempt: Attempt) -> None:
         select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()
     ).scalar_one()
     mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
-    state = connection.execute(select(row_of.c.state).where(*mine)).scalar_one()
+    # The attempt's row as well: whoever declares it failed meanwhile waits, and then finds it committed.
+    state = connection.execute(select(row_of.c.state).where(*mine).with_for_update()).scalar_one()
     if newest != attempt.number or state != ATTEMPT_RUNNING:
         raise AttemptSuperseded(
             f"attempt {attempt.number} at window {attempt.interval} of {attempt.pipeline} is {state}; the newest is {newest}"
@@ -116,8 +119,36 @@ def state_of(engine: Engine, attempt: Attempt) -> str:
 
 
 def heartbeat(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> None:
+    """One statement for all of them. Rows that somebody holds are passed over: who commits or takes over needs no sign of life."""
+    row_of = schema.attempt
+    mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
+    running = select(row_of.c.window_id, row_of.c.number).where(mine, row_of.c.state == ATTEMPT_RUNNING)
+    held = running.with_for_update(skip_locked=True).cte("held")
+    same = (row_of.c.window_id == held.c.window_id, row_of.c.number == held.c.number)
     with engine.begin() as connection:
-        set_where_running(connection, attempts, {"heartbeat_at": now})
+        connection.execute(update(row_of).where(*same).values(heartbeat_at=now))
+
+
+def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXPIRY) -> list[Attempt]:
+    """Fails the attempts that gave no sign of life for so long, and drops what they staged; returns them.
+
+    One that lives after all is refused at its commit, as after any newer attempt.
+    """
+    window, row_of = schema.window, schema.attempt
+    silent = (row_of.c.state == ATTEMPT_RUNNING, row_of.c.heartbeat_at < now - expiry)
+    query = (
+        select(row_of, window.c.pipeline, window.c.starts_at, window.c.ends_at)
+        .join(window, window.c.id == row_of.c.window_id)
+        .where(*silent)
+        .order_by(row_of.c.window_id)
+        .with_for_update(of=row_of, skip_locked=True)
+    )
+    with engine.begin() as connection:
+        rows = connection.execute(query).mappings().all()
+        ended = [to_attempt(row, row["pipeline"], Interval(row["starts_at"], row["ends_at"])) for row in rows]
+        set_where_running(connection, ended, {"state": FAILED, "ended_at": now, "error": f"no sign of life for {expiry}"})
+    drop_leftovers(engine, [attempt.window_id for attempt in ended])
+    return ended
 
 
 def fail(engine: Engine, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
@@ -129,7 +160,7 @@ def fail(engine: Engine, attempts: Sequence[Attempt], error: str, now: datetime)
 
 def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
     row_of = schema.attempt
-    for attempt in attempts:
+    for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # in the order in which everybody locks
         mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number, row_of.c.state == ATTEMPT_RUNNING)
         connection.execute(update(row_of).where(*mine).values(values))
 

@@ -7,6 +7,7 @@
     window_range   its offsets in each partition
     attempt        one try at loading a window; the number is the fence
     dead_letter    records that did not parse, with the reason and the raw bytes
+    redrive        dead letters of a window parsed again
 
     retention_policy    how long and how much of a topic is kept, and for how long unloaded windows hold it back
     retention_hold      a topic of which nothing is deleted, until when and why
@@ -136,6 +137,18 @@ attempt = Table(
     Column("heartbeat_at", DateTime(timezone=True), nullable=False),
     Column("ended_at", DateTime(timezone=True)),
     Column("error", Text),
+    # What it loaded, where it is committed; the window has the same of the attempt that is public.
+    Column("read_count", BigInteger),
+    Column("loaded_count", BigInteger),
+    Column("dead_lettered_count", BigInteger),
+    Column("filtered_count", BigInteger),
+    Column("late_count", BigInteger),
+    Column("early_count", BigInteger),
+    Column("lost_count", BigInteger),
+    Column("byte_count", BigInteger),
+    Column("fingerprint", Text),
+    Column("partitions", JSONB),
+    Column("error_samples", JSONB),  # of an attempt over its error budget: what did not parse
 )
 
 dead_letter = Table(
@@ -153,7 +166,21 @@ dead_letter = Table(
     Column("error", Text, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("fingerprint", BigInteger, nullable=False),
+    Column("run_id", Text),
     ForeignKeyConstraint(["window_id"], [window.c.id]),
+)
+
+redrive = Table(
+    "redrive",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("window_id", BigInteger, ForeignKey(window.c.id), nullable=False, index=True),
+    Column("attempt", Integer, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("redriven_at", DateTime(timezone=True), nullable=False),
+    Column("tried_count", BigInteger, nullable=False),
+    Column("loaded_count", BigInteger, nullable=False),
+    Column("dead_lettered_count", BigInteger, nullable=False),
 )
 
 retention_policy = Table(
