@@ -119,7 +119,7 @@ def state_of(engine: Engine, attempt: Attempt) -> str:
 
 
 def heartbeat(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> None:
-    """One statement for all of them. Rows that somebody holds are passed over: who commits or takes over needs no sign of life."""
+    """All in one statement. Rows that somebody holds are passed over: who commits or takes over needs no sign of life."""
     row_of = schema.attempt
     mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
     running = select(row_of.c.window_id, row_of.c.number).where(mine, row_of.c.state == ATTEMPT_RUNNING)
