@@ -1,15 +1,17 @@
-"""Whole DAGs out of one sentence: the hourly ingest of a topic, and its catch-up.
+"""Whole DAGs out of one sentence: the hourly ingest of a topic, of many, and the catch-up.
 
     hourly_ingest:  closed? -> freeze -> load -> audit          one hour a run
     catch_up:       freeze all closed hours -> load -> audit    one Spark application for all of them, on demand
 
+    hourly_ingest(pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
+
 Building them touches nothing: no broker, no warehouse, no clock. Both DAGs work on the same ledger, so it does not matter which
-of them loads an hour first, or again.
+of them loads an hour first, or again. A DAG made here belongs to the file that calls: it need not be kept in a variable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,13 +19,16 @@ from typing import Any
 from airflow.sdk import DAG, Param
 from airflow.timetables.interval import CronDataIntervalTimetable
 
+from logbus.assets import table_asset
 from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.operators.audit_window import AuditWindowOperator
 from logbus.operators.catch_up import FreezeClosedWindowsOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
-from logbus.operators.load_window import POOL_DEFAULT, LoadWindowOperator
+from logbus.operators.load_window import WINDOWS_PER_APPLICATION_MAX, LoadWindowOperator
+from logbus.operators.spark_window_operator import POOL_DEFAULT
+from logbus.pipeline_options import as_pipeline
 from logbus.sensors.window_closed import WindowClosedSensor
 from logbus.windows.model import HOUR, Pipeline
 
@@ -45,52 +50,84 @@ class Connections:
 CONNECTIONS_DEFAULT = Connections()
 
 
-def hourly_ingest(pipeline: Pipeline, connections: Connections = CONNECTIONS_DEFAULT) -> DAG:
-    """The DAG named after the pipeline: every hour, load the hour before into its table, exactly once."""
-    if pipeline.interval != HOUR:
-        raise UserError(f"the windows of {pipeline.name} are {pipeline.interval} long: an hourly ingest takes those of an hour")
-    common = common_arguments(pipeline, connections)
-    with DAG(
-        pipeline.name,
-        description=f"Load each hour of the topic {pipeline.topic} into {pipeline.table}, exactly once",
-        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-        start_date=START_DATE,
-        catchup=False,
-        max_active_runs=1,  # its loads share one pool slot anyway; an hour asked for goes before the hour that is due
-        default_args=dict(TASK_DEFAULTS),
-        tags=["logbus"],
-    ) as dag:
-        closed = WindowClosedSensor(task_id="closed", lateness=pipeline.lateness, deferrable=True)
+def hourly_ingest(
+    pipeline: Pipeline | str,
+    connections: Connections = CONNECTIONS_DEFAULT,
+    *,
+    dag_arguments: Mapping[str, Any] | None = None,
+    max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
+    **options: Any,
+) -> DAG:
+    """The DAG named after the pipeline: every hour, load the hour before into its table, exactly once.
+
+    :param pipeline: a `Pipeline`, or the name of one that `options` describe (see pipeline_options.py): `topic` and `table`, by
+        default called like it, `parse`, and whatever else it needs
+    :param dag_arguments: arguments for the DAG itself, such as tags, default_args or callbacks
+    :param max_windows_per_application: how many hours of a backfill one Spark application takes at the most
+
+    The audit's success is an event of the asset `table_asset(pipeline)`, which carries the window.
+    """
+    made = as_pipeline(pipeline, options)
+    if made.interval != HOUR:
+        raise UserError(f"the windows of {made.name} are {made.interval} long: an hourly ingest takes those of an hour")
+    common = common_arguments(made, connections)
+    arguments = {
+        "description": f"Load each hour of the topic {made.topic} into {made.table}, exactly once",
+        "schedule": CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+        "max_active_runs": 1,  # its loads share one pool slot anyway; an hour asked for goes before the hour that is due
+    }
+    with DAG(made.name, **dag_defaults(arguments, dag_arguments)) as dag:
+        closed = WindowClosedSensor(task_id="closed", lateness=made.lateness, deferrable=True)
         freeze = FreezeWindowOperator(task_id="freeze", **common)
-        load = LoadWindowOperator(task_id="load", conn_id=connections.spark, pool=connections.pool, **common)
-        audit = AuditWindowOperator(task_id="audit", **common)
+        load = LoadWindowOperator(
+            task_id="load",
+            conn_id=connections.spark,
+            pool=connections.pool,
+            max_windows_per_application=max_windows_per_application,
+            **common,
+        )
+        audit = AuditWindowOperator(task_id="audit", outlets=[table_asset(made)], **common)
         closed >> freeze >> load >> audit
     return dag
 
 
-def catch_up(pipeline: Pipeline, connections: Connections = CONNECTIONS_DEFAULT) -> DAG:
+def many_topics(topics: Iterable[str | Pipeline], connections: Connections = CONNECTIONS_DEFAULT, **options: Any) -> list[DAG]:
+    """An hourly ingest for each topic, all with the same options; a topic that needs its own is given as a `Pipeline`."""
+    return [hourly_ingest(topic, connections, **({} if isinstance(topic, Pipeline) else options)) for topic in topics]
+
+
+def catch_up(
+    pipeline: Pipeline | str,
+    connections: Connections = CONNECTIONS_DEFAULT,
+    *,
+    dag_arguments: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> DAG:
     """The DAG `<pipeline>_catchup`: load all closed hours between its parameters `since` and `until` in one Spark application.
 
     Both parameters may be left out: from the first record, up to the last closed hour.
     """
-    common = common_arguments(pipeline, connections)
-    with DAG(
-        f"{pipeline.name}_catchup",
-        description=f"Load all closed hours of the topic {pipeline.topic} into {pipeline.table} with one Spark application",
-        schedule=None,
-        start_date=START_DATE,
-        catchup=False,
-        max_active_runs=1,
-        default_args=dict(TASK_DEFAULTS),
-        params={"since": instant_parameter("the first hour"), "until": instant_parameter("the end of the last hour")},
-        tags=["logbus"],
-    ) as dag:
+    made = as_pipeline(pipeline, options)
+    common = common_arguments(made, connections)
+    arguments = {
+        "description": f"Load all closed hours of the topic {made.topic} into {made.table} with one Spark application",
+        "schedule": None,
+        "max_active_runs": 1,
+        "params": {"since": instant_parameter("the first hour"), "until": instant_parameter("the end of the last hour")},
+    }
+    with DAG(f"{made.name}_catchup", **dag_defaults(arguments, dag_arguments)) as dag:
         freeze = FreezeClosedWindowsOperator(task_id="freeze", since="{{ params.since }}", until="{{ params.until }}", **common)
         windows = freeze.output["starts"]
         load = LoadWindowOperator(task_id="load", windows=windows, conn_id=connections.spark, pool=connections.pool, **common)
-        audit = AuditWindowOperator(task_id="audit", windows=windows, **common)
+        audit = AuditWindowOperator(task_id="audit", windows=windows, outlets=[table_asset(made)], **common)
         freeze >> load >> audit
     return dag
+
+
+def dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What all our DAGs have in common, then what this kind has, then what the author says."""
+    defaults = {"start_date": START_DATE, "catchup": False, "tags": ["logbus"], **arguments, **(given or {})}
+    return {**defaults, "default_args": {**TASK_DEFAULTS, **defaults.get("default_args", {})}}
 
 
 def common_arguments(pipeline: Pipeline, connections: Connections) -> dict[str, Any]:

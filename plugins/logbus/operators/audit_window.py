@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from airflow.sdk import Context
 
+from logbus.assets import tell_outlets
 from logbus.errors import AuditMismatch
 from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
 from logbus.warehouse.sinks import sink_for
 from logbus.windows.audit import audit_window
-from logbus.windows.model import AuditReport, instant_text
+from logbus.windows.model import AuditReport, FrozenWindow, WindowState, instant_text
 
 PROBLEMS_SHOWN_MAX = 20  # of a failed audit over many windows; the log holds all of them
 
@@ -33,6 +35,7 @@ class AuditWindowOperator(WindowOperator):
             self._tell(report)
         if problems := [problem for report in reports for problem in dated_problems(report)]:
             raise AuditMismatch(audit_failure(problems, len(reports)))
+        tell_outlets(context, self.outlets, [as_audited(report, self._now()) for report in reports])
         return {"audited": len(reports), "windows": [report.summary() for report in reports]}
 
     def _tell(self, report: AuditReport) -> None:
@@ -40,6 +43,11 @@ class AuditWindowOperator(WindowOperator):
         self.log.info("%s %s: %d records found", "exact" if report.ok else "WRONG", report.window.interval, found)
         for remark in (*report.problems, *report.notes):
             self.log.info("  %s", remark)
+
+
+def as_audited(report: AuditReport, now: datetime) -> FrozenWindow:
+    """The window as the audit that has just passed leaves it."""
+    return replace(report.window, state=WindowState.AUDITED, audited_at=now)
 
 
 def dated_problems(report: AuditReport) -> list[str]:

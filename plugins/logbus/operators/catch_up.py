@@ -10,7 +10,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus.errors import UserError
-from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
+from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
 from logbus.windows.model import instant_text, parse_instant
 
 
@@ -20,7 +20,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
     Returns the starts of the windows as `starts`, for the tasks behind it, which are skipped where no hour is closed.
     """
 
-    template_fields: Sequence[str] = ("since", "until")
+    template_fields: Sequence[str] = ("since", "until", *CONNECTION_FIELDS)
     ui_color = "#d7ecf5"
 
     def __init__(self, *, since: str | None = None, until: str | None = None, **kwargs: Any) -> None:

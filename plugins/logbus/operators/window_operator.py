@@ -21,6 +21,7 @@ from logbus.run_interval import run_interval
 from logbus.triggers.window_closed import utc_now
 from logbus.windows.model import Pipeline, parse_instant
 
+CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
 BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap)
 
 
@@ -46,7 +47,7 @@ class OverWindows:
 class WindowOperator(OverWindows, BaseOperator):
     """Base of the operators that work on windows by themselves (not through spark-submit)."""
 
-    template_fields: Sequence[str] = ("windows",)
+    template_fields: Sequence[str] = ("windows", *CONNECTION_FIELDS)
 
     def __init__(
         self,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG
+from logbus.assets import table_asset
 from logbus.errors import UserError
-from logbus.pipelines import Connections, Pipeline, catch_up, hourly_ingest
+from logbus.pipelines import Connections, Pipeline, catch_up, hourly_ingest, many_topics
 
 DAGS = Path(__file__).parents[3] / "dags"
 CLICKS = Pipeline(name="clicks", topic="web.clicks", table="clicks", parse="json", lateness=timedelta(minutes=20))
@@ -46,6 +47,34 @@ def test_connections_and_pool_can_be_chosen() -> None:
     for dag in (hourly_ingest(CLICKS, mine), catch_up(CLICKS, mine)):
         load = dag.get_task("load")
         assert (load.kafka_conn_id, load.warehouse_conn_id, load._conn_id, load.pool) == ("k", "w", "s", "p")
+
+
+def test_one_sentence_makes_the_pipeline_too() -> None:
+    dag = hourly_ingest(pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
+    made = dag.get_task("load").pipeline
+    assert (dag.dag_id, made.topic, made.table, made.parse) == ("clicks", "web.clicks", "clicks", "json")
+    assert made.settings == {"max_error_rate": 0.01}
+    assert catch_up("clicks", parse="json").dag_id == "clicks_catchup"
+
+
+def test_many_topics_are_as_many_dags_with_the_same_options() -> None:
+    dags = many_topics(["orders", "refunds", CLICKS], parse="json", lateness=timedelta(minutes=1))
+    assert [dag.dag_id for dag in dags] == ["orders", "refunds", "clicks"]
+    assert [dag.get_task("closed").lateness for dag in dags] == [timedelta(minutes=number) for number in (1, 1, 20)]
+
+
+def test_the_audits_success_is_an_event_of_the_pipelines_asset() -> None:
+    for dag in (hourly_ingest(CLICKS), catch_up(CLICKS)):
+        assert dag.get_task("audit").outlets == [table_asset("clicks")]
+
+
+def test_arguments_for_the_dag_itself_are_taken_over_and_defaults_kept() -> None:
+    dag = hourly_ingest(CLICKS, dag_arguments={"tags": ["web"], "default_args": {"owner": "me"}, "catchup": True})
+    assert (dag.tags, dag.catchup, dag.default_args["owner"], dag.default_args["retries"]) == ({"web"}, True, "me", 2)
+
+
+def test_how_many_hours_an_application_takes_can_be_chosen() -> None:
+    assert hourly_ingest(CLICKS, max_windows_per_application=1).get_task("load").max_windows_per_application == 1
 
 
 def test_a_pipeline_of_other_intervals_is_no_hourly_ingest() -> None:

@@ -1,0 +1,43 @@
+"""Airflow assets: a pipeline's table as something other DAGs can be scheduled by, and what its events say.
+
+An event carries the windows that it is about, so the DAG behind it knows which hours to read. Nothing in it is secret: names,
+instants, offsets and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow.sdk import Asset
+
+from logbus.windows.model import FrozenWindow, Pipeline
+
+WINDOWS_SHOWN_MAX = 100  # of an event's windows: an event is a row of Airflow's database
+
+
+def table_asset(pipeline: Pipeline | str) -> Asset:
+    """The asset that stands for what the pipeline loads. A DAG elsewhere needs the pipeline's name only."""
+    name = pipeline if isinstance(pipeline, str) else pipeline.name
+    return Asset(name=f"logbus/{name}", uri=f"x-logbus://pipeline/{name}", group="logbus")
+
+
+def event_extra(windows: Iterable[FrozenWindow]) -> dict[str, Any]:
+    """What an event says about the windows it is about."""
+    found = list(windows)
+    counts = [window.counts for window in found if window.counts is not None]
+    return {
+        "pipeline": found[0].pipeline if found else None,
+        "window_count": len(found),
+        "loaded": sum(count.loaded for count in counts),
+        "dead_lettered": sum(count.dead_lettered for count in counts),
+        "windows": [window.summary() for window in found[:WINDOWS_SHOWN_MAX]],
+    }
+
+
+def tell_outlets(context: Mapping[str, Any], outlets: Iterable[Any], windows: Iterable[FrozenWindow]) -> None:
+    """Puts the windows into the events that the task's success will be for its outlet assets."""
+    assets = [outlet for outlet in outlets if isinstance(outlet, Asset)]
+    extra = event_extra(windows) if assets else {}
+    for asset in assets:
+        context["outlet_events"][asset].extra = extra

@@ -1,0 +1,68 @@
+"""A pipeline said in one sentence: `pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01`.
+
+What decides where windows begin and where rows go are fields of `Pipeline`; everything else is one of its settings. Both are
+options by name here, so a typing mistake is an error where the DAG is read and not a setting that nobody ever looks at.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from logbus.errors import UserError
+from logbus.windows.model import Pipeline
+
+FIELDS: Mapping[str, str] = {
+    "lateness": "how long after its end an hour stays open for records still on their way (timedelta)",
+    "starts_at": "where the first window begins; by default at the earliest record",
+    "interval": "the length of a window; an hourly pipeline leaves it alone",
+    "isolation_level": "read_committed or read_uncommitted",
+}
+
+SETTINGS: Mapping[str, str] = {
+    "columns": "columns and their types, for parsers that take them: {'host': 'text', 'bytes': 'bigint'}",
+    "infer": "take the columns of JSON from the records themselves",
+    "pattern": "the regular expression of parse='regex', with named groups",
+    "filter": "which records to drop on purpose; they are counted",
+    "reader": "what reads the topic",
+    "sink": "where rows go; by default a table of the warehouse",
+    "sink_options": "what the sink needs to know",
+    "max_error_rate": "the share of records that may fail to parse before the hour fails instead, 0 to 1",
+    "max_errors": "the number of records that may fail to parse before the hour fails instead",
+    "accept_loss": "load what is left where retention was faster, and keep the loss on record",
+    "offset_gaps": "the topic is compacted or holds transactions, so that offsets are missing",
+    "retain_hours": "how long records stay in the topic, for the managed retention",
+    "retain_bytes": "how many bytes of records stay in each partition, for the managed retention",
+}
+
+
+def define_pipeline(
+    name: str, *, parse: str | None, topic: str | None = None, table: str | None = None, **options: Any
+) -> Pipeline:
+    """The pipeline of that name. Topic and table are called like it unless said otherwise."""
+    if parse is None:
+        raise UserError(f"pipeline {name!r}: say how records become rows, parse='json' for example")
+    refuse_unknown(name, options)
+    settings = {**(options.get("settings") or {}), **{key: value for key, value in options.items() if key in SETTINGS}}
+    fields = {key: value for key, value in options.items() if key in FIELDS}
+    return Pipeline(name=name, topic=topic or name, table=table or name, parse=parse, settings=settings, **fields)
+
+
+def refuse_unknown(name: str, options: Mapping[str, Any]) -> None:
+    """An error for options that nobody knows, with those that may have been meant."""
+    known = [*FIELDS, *SETTINGS, "settings"]
+    for option in options:
+        if option not in known:
+            meant = difflib.get_close_matches(option, known)
+            advice = f"did you mean {' or '.join(meant)}?" if meant else f"there are {', '.join(known)}"
+            raise UserError(f"pipeline {name!r} has no option {option!r}: {advice}")
+
+
+def as_pipeline(pipeline: Pipeline | str, options: Mapping[str, Any]) -> Pipeline:
+    """A pipeline made already, or one defined by its name and options; never both."""
+    if isinstance(pipeline, str):
+        return define_pipeline(pipeline, **{"parse": None, **options})
+    if options:
+        raise UserError(f"pipeline {pipeline.name!r} is defined already: give {', '.join(options)} where it is made")
+    return pipeline
