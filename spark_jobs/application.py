@@ -20,7 +20,9 @@ from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
 from logbus.windows.boundaries import milliseconds
+from logbus.windows.error_budget import samples_of
 from logbus.windows.fingerprint import combine
+from logbus.windows.heartbeats import Heartbeat
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline
@@ -71,10 +73,11 @@ class Application:
                 (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
             )
         outcomes: list[WindowOutcome] = []
-        for group in groups(attempts, WINDOWS_PER_JOB_MAX):
-            for outcome in self.load_group(pipeline, sink, group):
-                self.report(outcome)
-                outcomes.append(outcome)
+        with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
+            for group in groups(attempts, WINDOWS_PER_JOB_MAX):
+                for outcome in self.load_group(pipeline, sink, group):
+                    self.report(outcome)
+                    outcomes.append(outcome)
         return outcomes
 
     def load_group(self, pipeline: Pipeline, sink: Sink, group: Sequence[Attempt]) -> Iterator[WindowOutcome]:
@@ -154,7 +157,7 @@ class Application:
 
     def failed(self, attempt: Attempt, error: Exception) -> WindowOutcome:
         """Ends the attempt with the reason. What fails because a newer attempt took the tables away is superseded, not failed."""
-        self.ledger.fail_attempts([attempt], str(error), self.now())
+        self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error))
         is_superseded = attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
 

@@ -8,7 +8,8 @@ happened and what to do next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class LogbusError(Exception):
@@ -53,6 +54,14 @@ class AttemptSuperseded(LoadFailed):
 
 class EquationMismatch(LoadFailed):
     """What was staged is not exactly what the window's ranges hold; nothing became public."""
+
+
+class ErrorBudgetExceeded(LoadFailed):
+    """More records of a window do not parse than its pipeline allows; nothing became public. `samples`: which, and why."""
+
+    def __init__(self, message: str, *, samples: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.samples = samples
 
 
 class ShortRead(LoadFailed):

@@ -1,8 +1,8 @@
 """The commit of one window: one transaction in which its rows, dead letters, counts and offsets become public, or none of them.
 
 In order: the fence (the window's row is held, the attempt must be its newest), the equation (what the sealed tables
-hold is exactly what the ranges hold), the rows, the dead letters, the ledger. A first load attaches the sealed table
-as a leaf; a reload deletes and inserts inside the leaf, which blocks no reader.
+hold is exactly what the ranges hold), the error budget, the rows, the dead letters, the ledger. A first load attaches the
+sealed table as a leaf; a reload deletes and inserts inside the leaf, which blocks no reader.
 
 A commit has three outcomes. Committed and refused are known. When the connection dies nobody was told: then the
 ledger is asked, under the window's lock, which waits for a transaction that may still be on its way. Nothing is
@@ -25,6 +25,7 @@ from logbus.warehouse.staging import LEAF_CHECK
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
 from logbus.windows import fingerprint, schema, tally
 from logbus.windows.attempts import COMMITTED, lock_if_current, sealed
+from logbus.windows.error_budget import refuse_over_budget
 from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text
 from logbus.windows.places import SCHEMA
 from logbus.windows.rows import count_values, to_counts
@@ -112,6 +113,7 @@ def commit_in(connection: Connection, load: SealedWindow, now: datetime) -> Wind
     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
     lock_if_current(connection, load.attempt)
     refuse_mismatch(load)
+    refuse_errors(connection, load)
     put_rows(connection, load)
     put_dead_letters(connection, load)
     counts = counts_of(load)
@@ -133,6 +135,14 @@ def refuse_mismatch(load: SealedWindow) -> None:
             wrong.append(f"partition {partition}: the staged rows are not the records the tasks read (fingerprints differ)")
     if wrong:
         raise EquationMismatch(f"window {load.attempt.interval} of {load.pipeline.name} does not add up: {'; '.join(wrong)}")
+
+
+def refuse_errors(connection: Connection, load: SealedWindow) -> None:
+    """The error budget: a window of which too much does not parse is not loaded at all."""
+    counts = counts_of(load)
+    refuse_over_budget(
+        connection, load.pipeline, load.attempt.interval, load.dead.sql, read=counts.read, errors=counts.dead_lettered
+    )
 
 
 def put_rows(connection: Connection, load: SealedWindow) -> None:
@@ -183,9 +193,14 @@ def replace(connection: Connection, load: SealedWindow) -> None:
 
 def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
     dead_letter = f"{SCHEMA}.{schema.dead_letter.name}"
-    columns = ", ".join(quoted(column.name) for column in schema.dead_letter.columns)
+    staged = [column.name for column in schema.dead_letter.columns if column.name != "run_id"]
+    columns = ", ".join(quoted(name) for name in staged)
     connection.execute(text(f"delete from {dead_letter} where window_id = :id"), {"id": load.window.id})
-    connection.execute(text(f"insert into {dead_letter} ({columns}) select {columns} from {load.dead.sql}"))
+    run_id = f"select run_id from {SCHEMA}.{schema.attempt.name} where window_id = :id and number = :number"
+    connection.execute(
+        text(f"insert into {dead_letter} ({columns}, run_id) select {columns}, ({run_id}) from {load.dead.sql}"),
+        {"id": load.window.id, "number": load.attempt.number},
+    )
     connection.execute(text(f"drop table {load.dead.sql}"))
 
 
@@ -207,17 +222,29 @@ def counts_of(load: SealedWindow) -> WindowCounts:
 
 def write_ledger(connection: Connection, load: SealedWindow, counts: WindowCounts, now: datetime) -> None:
     window, part, attempt = schema.window, schema.window_range, schema.attempt
-    values: dict[str, Any] = {
-        **count_values(counts),
-        "loaded_attempt": load.attempt.number,
-        "loaded_at": now,
-        "fingerprint": fingerprint.as_text(sum(read.fingerprint for read in load.reads.values())),
-        "audited_at": None,
-        "audit_problems": None,
-    }
-    connection.execute(update(window).where(window.c.id == load.window.id).values(values))
+    loaded = {**count_values(counts), "fingerprint": fingerprint.as_text(sum(read.fingerprint for read in load.reads.values()))}
+    public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
+    connection.execute(update(window).where(window.c.id == load.window.id).values(**loaded, **public))
     for partition, span in load.staged.spans.items():
         mine = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
+    ended: dict[str, Any] = {"state": COMMITTED, "ended_at": now, "cleaned": True, "partitions": by_partition(load)}
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
-    connection.execute(update(attempt).where(*committed).values(state=COMMITTED, ended_at=now, cleaned=True))
+    connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
+
+
+def by_partition(load: SealedWindow) -> dict[str, dict[str, Any]]:
+    """What the attempt loaded of each partition, for comparing attempts."""
+    return {str(part): partition_counts(load, part) for part in sorted({*load.reads, *load.staged.tallies})}
+
+
+def partition_counts(load: SealedWindow, partition: int) -> dict[str, Any]:
+    read = load.reads.get(partition, ReadTally())
+    staged = load.staged.tallies.get(partition, PartitionTally(partition=partition))
+    return {
+        "read": read.read,
+        "loaded": staged.loaded,
+        "dead_lettered": staged.dead_lettered,
+        "filtered": read.filtered,
+        "fingerprint": fingerprint.as_text(read.fingerprint),
+    }

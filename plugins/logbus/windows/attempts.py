@@ -7,7 +7,7 @@ comes next, with a short lock timeout, because a driver that outlives its task m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -151,10 +151,18 @@ def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXP
     return ended
 
 
-def fail(engine: Engine, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
-    """Ends the attempts that still run and drops what they staged. Those committed or superseded stay as they are."""
+def fail(
+    engine: Engine, attempts: Sequence[Attempt], error: str, now: datetime, samples: Mapping[str, Any] | None = None
+) -> None:
+    """Ends the attempts that still run and drops what they staged. Those committed or superseded stay as they are.
+
+    `samples` (JSON) tell of records that caused the failure.
+    """
+    values: dict[str, Any] = {"state": FAILED, "ended_at": now, "error": error[:ERROR_CHARACTERS_MAX]}
+    if samples is not None:
+        values["error_samples"] = dict(samples)
     with engine.begin() as connection:
-        set_where_running(connection, attempts, {"state": FAILED, "ended_at": now, "error": error[:ERROR_CHARACTERS_MAX]})
+        set_where_running(connection, attempts, values)
     drop_leftovers(engine, [attempt.window_id for attempt in attempts])
 
 

@@ -6,8 +6,9 @@ own; nothing is kept in memory, so any number of ledgers on any number of machin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Engine, select, update
 
@@ -91,9 +92,11 @@ class Ledger:
         """Says that these attempts are alive."""
         attempts.heartbeat(self.engine, running, utc(now))
 
-    def fail_attempts(self, failed: Sequence[Attempt], error: str, now: datetime) -> None:
-        """Ends those of the attempts that still run, with the reason, and drops what they staged."""
-        attempts.fail(self.engine, failed, error, utc(now))
+    def fail_attempts(
+        self, failed: Sequence[Attempt], error: str, now: datetime, samples: Mapping[str, Any] | None = None
+    ) -> None:
+        """Ends those of the attempts that still run, with the reason (and samples of the records), and drops what they staged."""
+        attempts.fail(self.engine, failed, error, utc(now), samples)
 
     def record_audit(self, report: AuditReport, now: datetime) -> None:
         """Keeps an audit's outcome, unless the window has been loaded again since."""

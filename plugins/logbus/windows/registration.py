@@ -15,6 +15,7 @@ from logbus.errors import PipelineConflict, UserError
 from logbus.windows import boundaries, schema
 from logbus.windows.boundaries import Neighbours
 from logbus.windows.chain import Chain
+from logbus.windows.error_budget import budget_of
 from logbus.windows.log_offsets import ISOLATION_LEVELS, OffsetLog, TopicFacts
 from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Pipeline
@@ -76,6 +77,7 @@ def refuse_nonsense(pipeline: Pipeline) -> None:
         )
     if pipeline.lateness < timedelta(0):
         raise UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")
+    budget_of(pipeline)
 
 
 def refuse_shared_table(connection: Connection, pipeline: Pipeline) -> None:

@@ -1,0 +1,63 @@
+"""A window of which too much does not parse, in a real PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from logbus.errors import ErrorBudgetExceeded, UserError
+from logbus.windows.error_budget import samples_of
+from sqlalchemy import text
+
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+
+def loading(world: World, url: str, *bad_offsets: int, **settings: Any) -> Loading:
+    """Hour 10: six records in one partition; those at `bad_offsets` do not parse."""
+    world.log.append("t", *stamps(10, 10.1, 10.2, 10.3, 10.4, 10.5))
+    world.register(settings=settings)
+    return Loading(world=world, url=url, window=world.freeze(10), bad_offsets=frozenset(bad_offsets))
+
+
+def one(world: World, query: str) -> Any:
+    with world.ledger.engine.connect() as connection:
+        return connection.execute(text(query)).scalar_one()
+
+
+@pytest.mark.parametrize("settings", [{"max_errors": 1}, {"max_error_rate": 0.3}])
+def test_over_budget_nothing_becomes_public_and_the_error_has_examples(
+    world: World, warehouse_url: str, settings: dict[str, Any]
+) -> None:
+    over = loading(world, warehouse_url, 1, 4, **settings).begin().create().run_task(1)
+    with pytest.raises(ErrorBudgetExceeded, match=r"2 of the 6 records .* Most frequent: NotUtf8 2.*t-0 offset 1") as caught:
+        over.commit()
+    world.ledger.fail_attempts([over.attempt], str(caught.value), NOW, samples_of(caught.value))
+    assert one(world, "select count(*) from t") == 0
+    assert one(world, "select count(*) from logbus.dead_letter") == 0
+    assert world.ledger.window("p", at(10)).loaded_attempt is None
+    samples = one(world, "select error_samples from logbus.attempt")
+    assert samples["classes"] == [{"error_class": "NotUtf8", "count": 2}]
+    assert [(found["offset"], found["value_base64"]) for found in samples["examples"]] == [(1, "/w=="), (4, "/w==")]
+    assert one(world, "select count(*) from pg_tables where schemaname = 'logbus_staging'") == 0
+
+
+def test_a_reload_over_budget_leaves_the_former_load_as_it_was(world: World, warehouse_url: str) -> None:
+    loading(world, warehouse_url, max_errors=0).load()
+    window = world.ledger.window("p", at(10))
+    worse = Loading(world=world, url=warehouse_url, window=window, bad_offsets=frozenset({2}))
+    with pytest.raises(ErrorBudgetExceeded):
+        worse.load()
+    assert one(world, "select count(*) from t") == 6
+    assert world.ledger.window("p", at(10)).counts == window.counts
+
+
+def test_within_budget_the_window_is_loaded_with_its_dead_letters(world: World, warehouse_url: str) -> None:
+    counts = loading(world, warehouse_url, 1, 4, max_errors=2, max_error_rate=0.5).load()
+    assert (counts.loaded, counts.dead_lettered) == (4, 2)
+    assert one(world, "select distinct run_id from logbus.dead_letter") == "test"
+
+
+def test_a_budget_that_makes_no_sense_is_not_registered(world: World) -> None:
+    with pytest.raises(UserError, match="max_error_rate is a share"):
+        world.register(settings={"max_error_rate": 7})
