@@ -127,7 +127,7 @@ class LogConfig:
     retention_bytes: int = setting("log.retention.bytes", -1, _between(-1, INT64_MAX), topic="retention.bytes")
     message_bytes_max: int = setting("message.max.bytes", MIB + 12, _between(0, INT32_MAX), topic="max.message.bytes")
     # The loop flushes at once when somebody waits for what is not on disk; these two bound how much and how long it may stay
-    # unflushed while nobody does. A hundred thousand records are what a fast producer sends in less than the second that an operator
+    # unflushed while nobody does. A fast producer sends a hundred thousand records in less than the second that an operator
     # forgives; a flush for every ten thousand was measured to cost a fifth of the CPU.
     flush_interval_messages: int = setting("log.flush.interval.messages", 100_000, _between(1, INT64_MAX), topic="flush.messages")
     flush_interval_ms: int = setting("log.flush.interval.ms", 1_000, _between(0, INT64_MAX), topic="flush.ms")
