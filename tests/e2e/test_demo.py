@@ -6,83 +6,20 @@ it runs.
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
-from logbus.collector.sample import write_sample
-from logbus.local.demo import CATCH_UP_DAG, PIPELINE, Demo, DemoResult, home_of_log
-from logbus.local.demo_screen import Screen
-from logbus.local.stack import LocalStack, project_directory
+from logbus.local.demo import CATCH_UP_DAG, PIPELINE
 from logbus.warehouse.engine import connect
-from rich.console import Console
 from sqlalchemy import text
 
-LINES, HOURS = 600, 4
-DEMO_SECONDS_MAX = 600.0
+from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstDemo:
-    """A demo that was run as a command and has ended."""
-
-    home: Path
-    log: Path
-    exit_code: int
-    output: str
-    report: dict[str, Any]
-    survivors: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SecondDemo:
-    """A demo in the same place that is still up."""
-
-    stack: LocalStack
-    result: DemoResult
-
-
-@pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> FirstDemo:
-    place = tmp_path_factory.mktemp("demo")
-    log, report, home = place / "access.log", place / "report.json", place / "home"
-    write_sample(log, lines=LINES, hours=HOURS)
-    command = [sys.executable, "-m", "logbus", "demo", "--log", str(log), "--report", str(report), "--home", str(home)]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEMO_SECONDS_MAX
-    )
-    assert report.exists(), done.stdout
-    return FirstDemo(
-        home=home,
-        log=log,
-        exit_code=done.returncode,
-        output=done.stdout,
-        report=json.loads(report.read_text()),
-        survivors=processes_of(home),
-    )
-
-
-@pytest.fixture(scope="module")
-def second(first: FirstDemo) -> Iterator[SecondDemo]:
-    with LocalStack(home_of_log(first.home, first.log), project=project_directory(), environment=os.environ) as stack:
-        yield SecondDemo(stack=stack, result=Demo(stack, first.log, Screen(Console(stderr=True))).run())
-    assert processes_of(first.home) == []
-
-
-def processes_of(home: Path) -> list[str]:
-    """Command lines of the processes that have to do with this place."""
-    found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    return [" ".join(words) for words in found if any(str(home) in word for word in words)]
 
 
 def rows(demo: SecondDemo, query: str) -> list[Any]:
@@ -126,7 +63,7 @@ def test_a_second_demo_in_the_same_place_gives_the_same_numbers(first: FirstDemo
 def test_the_second_demo_loaded_again_and_no_row_is_there_twice(second: SecondDemo) -> None:
     assert all((window.loaded_attempt or 0) >= 2 for window in second.result.windows)
     [(count, distinct)] = rows(second, f"select count(*), count(distinct (_topic, _partition, _offset)) from {PIPELINE}")
-    [(letters,)] = rows(second, "select count(*) from logbus.dead_letter")
+    [(letters,)] = rows(second, f"select count(*) from logbus.dead_letter where topic = '{PIPELINE}'")
     assert count == distinct
     assert count + letters == LINES
 
