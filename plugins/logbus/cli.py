@@ -20,6 +20,10 @@ COMMANDS = {
     "group": ("logbus.commands.group:command", "Move consumer groups to a time, an offset or a window."),
     "load": ("logbus.commands.load:command", "Load the closed hours of a topic with one Spark application, without Airflow."),
     "pipeline": ("logbus.commands.pipeline:command", "List and register pipelines."),
+    "retention": (
+        "logbus.commands.retention:command",
+        "Delete old records when every pipeline has loaded them; holds, plan, run.",
+    ),
     "sample": ("logbus.commands.sample:command", "Write a small realistic access log."),
     "ship": ("logbus.commands.ship:command", "Send log files to a topic."),
     "window": ("logbus.commands.window:command", "List and show the windows in the ledger."),

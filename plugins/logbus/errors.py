@@ -102,3 +102,7 @@ class TopicRecreated(WindowError):
 
 class AuditMismatch(LogbusError):
     """The table, the ledger and the broker do not agree on a window."""
+
+
+class RetentionOverdue(LogbusError):
+    """A pipeline holds records back for longer than it may, or records were deleted before they were loaded."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from logbus.errors import TopicMissing
+from logbus.errors import TopicMissing, UserError
 from logbus.windows.log_offsets import FoundRecord, TopicFacts
 
 _ids = itertools.count(1)
@@ -34,6 +34,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.topics: dict[str, list[FakePartition]] = {}
         self.ids: dict[str, str] = {}
+        self.own_settings: dict[str, dict[str, str]] = {}
         self.interrupt: Callable[[str], None] = lambda question: None
 
     def create(self, name: str, partitions: int = 1) -> None:
@@ -69,3 +70,27 @@ class FakeLog:
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
         self.interrupt("records")
         return self.topics[topic][partition].records(start_offset, end_offset)
+
+    def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        self.interrupt("delete_before")
+        self.topic(topic)
+        parts = {number: self.topics[topic][number] for number in offsets}
+        if any(offsets[number] > len(part.stamps_ms) for number, part in parts.items()):
+            raise UserError(f"topic {topic} ends before the offset up to which records were to be deleted")
+        for number, part in parts.items():
+            part.start_offset = max(part.start_offset, offsets[number])
+        return {number: part.start_offset for number, part in parts.items()}
+
+    def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+        self.topic(topic)
+        found = {
+            "cleanup.policy": "delete",
+            "retention.ms": "604800000",
+            "retention.bytes": "-1",
+            **self.own_settings.get(topic, {}),
+        }
+        return {name: found[name] for name in names if name in found}
+
+    def change_settings(self, topic: str, values: Mapping[str, str]) -> None:
+        self.topic(topic)
+        self.own_settings.setdefault(topic, {}).update(values)

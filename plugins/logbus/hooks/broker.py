@@ -13,6 +13,8 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from logbus.errors import UserError
+from logbus.windows.group_offsets import GroupOffsets
+from logbus.windows.log_admin import TopicAdmin
 from logbus.windows.log_offsets import LogOffsets
 
 SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # of librdkafka's settings that hold credentials
@@ -49,3 +51,11 @@ class BrokerHook(BaseHook):
     def log_offsets(self) -> LogOffsets:
         """The questions the ledger asks the broker."""
         return LogOffsets(self.client_config())
+
+    def topic_admin(self) -> TopicAdmin:
+        """The same, and what managed retention orders."""
+        return TopicAdmin(self.client_config())
+
+    def group_offsets(self) -> GroupOffsets:
+        """Consumer groups and their committed offsets."""
+        return GroupOffsets(self.client_config())

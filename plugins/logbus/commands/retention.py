@@ -1,0 +1,230 @@
+"""`logbus retention`: how long topics are kept, what holds them back, what a run deletes and what it deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from logbus.commands import options
+from logbus.commands.window import open_ledger
+from logbus.errors import RetentionOverdue, UserError
+from logbus.windows.log_admin import TopicAdmin
+from logbus.windows.retention_model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
+from logbus.windows.retention_run import Retention, RetentionReport
+from logbus.windows.retention_store import RetentionStore
+
+WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
+
+
+@click.group("retention")
+def command() -> None:
+    """Managed retention: a record goes when its window is old enough AND every pipeline has loaded and audited it."""
+
+
+topics_argument = click.argument("topics", nargs=-1)
+
+
+def with_broker(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that asks both the ledger and the broker."""
+    for option in (options.client_config_option, options.bootstrap_option, options.warehouse_option):
+        function = option(function)
+    return function
+
+
+def open_retention(warehouse_url: str, bootstrap: str, client_config: Path | None) -> Retention:
+    return Retention(open_ledger(warehouse_url).engine, TopicAdmin(options.client_config(bootstrap, client_config)))
+
+
+@command.command("plan")
+@topics_argument
+@with_broker
+@options.json_option
+def plan(topics: Sequence[str], warehouse_url: str, bootstrap: str, client_config: Path | None, as_json: bool) -> None:
+    """Show what a run would delete now, of all managed topics or of TOPICS, and which windows stop being replayable."""
+    report = open_retention(warehouse_url, bootstrap, client_config).plan(options.clock(), list(topics) or None)
+    tell(report, as_json)
+    click.echo("nothing was deleted; `logbus retention run` does it", err=True)
+    fail_on_alarms(report)
+
+
+@command.command("run")
+@topics_argument
+@with_broker
+@options.json_option
+@click.option("--dry-run", is_flag=True, help="Only show it, as `plan` does.")
+def run(
+    topics: Sequence[str], warehouse_url: str, bootstrap: str, client_config: Path | None, as_json: bool, dry_run: bool
+) -> None:
+    """Delete what may go. Ends with status 1 where a pipeline holds back longer than it may, or records were lost."""
+    retention, wanted = open_retention(warehouse_url, bootstrap, client_config), list(topics) or None
+    report = retention.plan(options.clock(), wanted) if dry_run else retention.run(options.clock(), "command line", wanted)
+    tell(report, as_json)
+    fail_on_alarms(report)
+
+
+@command.command("set")
+@click.argument("topic")
+@options.warehouse_option
+@click.option("--hours", type=click.FloatRange(min=0), help="Keep windows that ended less than so many hours ago.")
+@click.option("--bytes", "retain_bytes", type=click.IntRange(min=0), help="Keep so many bytes of the newest records.")
+@click.option("--max-hold-hours", type=click.FloatRange(min=0), help="How long a pipeline may hold back before it is an alarm.")
+@click.option("--when-overdue", type=click.Choice([ALARM, DELETE]), help="What then: only say so, or delete what is not loaded.")
+def set_policy(
+    topic: str,
+    warehouse_url: str,
+    hours: float | None,
+    retain_bytes: int | None,
+    max_hold_hours: float | None,
+    when_overdue: str | None,
+) -> None:
+    """Say how TOPIC is kept. What is not given stays as it is."""
+    store = RetentionStore(open_ledger(warehouse_url).engine)
+    before = next((policy for policy in store.policies() if policy.topic == topic), None)
+    retain, max_hold = (None if count is None else timedelta(hours=count) for count in (hours, max_hold_hours))
+    policy = RetentionPolicy(
+        topic=topic,
+        retain=retain if before is None or retain is not None else before.retain,
+        retain_bytes=retain_bytes if before is None or retain_bytes is not None else before.retain_bytes,
+        max_hold=max_hold if max_hold is not None else before.max_hold if before else MAX_HOLD_DEFAULT,
+        when_overdue=when_overdue or (before.when_overdue if before else ALARM),
+    )
+    store.set_policy(policy, options.clock())
+    click.echo(policy_text(policy))
+
+
+@command.command("adopt")
+@click.argument("topic")
+@with_broker
+def adopt(topic: str, warehouse_url: str, bootstrap: str, client_config: Path | None) -> None:
+    """Take over TOPIC's own retention.ms and retention.bytes, and set them to -1 so that the broker deletes nothing by itself."""
+    policy = open_retention(warehouse_url, bootstrap, client_config).adopt(topic, options.clock())
+    click.echo(policy_text(policy))
+    click.echo(f"the broker deletes nothing of {topic} by itself any more: schedule `logbus retention run`, or dags/retention.py")
+
+
+@command.command("give-back")
+@click.argument("topic")
+@with_broker
+def give_back(topic: str, warehouse_url: str, bootstrap: str, client_config: Path | None) -> None:
+    """Leave TOPIC to the broker again, with the limits it had when it was adopted."""
+    own = open_retention(warehouse_url, bootstrap, client_config).give_back(topic)
+    settings = ", ".join(f"{name}={value}" for name, value in own.items()) or "its own limits, which were never changed"
+    click.echo(f"topic {topic} is the broker's again, with {settings}")
+
+
+@command.command("hold")
+@click.argument("topic")
+@options.warehouse_option
+@click.option("--reason", required=True, help="Why; who wonders later reads it.")
+@click.option("--until", type=options.Instant(), help="When it ends by itself; by default when it is released.")
+def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) -> None:
+    """Delete nothing of TOPIC until then."""
+    made = RetentionStore(open_ledger(warehouse_url).engine).hold(topic, reason, until, options.clock())
+    click.echo(f"topic {topic}: {made}")
+
+
+@command.command("release")
+@click.argument("hold_id", type=int)
+@options.warehouse_option
+def release(hold_id: int, warehouse_url: str) -> None:
+    """End the hold with this number."""
+    ended = RetentionStore(open_ledger(warehouse_url).engine).release(hold_id, options.clock())
+    click.echo(f"topic {ended.topic}: released hold {ended.id} ({ended.reason})")
+
+
+@command.command("ls")
+@options.warehouse_option
+@options.json_option
+def list_policies(warehouse_url: str, as_json: bool) -> None:
+    """List the managed topics and the holds in force."""
+    store = RetentionStore(open_ledger(warehouse_url).engine)
+    policies, holds = store.policies(), store.holds(options.clock())
+    if as_json:
+        click.echo(json.dumps({"topics": [policy_json(one) for one in policies], "holds": [str(one) for one in holds]}))
+        return
+    table = Table("topic", "keeps", "held back at most", "then", "holds")
+    for policy in policies:
+        mine = "; ".join(str(one) for one in holds if one.topic == policy.topic)
+        table.add_row(policy.topic, str(policy), hours_text(policy.max_hold), policy.when_overdue, mine or "-")
+    Console().print(table)
+    managed = {policy.topic for policy in policies}
+    for one in (one for one in holds if one.topic not in managed):
+        click.echo(f"topic {one.topic}: {one}, but the topic is not managed, so the broker deletes as it is set")
+
+
+@command.command("log")
+@options.warehouse_option
+@options.json_option
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most this many deletions.")
+def log(warehouse_url: str, as_json: bool, limit: int) -> None:
+    """List what was deleted, newest first."""
+    deletions = RetentionStore(open_ledger(warehouse_url).engine).deletions(limit)
+    if as_json:
+        click.echo(json.dumps(deletions))
+        return
+    names = ("began_at", "run_id", "topic", "partition", "start_offset", "end_offset", "state", "reason")
+    table = Table("run", "by", "topic", "partition", "from", "to", "state", "why")
+    for one in deletions:
+        table.add_row(*(str(one[name]) for name in names))
+    Console().print(table)
+
+
+def policy_json(policy: RetentionPolicy) -> dict[str, Any]:
+    return {
+        "topic": policy.topic,
+        "retain_hours": None if policy.retain is None else policy.retain / timedelta(hours=1),
+        "retain_bytes": policy.retain_bytes,
+        "max_hold_hours": policy.max_hold / timedelta(hours=1),
+        "when_overdue": policy.when_overdue,
+    }
+
+
+def policy_text(policy: RetentionPolicy) -> str:
+    then = "an alarm" if policy.when_overdue == ALARM else "deleted unloaded, after an hour is frozen"
+    return (
+        f"topic {policy.topic} keeps {policy}; what is not loaded is held back, after {hours_text(policy.max_hold)} it is {then}"
+    )
+
+
+def tell(report: RetentionReport, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(report.summary()))
+        return
+    if not report.plans and not report.alarms:
+        raise UserError("no topic is managed: `logbus retention adopt TOPIC` takes one over")
+    for one in report.plans:
+        Console().print(plan_table(one))
+        for line in remarks(one):
+            click.echo(f"  {line}")
+
+
+def plan_table(plan: TopicPlan) -> Table:
+    title = f"{plan.policy.topic}: keeps {plan.policy}; {plan.records} records go"
+    table = Table("partition", "delete from", "up to", "records", title=title, title_justify="left")
+    for one in plan.deletions:
+        table.add_row(str(one.partition), str(one.start_offset), str(one.end_offset), str(one.records))
+    return table
+
+
+def remarks(plan: TopicPlan) -> list[str]:
+    """What of a plan is no number: held back, no longer replayable, given up, noted."""
+    lines = [str(one) for one in plan.held]
+    if plan.unreplayable:
+        names = [window_name(window) for window in plan.unreplayable]
+        more = f", and {len(names) - WINDOWS_SHOWN_MAX} more" if len(names) > WINDOWS_SHOWN_MAX else ""
+        shown = ", ".join(names[:WINDOWS_SHOWN_MAX])
+        lines.append(f"no longer replayable: {len(names)} windows, {plan.bytes} bytes: {shown}{more}")
+    lines += [f"given up unloaded: {window_name(window)}" for window in plan.given_up]
+    return [*lines, *plan.notes]
+
+
+def fail_on_alarms(report: RetentionReport) -> None:
+    if report.alarms:
+        raise RetentionOverdue("\n".join(report.alarms))

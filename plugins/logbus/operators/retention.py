@@ -1,0 +1,86 @@
+"""Managed retention as a task: what may go is deleted, what holds back too long fails the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+
+from logbus.errors import RetentionOverdue
+from logbus.hooks.broker import BrokerHook
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.triggers.window_closed import utc_now
+from logbus.windows.retention_model import RetentionPolicy
+from logbus.windows.retention_run import Retention, RetentionReport
+
+TRUE_WORDS = ("true", "yes", "1", "on")
+
+
+class RetentionOperator(BaseOperator):
+    """Delete old records of the managed topics, as far as every pipeline has loaded and audited them.
+
+    An alarm (a pipeline holds back longer than it may, or records are gone that were never loaded) fails the task after
+    everything else was done; retrying it does not help.
+
+    :param topics: these topics only; by default all that have a policy.
+    :param policies: how topics are kept, from code: they replace what the ledger says, at every run that is no dry one.
+    :param dry_run: only plan; templated, so that a manual run may ask for it.
+
+    Returns the report: records, and for each topic what went, what is held back and which windows stop being replayable.
+    """
+
+    template_fields: Sequence[str] = ("topics", "dry_run")
+    ui_color = "#f3dede"
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] | None = None,
+        policies: Sequence[RetentionPolicy] = (),
+        dry_run: bool | str = False,
+        kafka_conn_id: str = BrokerHook.default_conn_name,
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        now: Callable[[], datetime] = utc_now,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topics = topics
+        self.policies = policies
+        self.dry_run = dry_run
+        self.kafka_conn_id = kafka_conn_id
+        self.warehouse_conn_id = warehouse_conn_id
+        self._now = now
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        retention, now = self._retention(), self._now()
+        topics = list(self.topics) if self.topics else None
+        if is_true(self.dry_run):
+            report = retention.plan(now, topics)
+        else:
+            for policy in self.policies:
+                retention.store.set_policy(policy, now)
+            report = retention.run(now, str(context["run_id"]), topics)
+        self._tell(report)
+        if report.alarms:
+            raise RetentionOverdue("\n".join(report.alarms))
+        return report.summary()
+
+    def _retention(self) -> Retention:
+        ledger = WarehouseHook(self.warehouse_conn_id).ledger()
+        return Retention(ledger.engine, BrokerHook(self.kafka_conn_id).topic_admin())
+
+    def _tell(self, report: RetentionReport) -> None:
+        for plan in report.plans:
+            windows = len(plan.unreplayable)
+            self.log.info("%s: %d records; %d windows stop being replayable", plan.policy.topic, plan.records, windows)
+            for remark in (*plan.held, *plan.notes):
+                self.log.info("  %s", remark)
+        for line in report.metrics():
+            self.log.info(line)
+
+
+def is_true(value: bool | str) -> bool:
+    """A parameter's value as a template renders it."""
+    return value if isinstance(value, bool) else value.strip().lower() in TRUE_WORDS

@@ -1,0 +1,211 @@
+"""Managed retention over a real ledger: windows frozen, loaded and audited there, records deleted in a log."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from logbus.errors import RecordsLost, UserError
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.migrations import create_ledger
+from logbus.windows.retention_model import RetentionPolicy
+from logbus.windows.retention_run import Retention
+from logbus.windows.retention_store import DELETED, UNKNOWN, RetentionStore
+
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+# Eight hours are kept, and it is 20:30 of the day on which the hours 8 to 15 hold two records each: the hours up to 12 may go.
+LATER = at(20.5)
+KEPT = RetentionPolicy(topic="t", retain=timedelta(hours=8), max_hold=timedelta(hours=2))
+
+
+@pytest.fixture
+def retention(world: World) -> Retention:
+    """Hours 8 to 11 loaded and audited; 12 to 15 frozen."""
+    create_ledger(world.ledger.engine)
+    for number in range(8, 16):
+        world.log.append("t", *stamps(number + 0.1, number + 0.6))
+    world.register()
+    for number in range(8, 16):
+        world.freeze(number)
+    return Retention(world.ledger.engine, world.log)
+
+
+def load(world: World, url: str, *hours: int) -> None:
+    for number in hours:
+        Loading(world, url, world.freeze(number)).load()
+        assert audit_window(world.ledger.engine, world.log, "p", at(number), NOW, sink_for).ok
+
+
+def start(world: World) -> int:
+    return world.log.topics["t"][0].start_offset
+
+
+def keep(retention: Retention, now: datetime = LATER, **changes: object) -> None:
+    retention.store.set_policy(RetentionPolicy(**{**{name: getattr(KEPT, name) for name in KEPT.__slots__}, **changes}), now)  # type: ignore[arg-type]
+
+
+def test_a_plan_changes_nothing_and_a_run_deletes_what_it_says(world: World, retention: Retention, warehouse_url: str) -> None:
+    load(world, warehouse_url, 8, 9, 10, 11)
+    keep(retention)
+    planned = retention.plan(LATER)
+    assert (planned.records, start(world), retention.store.deletions(9)) == (8, 0, [])
+    done = retention.run(LATER, "manual")
+    assert (done.records, start(world), done.alarms) == (8, 8, ())
+    (deletion,) = retention.store.deletions(9)
+    assert (deletion["state"], deletion["start_offset"], deletion["end_offset"], deletion["run_id"]) == (DELETED, 0, 8, "manual")
+    assert deletion["log_start_offset"] == 8
+    assert retention.run(LATER, "again").records == 0
+
+
+def test_what_is_not_loaded_stays_until_it_is(world: World, retention: Retention, warehouse_url: str) -> None:
+    load(world, warehouse_url, 8, 9, 11)
+    keep(retention)
+    report = retention.run(LATER, "manual")
+    assert start(world) == 4
+    assert report.plans[0].held[0].offset == 4
+    load(world, warehouse_url, 10)
+    retention.run(LATER, "manual")
+    assert start(world) == 8
+
+
+def test_a_rerun_under_way_keeps_its_window(world: World, retention: Retention, warehouse_url: str) -> None:
+    load(world, warehouse_url, 8, 9, 10, 11)
+    keep(retention)
+    Loading(world, warehouse_url, world.freeze(9)).begin()
+    retention.run(LATER, "manual")
+    assert start(world) == 2
+
+
+def test_an_attempt_that_begins_after_the_plan_stops_the_deletion(world: World, retention: Retention, warehouse_url: str) -> None:
+    load(world, warehouse_url, 8, 9, 10, 11)
+    keep(retention)
+
+    def begin(question: str) -> None:
+        """The plan has read the ledger when it asks the log for its ends."""
+        if question == "end_offsets":
+            world.log.interrupt = lambda question: None
+            world.ledger.begin_attempts("p", [at(9)], "late", 1, NOW)
+
+    world.log.interrupt = begin
+    report = retention.run(LATER, "manual")
+    assert start(world) == 0
+    assert "an attempt at a window began" in report.alarms[0]
+    assert retention.store.deletions(9) == []
+
+
+def test_an_order_without_an_answer_is_on_record_as_unknown(world: World, retention: Retention, warehouse_url: str) -> None:
+    load(world, warehouse_url, 8, 9)
+    keep(retention)
+
+    def die(question: str) -> None:
+        if question == "delete_before":
+            raise RecordsLost("the broker went away")
+
+    world.log.interrupt = die
+    report = retention.run(LATER, "manual")
+    assert "the broker went away" in report.alarms[0]
+    assert [one["state"] for one in retention.store.deletions(9)] == [UNKNOWN]
+    world.log.interrupt = lambda question: None
+    retention.run(LATER, "manual")
+    assert start(world) == 4
+    assert [one["state"] for one in retention.store.deletions(9)] == [DELETED, UNKNOWN]
+
+
+def test_overdue_hours_are_an_alarm_every_time(world: World, retention: Retention) -> None:
+    keep(retention)
+    for _ in range(2):
+        (alarm,) = retention.run(LATER, "manual").alarms
+        assert "pipeline p has held back 9 records for 3.5 hours, 2 hours are allowed" in alarm
+    assert start(world) == 0
+
+
+def test_overdue_hours_are_deleted_only_when_told_so_and_the_ledger_names_the_loss(world: World, retention: Retention) -> None:
+    keep(retention, when_overdue="delete")
+    report = retention.run(LATER, "manual")
+    assert [window.interval.start for window in report.plans[0].given_up] == [at(8), at(9)]
+    assert start(world) == 4
+    with pytest.raises(RecordsLost, match=r"t-0 \[0, 2\)"):
+        world.freeze(8)
+
+
+def test_hours_of_a_pipeline_that_stands_still_are_frozen_before_they_are_given_up(world: World) -> None:
+    for number in range(8, 16):
+        world.log.append("t", *stamps(number + 0.1, number + 0.6))
+    world.register()
+    retention = Retention(world.ledger.engine, world.log)
+    keep(retention, when_overdue="delete")
+    retention.run(LATER, "manual")
+    assert [window.interval.start for window in world.ledger.windows("p")] == [at(8), at(9)]
+    assert start(world) == 4
+
+
+def test_a_hold_stops_a_topic_until_it_ends_or_is_released(world: World, retention: Retention, warehouse_url: str) -> None:
+    load(world, warehouse_url, 8, 9, 10, 11)
+    keep(retention)
+    hold = retention.store.hold("t", "a look at yesterday", at(21), LATER)
+    assert retention.run(LATER, "manual").records == 0
+    retention.store.release(hold.id, LATER)
+    retention.store.hold("t", "another", at(20.75), LATER)
+    assert retention.run(LATER, "manual").records == 0
+    assert retention.run(at(20.75), "manual").records == 8
+
+
+def test_a_hold_without_sense_is_refused(retention: Retention) -> None:
+    with pytest.raises(UserError, match="would be over already"):
+        retention.store.hold("t", "a reason", at(3), LATER)
+    with pytest.raises(UserError, match="needs a reason"):
+        retention.store.hold("t", " ", None, LATER)
+    with pytest.raises(UserError, match="no hold 77 is in force"):
+        retention.store.release(77, LATER)
+
+
+def test_two_runs_do_not_work_beside_each_other(retention: Retention) -> None:
+    keep(retention)
+    other = RetentionStore(retention.store.engine)
+    with other.only_run("the first", LATER), pytest.raises(UserError, match="another retention run is under way"):
+        retention.run(LATER, "the second")
+    assert retention.run(LATER, "afterwards").number
+
+
+def test_a_topic_that_is_gone_is_an_alarm_and_the_others_go_on(world: World, retention: Retention, warehouse_url: str) -> None:
+    load(world, warehouse_url, 8, 9)
+    keep(retention)
+    keep(retention, topic="gone")
+    report = retention.run(LATER, "manual")
+    assert "no topic 'gone'" in report.alarms[0]
+    assert start(world) == 4
+
+
+def test_adopting_takes_the_topics_own_limits_over_and_giving_back_restores_them(world: World, retention: Retention) -> None:
+    world.log.change_settings("t", {"retention.ms": "28800000", "retention.bytes": "1000"})
+    policy = retention.adopt("t", LATER)
+    assert (policy.retain, policy.retain_bytes) == (timedelta(hours=8), 1000)
+    assert retention.store.policies() == [policy]
+    assert world.log.own_settings["t"] == {"retention.ms": "-1", "retention.bytes": "-1"}
+    with pytest.raises(UserError, match="no limit of its own to adopt"):
+        retention.adopt("t", LATER)
+    retention.give_back("t")
+    assert world.log.own_settings["t"] == {"retention.ms": "28800000", "retention.bytes": "1000"}
+    assert retention.store.policies() == []
+
+
+def test_a_topic_that_no_pipeline_reads_is_not_adopted(world: World, retention: Retention) -> None:
+    world.log.create("other")
+    with pytest.raises(UserError, match="no pipeline reads topic other"):
+        retention.adopt("other", LATER)
+
+
+def test_a_topic_without_a_policy_says_how_to_give_it_one(retention: Retention) -> None:
+    with pytest.raises(UserError, match="`logbus retention set` sets others"):
+        retention.plan(LATER, ["t"])
+
+
+def test_what_is_held_back_is_said_in_metrics(world: World, retention: Retention) -> None:
+    keep(retention)
+    assert retention.plan(LATER).metrics() == [
+        'logbus_retention_held_records{topic="t",partition="0",pipeline="p"} 9',
+        'logbus_retention_held_seconds{topic="t",partition="0",pipeline="p"} 12600',
+    ]

@@ -1,0 +1,67 @@
+"""What the commands print; what managed retention decides and does is tested beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from logbus.cli import main
+from logbus.commands import retention as command
+from logbus.windows.retention import plan_topic
+from logbus.windows.retention_run import RetentionReport
+
+from tests.support.retention import at, chain, hourly, policy, state
+
+
+class FakeRetention:
+    """Window 6 of 20 is not loaded; what is older than 24 hours may go."""
+
+    ran = False
+
+    def plan(self, now: datetime, topics: Sequence[str] | None = None) -> RetentionReport:
+        windows = [hourly(number, loaded=number != 6) for number in range(20)]
+        limit = policy(max_hold=timedelta(hours=2))
+        plan = plan_topic(limit, state(), [chain(windows)], (), at(34))
+        return RetentionReport(plans=(plan,), alarms=plan.alarms)
+
+    def run(self, now: datetime, run_id: str, topics: Sequence[str] | None = None) -> RetentionReport:
+        self.ran = True
+        return self.plan(now, topics)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRetention:
+    made = FakeRetention()
+    monkeypatch.setattr(command, "open_retention", lambda *words: made)
+    return made
+
+
+def retention(*words: str) -> Result:
+    return CliRunner().invoke(main, ["retention", *words, "--warehouse", "postgresql://h/d"])
+
+
+def test_a_plan_shows_what_goes_what_is_held_back_and_what_is_no_longer_replayable(fake: FakeRetention) -> None:
+    result = retention("plan")
+    assert "t: keeps 24 hours; 60 records go" in result.stdout
+    assert "partition 0 held back at offset 60 for 3 hours by pipeline p" in result.stdout
+    assert "no longer replayable: 6 windows, 600 bytes: p@2026-11-01T00:00:00Z" in result.stdout
+    assert "nothing was deleted" in result.stderr
+    assert not fake.ran
+
+
+@pytest.mark.parametrize("words", [("plan",), ("run",), ("run", "--dry-run")])
+def test_an_alarm_is_said_last_and_ends_with_status_1(fake: FakeRetention, words: tuple[str, ...]) -> None:
+    result = retention(*words)
+    assert result.exit_code == 1
+    assert "error: topic t: pipeline p has held back 40 records for 3 hours" in result.stderr
+    assert fake.ran == (words == ("run",))
+
+
+def test_a_report_can_be_read_by_a_program(fake: FakeRetention) -> None:
+    report: dict[str, Any] = json.loads(retention("plan", "--json").stdout)
+    assert report["records"] == 60
+    assert len(report["topics"][0]["no_longer_replayable"]) == 6
