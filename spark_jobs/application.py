@@ -16,7 +16,6 @@ from typing import Any
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, RecordsLost
 from logbus.warehouse.commit import ReadTally, SealedWindow
-from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
 from logbus.windows.boundaries import milliseconds
@@ -30,11 +29,11 @@ from logbus.windows.retained import lost_ranges, refuse_if_recreated
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
-from spark_jobs.kafka_source import SOURCE_NAME, kafka_source
-from spark_jobs.load_task import RESULT_SCHEMA, StagedWindow, TaskJob, load_task
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from spark_jobs.packing import TaskPlan, pack
 from spark_jobs.parsers import parser_for
+from spark_jobs.spark_job import run_job
+from spark_jobs.task_job import StagedWindow, TaskJob, TaskResult
 
 # A job per window costs a second each; a job for everything would throw all away when it fails.
 WINDOWS_PER_JOB_MAX = 84
@@ -49,6 +48,7 @@ class Reads:
 
     winners: frozenset[int] = frozenset()
     by_window: Mapping[int, Mapping[int, ReadTally]] = field(default_factory=dict)
+    files: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -58,7 +58,6 @@ class Application:
     ledger: Ledger
     log: OffsetLog
     client_config: Mapping[str, Any]
-    warehouse_url: str
     now: Callable[[], datetime]
     report: Callable[[WindowOutcome], None]
 
@@ -93,7 +92,7 @@ class Application:
                 yield self.failed(
                     attempt, RecordsLost(f"retention has deleted {', '.join(ranges)}; the window cannot be loaded again")
                 )
-            reads = self.read(pipeline, readable, windows)
+            reads = self.read(pipeline, sink, readable, windows)
         except (LogbusError, SQLAlchemyError) as error:
             yield from [self.failed(attempt, error) for attempt in current]
             return
@@ -114,39 +113,39 @@ class Application:
         lost = [(attempt, lost_ranges(windows[attempt.window_id], starts)) for attempt in attempts]
         return [attempt for attempt, ranges in lost if not ranges], [(attempt, ranges) for attempt, ranges in lost if ranges]
 
-    def read(self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]) -> Reads:
+    def read(self, pipeline: Pipeline, sink: Sink, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]) -> Reads:
         """One Spark job over the attempts' windows. Windows without records need none."""
         wanted = [windows[attempt.window_id] for attempt in attempts]
         if not any(window.record_count for window in wanted):
             return Reads()
         spark = SparkSession.builder.getOrCreate()
         plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-        reads = self.run_job(spark, pipeline, plans, [staged_window(attempt) for attempt in attempts])
+        reads = self.run_job(spark, pipeline, sink, plans, [staged_window(attempt) for attempt in attempts])
         refuse_if_recreated(pipeline.topic, wanted[0].topic_id, self.log.topic(pipeline.topic).topic_id)
         return reads
 
     def run_job(
-        self, spark: SparkSession, pipeline: Pipeline, plans: Sequence[TaskPlan], windows: Sequence[StagedWindow]
+        self, spark: SparkSession, pipeline: Pipeline, sink: Sink, plans: Sequence[TaskPlan], windows: Sequence[StagedWindow]
     ) -> Reads:
         job = TaskJob(
             topic=pipeline.topic,
             parse=pipeline.parse,
             settings=pipeline.settings,
-            warehouse_uri=libpq_uri(self.warehouse_url),
             windows={window.window_id: window for window in windows},
+            sink=sink.name,
+            sink_options=sink.task_options(),
         )
-        spark.dataSource.register(kafka_source(plans, self.client_config, pipeline.topic, pipeline.isolation_level))
         try:
-            rows = spark.read.format(SOURCE_NAME).load().mapInArrow(load_task(job), RESULT_SCHEMA).collect()
+            results = run_job(spark.sparkContext, pipeline, plans, job, self.client_config)
         except Exception as error:  # Spark's own kinds are many: a worker's, the JVM's, Py4J's
             raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
-        return to_reads(rows)
+        return to_reads(results)
 
     def finish(self, pipeline: Pipeline, sink: Sink, window: FrozenWindow, attempt: Attempt, reads: Reads) -> WindowOutcome:
         """Seals and commits one window."""
         tallies = reads.by_window.get(window.id, {})
         try:
-            staged = sink.seal(attempt, reads.winners, ())
+            staged = sink.seal(attempt, reads.winners, reads.files.get(window.id, ()))
             load = SealedWindow(pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies)
             counts = sink.commit(load, self.now())
         except AttemptSuperseded as error:
@@ -179,23 +178,24 @@ def staged_window(attempt: Attempt) -> StagedWindow:
     )
 
 
-def to_reads(rows: Sequence[Any]) -> Reads:
+def to_reads(results: Sequence[TaskResult]) -> Reads:
     """Results of the winning tasks. A window's partition may have been read by several of them."""
     by_window: dict[int, dict[int, ReadTally]] = {}
-    for row in rows:
-        parts = by_window.setdefault(row.window_id, {})
-        before = parts.get(row.partition, ReadTally())
-        fingerprint = combine([before.fingerprint, int(row.fingerprint)])
-        parts[row.partition] = ReadTally(
-            read=before.read + row.read,
-            filtered=before.filtered + row.filtered,
-            late=before.late + row.late,
-            early=before.early + row.early,
-            bytes=before.bytes + row.bytes,
-            fingerprint=fingerprint,
-            staged_fingerprint=fingerprint,
+    files: dict[int, tuple[str, ...]] = {}
+    for result in results:
+        parts = by_window.setdefault(result.window_id, {})
+        before = parts.get(result.partition, ReadTally())
+        parts[result.partition] = ReadTally(
+            read=before.read + result.read,
+            filtered=before.filtered + result.filtered,
+            late=before.late + result.late,
+            early=before.early + result.early,
+            bytes=before.bytes + result.bytes,
+            fingerprint=combine([before.fingerprint, result.fingerprint]),
+            staged_fingerprint=combine([before.staged_fingerprint, result.staged_fingerprint]),
         )
-    return Reads(winners=frozenset(row.task for row in rows), by_window=by_window)
+        files[result.window_id] = files.get(result.window_id, ()) + result.files
+    return Reads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
 
 
 OWN_ERROR = re.compile(r"^logbus\.errors\.\w+: (.+)$", re.MULTILINE)

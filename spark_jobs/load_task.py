@@ -1,65 +1,25 @@
 """What one Spark task does with the records it is given: parse, stage, and say what it did.
 
-It runs as the function of `mapInArrow`. Spark merges batches across its input partitions, so nothing is taken from a
-batch's place: every record says which window and partition it is of. The result is a row for each of those, tagged
-with the task attempt; the driver sees only the results of the attempts that won.
+Records come in chunks of one partition of one window each, column by column, and stay columns: nothing is done record by
+record but the hash and what the parser does. The results are tagged with the task attempt; the driver sees only those of the
+attempts that won.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-from logbus.windows.fingerprint import MODULUS, as_signed, record_hash
-from pyspark import TaskContext
+import pyarrow.compute as pc
+from logbus.windows.fingerprint import MODULUS, as_signed, combine, record_hashes
 
-from spark_jobs.parsers import Parser, Unparsable, parser_for
-from spark_jobs.warehouse_sink import WarehouseSink, timestamp_us
-
-RESULT_SCHEMA = (
-    "task bigint, window_id bigint, partition int, read bigint, filtered bigint, late bigint, early bigint, bytes bigint, "
-    "fingerprint string"
-)
-ARROW_RESULT_SCHEMA = pa.schema(
-    [
-        ("task", pa.int64()),
-        ("window_id", pa.int64()),
-        ("partition", pa.int32()),
-        ("read", pa.int64()),
-        ("filtered", pa.int64()),
-        ("late", pa.int64()),
-        ("early", pa.int64()),
-        ("bytes", pa.int64()),
-        ("fingerprint", pa.string()),  # unsigned 64 bits, in decimal
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedWindow:
-    """Where the records of a window go, in this attempt."""
-
-    window_id: int
-    attempt: int
-    start_ms: int
-    end_ms: int
-    staging_table: str
-    dead_letter_table: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskJob:
-    """Everything a task needs. `warehouse_uri` is a secret: the job travels pickled, never in an option or argument."""
-
-    topic: str
-    parse: str
-    settings: Mapping[str, Any]
-    warehouse_uri: str
-    windows: Mapping[int, StagedWindow]
+from spark_jobs.parsers import Parser, parser_for
+from spark_jobs.parsing import Parsed, parse_chunk
+from spark_jobs.records import Records, headers_json, storable
+from spark_jobs.schemas import DEAD_LETTER_SCHEMA, ROW_FIELDS, TIMESTAMP, row_schema, timestamps
+from spark_jobs.sinks import TaskSink, sink_for
+from spark_jobs.task_job import StagedWindow, TaskJob, TaskResult
 
 
 @dataclass(slots=True)
@@ -72,103 +32,122 @@ class Tally:
     early: int = 0
     bytes: int = 0
     fingerprint: int = 0
+    filtered_fingerprint: int = 0
 
 
-Batches = Iterator[pa.RecordBatch]
+Tallies = dict[tuple[int, int], Tally]
 
 
-def load_task(job: TaskJob) -> Callable[[Batches], Batches]:
-    """The function for `mapInArrow`."""
-
-    def run(batches: Batches) -> Batches:
-        context = TaskContext.get()
-        assert context is not None, "runs inside a Spark task only"
-        yield from load(batches, job, context.taskAttemptId())
-
-    return run
-
-
-def load(batches: Batches, job: TaskJob, task: int) -> Batches:
-    """Stages every record, commits, then gives the tallies."""
+def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]:
+    """Stages every record and commits; then says what it did."""
     parser = parser_for(job.parse, job.settings)
-    tallies: dict[tuple[int, int], Tally] = {}
-    with WarehouseSink(job.warehouse_uri, parser.columns) as sink:
-        for batch in batches:
-            for record in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                stage(record, job, task, parser, sink, tallies)
-    if tallies:
-        yield to_result(task, tallies)
+    schema = row_schema(parser.columns)
+    tallies: Tallies = {}
+    with sink_for(job, parser.columns, task) as sink:
+        for records in chunks:
+            stage(records, job, parser, schema, sink, tallies)
+    return to_results(task, tallies, job, sink)
 
 
-Record = tuple[int, int, int, int, bytes | None, bytes | None, list[dict[str, Any]]]
+def stage(records: Records, job: TaskJob, parser: Parser, schema: pa.Schema, sink: TaskSink, tallies: Tallies) -> None:
+    """One chunk to the rows and the dead letters of its window."""
+    window = job.windows[records.window_id]
+    hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
+    parsed = parse_chunk(parser, pa.schema(list(schema)[len(ROW_FIELDS) :]), records.values)
+    count(tallies.setdefault((records.window_id, records.partition), Tally()), window, records, hashes, parsed.filtered)
+    if parsed.places:
+        sink.write_rows(window, to_rows(records, job.topic, window, hashes, parsed, schema))
+    if parsed.refused:
+        sink.write_dead_letters(window, to_dead_letters(records, job.topic, window, hashes, parsed))
 
 
-def stage(
-    record: Record, job: TaskJob, task: int, parser: Parser, sink: WarehouseSink, tallies: dict[tuple[int, int], Tally]
-) -> None:
-    """One record to one of the two tables of its window."""
-    window_id, partition, offset, timestamp_ms, key, value, headers = record
-    window = job.windows[window_id]
-    pairs = [(header["name"], header["content"]) for header in headers]
-    hashed = record_hash(partition, offset, timestamp_ms, key, value, pairs)
-    size = len(key or b"") + len(value or b"")
-    count(tallies.setdefault((window_id, partition), Tally()), window, timestamp_ms, size, hashed)
-    stamp, signed = timestamp_us(timestamp_ms), as_signed(hashed)
-    try:
-        values = parse_value(parser, value)
-    except Unparsable as error:
-        common = (job.topic, partition, offset, window_id, stamp, key, value, headers_json(pairs))
-        sink.add_dead_letter(
-            window.dead_letter_table, (*common, error.kind, storable(str(error)), window.attempt, signed, task), size
-        )
-    else:
-        common = (job.topic, partition, offset, stamp, key, window.start_ms * 1000, signed, task)
-        sink.add_row(window.staging_table, common, values, size)
+def count(tally: Tally, window: StagedWindow, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:
+    tally.read += len(records)
+    tally.filtered += len(filtered)
+    if min(records.stamps_ms) < window.start_ms:
+        tally.late += sum(stamp < window.start_ms for stamp in records.stamps_ms)
+    if max(records.stamps_ms) >= window.end_ms:
+        tally.early += sum(stamp >= window.end_ms for stamp in records.stamps_ms)
+    tally.bytes += sum(map(len, filter(None, records.values))) + sum(map(len, filter(None, records.keys)))
+    tally.fingerprint = (tally.fingerprint + sum(hashes)) % MODULUS
+    tally.filtered_fingerprint = combine([tally.filtered_fingerprint, *(hashes[place] for place in filtered)])
 
 
-def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
-    if value is None:
-        raise Unparsable("NoValue", "the record has no value (a tombstone)")
-    return parser.parse(value)
-
-
-def count(tally: Tally, window: StagedWindow, timestamp_ms: int, size: int, hashed: int) -> None:
-    tally.read += 1
-    tally.late += timestamp_ms < window.start_ms
-    tally.early += timestamp_ms >= window.end_ms
-    tally.bytes += size
-    tally.fingerprint = (tally.fingerprint + hashed) % MODULUS
-
-
-def storable(text: str) -> str:
-    """Any text as PostgreSQL can hold it."""
-    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
-
-
-def headers_json(headers: Sequence[tuple[str, bytes | None]]) -> bytes | None:
-    """Headers as JSON pairs; content that is no text as base64."""
-    if not headers:
-        return None
-    return b"\x01" + json.dumps([[storable(name), header_content(content)] for name, content in headers]).encode()
-
-
-def header_content(content: bytes | None) -> Any:
-    if content is None:
-        return None
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    return {"base64": base64.b64encode(content).decode()} if "\0" in text else text
-
-
-def to_result(task: int, tallies: Mapping[tuple[int, int], Tally]) -> pa.RecordBatch:
-    rows = [
-        (task, window_id, partition, part.read, part.filtered, part.late, part.early, part.bytes, str(part.fingerprint))
-        for (window_id, partition), part in tallies.items()
+def to_rows(
+    records: Records, topic: str, window: StagedWindow, hashes: Sequence[int], parsed: Parsed, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Where each row comes from, then the parser's columns."""
+    size = len(records)
+    origin = [
+        pa.repeat(pa.scalar(topic), size),
+        pa.repeat(pa.scalar(records.partition, pa.int32()), size),
+        pa.array(records.offsets, pa.int64()),
+        timestamps(records.stamps_ms),
+        pa.array(records.keys, pa.binary()),
+        headers_column(records),
+        pa.repeat(pa.scalar(window.start_ms * 1000, TIMESTAMP), size),
+        signed_column(hashes),
     ]
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(values, field.type) for values, field in zip(columns, ARROW_RESULT_SCHEMA, strict=True)],
-        schema=ARROW_RESULT_SCHEMA,
+    if len(parsed.places) < size:
+        places = pa.array(parsed.places)
+        origin = [pc.take(column, places) for column in origin]
+    return pa.RecordBatch.from_arrays([*origin, *parsed.rows.columns], schema=schema)
+
+
+def headers_column(records: Records) -> pa.Array:
+    if records.headers is None:
+        return pa.nulls(len(records), pa.string())
+    return pa.array([headers_json(headers) for headers in records.headers], pa.string())
+
+
+def signed_column(hashes: Sequence[int]) -> pa.Array:
+    """The hashes' 64 bits as bigint has them."""
+    return pa.array(hashes, pa.uint64()).view(pa.int64())
+
+
+def to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes: Sequence[int], parsed: Parsed) -> pa.RecordBatch:
+    places = [place for place, _ in parsed.refused]
+    errors = [error for _, error in parsed.refused]
+    columns = [
+        [topic] * len(places),
+        [records.partition] * len(places),
+        [records.offsets[place] for place in places],
+        [window.window_id] * len(places),
+        timestamps([records.stamps_ms[place] for place in places]),
+        [records.keys[place] for place in places],
+        [records.values[place] for place in places],
+        [headers_json(records.headers[place]) if records.headers else None for place in places],
+        [error.kind for error in errors],
+        [storable(str(error)) for error in errors],
+        [window.attempt] * len(places),
+        [as_signed(hashes[place]) for place in places],
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, DEAD_LETTER_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
+
+
+def to_results(task: int, tallies: Tallies, job: TaskJob, sink: TaskSink) -> list[TaskResult]:
+    """One for each partition of each window; a window's files go with the first of its partitions."""
+    results = []
+    told: set[int] = set()
+    for (window_id, partition), tally in tallies.items():
+        files = () if window_id in told else sink.files(job.windows[window_id])
+        told.add(window_id)
+        results.append(to_result(task, window_id, partition, tally, files))
+    return results
+
+
+def to_result(task: int, window_id: int, partition: int, tally: Tally, files: tuple[str, ...]) -> TaskResult:
+    return TaskResult(
+        task=task,
+        window_id=window_id,
+        partition=partition,
+        read=tally.read,
+        filtered=tally.filtered,
+        late=tally.late,
+        early=tally.early,
+        bytes=tally.bytes,
+        fingerprint=tally.fingerprint,
+        staged_fingerprint=(tally.fingerprint - tally.filtered_fingerprint) % MODULUS,
+        files=files,
     )

@@ -24,8 +24,8 @@ from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 
-from spark_jobs.application import Application, WindowOutcome
-from spark_jobs.outcomes import SUCCESSFUL, outcome_line, result
+from spark_jobs.application import Application
+from spark_jobs.outcomes import SUCCESSFUL, WindowOutcome, outcome_line, result
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -50,13 +50,11 @@ def secret(environ: Mapping[str, str], name: str) -> str:
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
     """Loads; returns what became of each window."""
     arguments = parse_arguments(argv)
-    warehouse_url = secret(environ, WAREHOUSE_URL_VARIABLE)
     client_config: dict[str, Any] = json.loads(secret(environ, KAFKA_CONFIG_VARIABLE))
     application = Application(
-        ledger=Ledger(connect(warehouse_url)),
+        ledger=Ledger(connect(secret(environ, WAREHOUSE_URL_VARIABLE))),
         log=LogOffsets(client_config),
         client_config=client_config,
-        warehouse_url=warehouse_url,
         now=lambda: datetime.now(UTC),
         report=lambda outcome: print(outcome_line(outcome), flush=True),
     )

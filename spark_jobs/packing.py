@@ -8,7 +8,7 @@ which window an offset is of.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,10 +47,14 @@ class Run:
     def end_offset(self) -> int:
         return self.slices[-1].end_offset
 
-    def window_of(self, offset: int) -> int:
-        """The window an offset of the run belongs to."""
-        found = bisect_right(self.slices, offset, key=lambda part: part.start_offset) - 1
-        return self.slices[found].window_id
+    def split(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Ascending offsets of the run, window by window: the window, its first place in `offsets`, the place behind its last."""
+        place = 0
+        while place < len(offsets):
+            found = self.slices[bisect_right(self.slices, offsets[place], key=lambda part: part.start_offset) - 1]
+            end = bisect_left(offsets, found.end_offset, lo=place)
+            yield found.window_id, place, end
+            place = end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

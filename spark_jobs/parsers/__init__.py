@@ -12,7 +12,7 @@ from typing import Any
 
 from logbus.errors import UserError
 
-from spark_jobs.parsers.base import Parser, Unparsable
+from spark_jobs.parsers.base import Filtered, Parser, Unparsable
 from spark_jobs.parsers.combined import combined_parser
 from spark_jobs.parsers.json_records import json_parser
 from spark_jobs.parsers.lines import line_parser
@@ -31,4 +31,4 @@ def parser_for(name: str, settings: Mapping[str, Any]) -> Parser:
     return PARSERS[name](settings)
 
 
-__all__ = ["PARSERS", "Parser", "Unparsable", "parser_for"]
+__all__ = ["PARSERS", "Filtered", "Parser", "Unparsable", "parser_for"]

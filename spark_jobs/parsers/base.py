@@ -18,12 +18,24 @@ class Unparsable(ValueError):
         self.kind = kind
 
 
+class Filtered(Exception):
+    """A value that a parser leaves out on purpose: it is counted, and neither loaded nor a dead letter."""
+
+
+# Many values as Arrow columns in the order of `columns`; None where one of them wants to be looked at alone.
+Quick = Callable[[Sequence[bytes]], Sequence[Any] | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parser:
-    """`columns` are name to PostgreSQL type; `parse` gives their values in the same order, or raises `Unparsable`."""
+    """`columns` are name to PostgreSQL type; `parse` gives their values in the same order, or raises `Unparsable` or `Filtered`.
+
+    `quick`, where there is one, gives the same for many values at once, all of which parse.
+    """
 
     columns: Mapping[str, str]
     parse: Callable[[bytes], Sequence[Any]]
+    quick: Quick | None = None
 
 
 def decode(value: bytes) -> str:

@@ -7,35 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
-import pyarrow as pa
 from logbus.warehouse.commit import SealedWindow
-from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 
 from spark_jobs.application import Reads, staged_window, to_reads
-from spark_jobs.kafka_source import to_batch
-from spark_jobs.load_task import ARROW_RESULT_SCHEMA, TaskJob, load
+from spark_jobs.load_task import load
 from spark_jobs.parsers import parser_for
+from spark_jobs.records import Records
+from spark_jobs.task_job import TaskJob, TaskResult
 from tests.support.ledgers import NOW, World
 
 BAD = b"\xff"
-
-
-@dataclass(frozen=True)
-class ResultRow:
-    """A task's result as Spark's collect gives it."""
-
-    task: int
-    window_id: int
-    partition: int
-    read: int
-    filtered: int
-    late: int
-    early: int
-    bytes: int
-    fingerprint: str
 
 
 @dataclass
@@ -47,7 +33,7 @@ class Loading:
     window: FrozenWindow
     bad_offsets: frozenset[int] = frozenset()
     attempt: Attempt = field(init=False)
-    results: list[ResultRow] = field(default_factory=list)
+    results: list[TaskResult] = field(default_factory=list)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -74,28 +60,34 @@ class Loading:
             topic=self.window.topic,
             parse=self.pipeline.parse,
             settings=self.pipeline.settings,
-            warehouse_uri=libpq_uri(self.url),
             windows={self.window.id: staged_window(self.attempt)},
+            sink=self.sink.name,
+            sink_options=self.sink.task_options(),
         )
-        chosen = self.all_offsets() if offsets is None else offsets
-        for batch in load(self.batches(chosen), job, task):
-            rows = [ResultRow(**row) for row in batch.cast(ARROW_RESULT_SCHEMA).to_pylist()]
-            self.results += rows if wins else []
+        results = load(self.chunks(self.all_offsets() if offsets is None else offsets), job, task)
+        self.results += results if wins else []
         return self
 
     def all_offsets(self) -> Iterator[tuple[int, int]]:
         for part in self.window.ranges:
             yield from ((part.partition, offset) for offset in range(part.readable_from, part.end_offset))
 
-    def batches(self, offsets: Iterable[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
-        rows = [self.record(partition, offset) for partition, offset in offsets]
-        if rows:
-            yield to_batch(rows)
+    def chunks(self, chosen: Iterable[tuple[int, int]]) -> Iterator[Records]:
+        for partition, group in groupby(chosen, key=itemgetter(0)):
+            offsets = [offset for _, offset in group]
+            stamps = self.world.log.topics[self.window.topic][partition].stamps_ms
+            yield Records(
+                window_id=self.window.id,
+                partition=partition,
+                offsets=offsets,
+                stamps_ms=[stamps[offset] for offset in offsets],
+                keys=[b"key"] * len(offsets),
+                values=[self.value(partition, offset) for offset in offsets],
+                headers=[[("host", b"web-1")]] * len(offsets),
+            )
 
-    def record(self, partition: int, offset: int) -> tuple[object, ...]:
-        stamp = self.world.log.topics[self.window.topic][partition].stamps_ms[offset]
-        value = BAD if offset in self.bad_offsets else f"line {partition}/{offset}".encode()
-        return self.window.id, partition, offset, stamp, b"key", value, [{"name": "host", "content": b"web-1"}]
+    def value(self, partition: int, offset: int) -> bytes:
+        return BAD if offset in self.bad_offsets else f"line {partition}/{offset}".encode()
 
     @property
     def reads(self) -> Reads:

@@ -53,7 +53,6 @@ def load_in_process(spark_session: SparkSession) -> LoadInProcess:
             ledger=Ledger(connect(warehouse_url)),
             log=LogOffsets(client_config),
             client_config=client_config,
-            warehouse_url=warehouse_url,
             now=lambda: datetime.now(UTC),
             report=lambda outcome: None,
         )

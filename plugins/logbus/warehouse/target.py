@@ -20,12 +20,13 @@ SYSTEM_COLUMNS: Mapping[str, str] = {
     "_offset": "bigint not null",
     "_timestamp": "timestamptz",
     "_key": "bytea",  # keys are bytes; convert_from(_key, 'UTF8') shows one that is text
+    "_headers": "jsonb",  # [[name, content], ...] as sent, null where there are none; content that is no text is {"base64": ...}
     "_window_start": "timestamptz not null",
     "_fingerprint": "bigint not null",
 }
 
 # What a parser may declare, by PostgreSQL's own names. Each has an Arrow type in the Spark job.
-COLUMN_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb")
+COLUMN_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb", "bytea")
 
 # Makers of one target wait for each other under this lock and the table's name.
 TARGET_LOCK = 0x746172

@@ -9,8 +9,11 @@ transaction markers and compaction leave such holes, and whether holes are allow
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
+from operator import lt
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -20,8 +23,11 @@ from logbus.errors import BrokerUnavailable, RecordsLost, ShortRead
 # How long nothing at all may come from a broker before we call it gone; a rolling restart takes less.
 STALL_SECONDS_MAX = 60.0
 
-# Records handed over at once: big enough that the call costs nothing, small enough to hold in memory.
-MESSAGES_PER_CALL = 2_000
+# Records handed over at once: enough that a call costs nothing, little enough for a worker's memory whatever the records' size.
+MESSAGES_PER_CALL = 10_000
+BYTES_PER_CALL = 4 * 1024 * 1024
+MESSAGES_FIRST_CALL = 500  # nobody knows their size yet
+MESSAGE_BYTES_MIN = 100  # what a message object takes beside its value
 CALL_SECONDS_MAX = 0.1  # a call waits for all its records or for this
 
 CONSUMER_CONFIG: Mapping[str, Any] = {
@@ -55,6 +61,14 @@ def read_range(
 
 
 def read_with(
+    consumer: Consumer, topic: str, partition: int, start_offset: int, end_offset: int, **options: Any
+) -> Iterator[Message]:
+    """The records of [start_offset, end_offset) in order; see `read_lists`."""
+    for messages in read_lists(consumer, topic, partition, start_offset, end_offset, **options):
+        yield from messages
+
+
+def read_lists(
     consumer: Consumer,
     topic: str,
     partition: int,
@@ -62,8 +76,8 @@ def read_with(
     end_offset: int,
     *,
     stall_seconds_max: float = STALL_SECONDS_MAX,
-) -> Iterator[Message]:
-    """The records of [start_offset, end_offset) in order.
+) -> Iterator[list[Message]]:
+    """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL`, some of them empty.
 
     Raises `RecordsLost` (start_offset is not there any more), `ShortRead` (the log ends before end_offset) or
     `BrokerUnavailable` (silence).
@@ -71,25 +85,49 @@ def read_with(
     if end_offset <= start_offset:
         return
     consumer.assign([TopicPartition(topic, partition, start_offset)])
-    next_offset = start_offset
+    next_offset, wanted = start_offset, MESSAGES_FIRST_CALL
     heard_at = time.monotonic()
     while next_offset < end_offset:
-        for message in consumer.consume(min(MESSAGES_PER_CALL, end_offset - next_offset), timeout=CALL_SECONDS_MAX):
-            if message.error() is not None:
-                next_offset = end_offset if at_end(message, end_offset) else next_offset
-                raise_for(message.error(), topic, partition, next_offset, end_offset)
-                continue
-            heard_at = time.monotonic()
-            if message.offset() < end_offset:
-                yield message
-            next_offset = min(message.offset() + 1, end_offset)
-            if next_offset == end_offset:
-                break
+        found = consumer.consume(min(wanted, end_offset - next_offset), timeout=CALL_SECONDS_MAX)
+        for messages, error in runs(found):
+            if messages:
+                heard_at, wanted = time.monotonic(), call_size(messages)
+                kept = ascending(messages, next_offset, end_offset)
+                next_offset = min(messages[-1].offset() + 1, end_offset)
+                yield kept
+            if error is not None:
+                next_offset = end_offset if at_end(error, end_offset) else next_offset
+                raise_for(error.error(), topic, partition, next_offset, end_offset)
         if time.monotonic() - heard_at > stall_seconds_max:
             raise BrokerUnavailable(
                 f"nothing came from {topic}-{partition} for {stall_seconds_max:g} s at offset {next_offset} of "
                 f"[{start_offset}, {end_offset}): check that the broker runs, then load the window again"
             )
+
+
+def runs(found: list[Message]) -> Iterator[tuple[list[Message], Message | None]]:
+    """What one call gave: messages up to an error and that error, and so on; the last without one."""
+    start = 0
+    if any(map(Message.error, found)):
+        for place, message in enumerate(found):
+            if message.error() is not None:
+                yield found[start:place], message
+                start = place + 1
+    yield found[start:] if start else found, None
+
+
+def ascending(messages: list[Message], next_offset: int, end_offset: int) -> list[Message]:
+    """The messages before end_offset. That each record comes once, in order, is what a fingerprint's proof rests on."""
+    offsets = list(map(Message.offset, messages))
+    if offsets[0] < next_offset or not all(map(lt, offsets, islice(offsets, 1, None))):
+        raise ShortRead(f"the client gave offsets out of order behind {next_offset}: {offsets[0]} to {offsets[-1]}")
+    return messages if offsets[-1] < end_offset else messages[: bisect_left(offsets, end_offset)]
+
+
+def call_size(messages: list[Message]) -> int:
+    """How many messages of this size the next call may ask for."""
+    mean = sum(map(len, messages)) // len(messages) + MESSAGE_BYTES_MIN
+    return max(1, min(MESSAGES_PER_CALL, BYTES_PER_CALL // mean))
 
 
 def at_end(message: Message, end_offset: int) -> bool:

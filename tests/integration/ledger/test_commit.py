@@ -57,8 +57,9 @@ def test_a_window_becomes_public_with_its_counts(world: World, start: Start) -> 
 
 def test_a_row_says_where_it_comes_from(world: World, start: Start) -> None:
     start().load()
-    (row,) = rows(world, "select _topic, _timestamp, _key, _window_start from t where _partition = 1 and _offset = 1")
-    assert row == ("t", at(10.3), b"key", at(10))
+    columns = "_topic, _timestamp, _key, _headers, _window_start"
+    (row,) = rows(world, f"select {columns} from t where _partition = 1 and _offset = 1")
+    assert row == ("t", at(10.3), b"key", [["host", "web-1"]], at(10))
 
 
 def test_records_that_do_not_parse_are_kept_with_the_reason_and_their_bytes(world: World, start: Start) -> None:
@@ -259,7 +260,7 @@ def test_a_table_of_the_users_own_is_loaded_by_delete_and_insert(world: World, s
             text(
                 "create table t (id bigint generated always as identity, line text, _topic text not null, "
                 "_partition integer not null, _offset bigint not null, "
-                "_timestamp timestamptz, _key bytea, _window_start timestamptz not null, _fingerprint bigint not null)"
+                "_timestamp timestamptz, _key bytea, _headers jsonb, _window_start timestamptz not null, _fingerprint bigint not null)"
             )
         )
     start().load()

@@ -1,23 +1,36 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 from logbus.errors import RecordsLost
 
 from spark_jobs.application import cause, to_reads
+from spark_jobs.task_job import TaskResult
 
-
-def row(**values: object) -> SimpleNamespace:
-    return SimpleNamespace(
-        **{"task": 1, "window_id": 1, "partition": 0, "read": 2, "filtered": 0, "late": 1, "early": 0, "bytes": 9, **values}
-    )
+RESULT = TaskResult(
+    task=1,
+    window_id=1,
+    partition=0,
+    read=2,
+    filtered=0,
+    late=1,
+    early=0,
+    bytes=9,
+    fingerprint=2**64 - 1,
+    staged_fingerprint=2**64 - 1,
+)
 
 
 def test_a_partition_read_by_two_tasks_is_added_up() -> None:
-    reads = to_reads([row(task=1, fingerprint=str(2**64 - 1)), row(task=2, fingerprint="3")])
+    reads = to_reads([RESULT, replace(RESULT, task=2, fingerprint=3, staged_fingerprint=3)])
     tally = reads.by_window[1][0]
     assert reads.winners == {1, 2}
     assert (tally.read, tally.late, tally.bytes, tally.fingerprint, tally.staged_fingerprint) == (4, 2, 18, 2, 2)
+
+
+def test_the_files_of_all_tasks_are_a_windows_files() -> None:
+    results = [replace(RESULT, files=("a",)), replace(RESULT, partition=1), replace(RESULT, task=2, files=("b", "c"))]
+    assert to_reads(results).files == {1: ("a", "b", "c")}
 
 
 def test_our_own_error_is_found_in_a_workers_trace() -> None:

@@ -48,10 +48,12 @@ def test_every_record_is_read_once_and_knows_its_window(windows: list[FrozenWind
         for offset in range(part.start_offset, part.end_offset)
     }
     planned = [
-        ((run.partition, offset), run.window_of(offset))
+        ((run.partition, offset), window_id)
         for plan in pack(windows, tasks, minimum)
         for run in plan.runs
-        for offset in range(run.start_offset, run.end_offset)
+        for offsets in [range(run.start_offset, run.end_offset)]
+        for window_id, start, end in run.split(offsets)
+        for offset in offsets[start:end]
     ]
     assert len(planned) == len(expected)
     assert dict(planned) == expected

@@ -3,7 +3,9 @@ from __future__ import annotations
 import struct
 
 import xxhash
-from logbus.windows.fingerprint import MODULUS, as_signed, as_text, combine, record_hash
+from hypothesis import given
+from hypothesis import strategies as st
+from logbus.windows.fingerprint import MODULUS, as_signed, as_text, combine, record_hash, record_hashes
 
 VECTOR = {
     "partition": 3,
@@ -68,3 +70,19 @@ def test_signed_hashes_as_postgresql_keeps_them_sum_to_the_same_fingerprint() ->
     hashes = [record_hash(0, offset, 0, None, b"x") for offset in range(50)]
     assert combine(map(as_signed, hashes)) == combine(hashes)
     assert all(-(MODULUS // 2) <= as_signed(number) < MODULUS // 2 for number in hashes)
+
+
+CONTENT = st.none() | st.binary(max_size=20)
+HEADERS = st.lists(st.tuples(st.text(max_size=5), CONTENT), max_size=3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(-1, 2**62), CONTENT, CONTENT, HEADERS), min_size=1, max_size=20))
+def test_many_records_at_once_have_the_hashes_they_have_alone(
+    records: list[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+) -> None:
+    offsets, stamps, keys, values, headers = zip(*records, strict=True)
+    assert record_hashes(7, offsets, stamps, keys, values, headers) == [record_hash(7, *record) for record in records]
+    assert record_hashes(7, offsets, stamps, keys, values) == [record_hash(7, *record[:4]) for record in records]
+    filled = [value or b"" for value in values]
+    keyless = [record_hash(7, offset, stamp, None, value) for offset, stamp, value in zip(offsets, stamps, filled, strict=True)]
+    assert record_hashes(7, offsets, stamps, [None] * len(offsets), filled) == keyless

@@ -1,0 +1,123 @@
+"""Records of one partition of one window, column by column: what readers give and the load takes."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Message
+from logbus.windows.fingerprint import Header
+
+from spark_jobs.packing import Run
+
+HEADER_TYPE = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
+
+# What readers that speak Arrow give; rows of several windows and partitions may be in one batch.
+RECORD_SCHEMA = pa.schema(
+    [
+        ("window_id", pa.int64()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADER_TYPE),
+    ]
+)
+
+Headers = Sequence[Header]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """At least one record. `headers` is None where no record has any."""
+
+    window_id: int
+    partition: int
+    offsets: Sequence[int]
+    stamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers] | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+def of_messages(messages: Sequence[Message], run: Run) -> Iterator[Records]:
+    """A run's messages, in order, window by window."""
+    offsets = list(map(Message.offset, messages))
+    for window_id, start, end in run.split(offsets):
+        chosen = messages if end - start == len(messages) else messages[start:end]
+        headers = list(map(Message.headers, chosen))
+        yield Records(
+            window_id=window_id,
+            partition=run.partition,
+            offsets=offsets[start:end],
+            stamps_ms=list(map(itemgetter(1), map(Message.timestamp, chosen))),
+            keys=list(map(Message.key, chosen)),
+            values=list(map(Message.value, chosen)),
+            headers=[found or () for found in headers] if any(headers) else None,
+        )
+
+
+def of_batch(batch: pa.RecordBatch) -> Iterator[Records]:
+    """A batch of `RECORD_SCHEMA`, cut wherever the window or the partition changes."""
+    windows, partitions, offsets, stamps, keys, values, headers = (column.to_pylist() for column in batch.columns)
+    places = list(zip(windows, partitions, strict=True))
+    cuts = [0, *(at for at, (before, after) in enumerate(pairwise(places), 1) if before != after), len(places)]
+    for start, end in pairwise(cuts):
+        if start < end:
+            yield Records(
+                window_id=windows[start],
+                partition=partitions[start],
+                offsets=offsets[start:end],
+                stamps_ms=stamps[start:end],
+                keys=keys[start:end],
+                values=values[start:end],
+                headers=pairs_of(headers[start:end]),
+            )
+
+
+def pairs_of(headers: Sequence[list[dict[str, Any]] | None]) -> list[Headers] | None:
+    if not any(headers):
+        return None
+    return [[(header["name"], header["content"]) for header in found or ()] for found in headers]
+
+
+def to_batch(found: Records) -> pa.RecordBatch:
+    """The opposite of `of_batch`."""
+    size = len(found)
+    headers = [[{"name": name, "content": content} for name, content in pairs] for pairs in found.headers or [()] * size]
+    columns: list[Sequence[Any]] = [[found.window_id] * size, [found.partition] * size]
+    columns += [found.offsets, found.stamps_ms, found.keys, found.values, headers]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, RECORD_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
+
+
+def headers_json(headers: Headers) -> str | None:
+    """Headers as JSON pairs, null where there are none; content that is no text as base64."""
+    if not headers:
+        return None
+    return json.dumps([[storable(name), header_content(content)] for name, content in headers])
+
+
+def header_content(content: bytes | None) -> Any:
+    if content is None:
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    return {"base64": base64.b64encode(content).decode()} if "\0" in text else text
+
+
+def storable(text: str) -> str:
+    """Any text as PostgreSQL can hold it."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()

@@ -1,0 +1,90 @@
+"""The Arrow schemas between a task and its sink: rows, dead letters, and the types that a parser may declare.
+
+JSON travels as text. A timestamp that no calendar reaches is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+# A parser's columns by PostgreSQL's names (logbus.warehouse.target.COLUMN_TYPES).
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "text": pa.string(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "double precision": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamptz": TIMESTAMP,
+    "jsonb": pa.string(),
+    "bytea": pa.binary(),
+}
+
+# Marks a field whose text is JSON: a sink that has a type of its own for it looks here.
+JSON_FIELD = {b"logbus": b"json"}
+
+ROW_FIELDS = (
+    pa.field("_topic", pa.string()),
+    pa.field("_partition", pa.int32()),
+    pa.field("_offset", pa.int64()),
+    pa.field("_timestamp", TIMESTAMP),
+    pa.field("_key", pa.binary()),
+    pa.field("_headers", pa.string(), metadata=JSON_FIELD),
+    pa.field("_window_start", TIMESTAMP),
+    pa.field("_fingerprint", pa.int64()),
+)
+
+DEAD_LETTER_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("window_id", pa.int64()),
+        pa.field("timestamp", TIMESTAMP),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.string(), metadata=JSON_FIELD),
+        pa.field("error_class", pa.string()),
+        pa.field("error", pa.string()),
+        pa.field("attempt", pa.int32()),
+        pa.field("fingerprint", pa.int64()),
+    ]
+)
+
+CALENDAR_MS_MIN = -62_135_596_800_000  # year 1: what Python, Arrow and PostgreSQL all can say
+CALENDAR_MS_MAX = 253_402_300_799_999  # year 9999
+
+
+def row_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """Where a row comes from, then the parser's columns."""
+    return pa.schema([*ROW_FIELDS, *(column_field(name, kind) for name, kind in columns.items())])
+
+
+def column_field(name: str, kind: str) -> pa.Field:
+    return pa.field(name, ARROW_TYPES[kind], metadata=JSON_FIELD if kind == "jsonb" else None)
+
+
+def is_json(field: pa.Field) -> bool:
+    return bool(field.metadata) and field.metadata.get(b"logbus") == b"json"
+
+
+def timestamps(stamps_ms: Sequence[int]) -> pa.Array:
+    """Records' timestamps as instants; null where there is none (-1) or no calendar reaches."""
+    if min(stamps_ms) < 0 or max(stamps_ms) > CALENDAR_MS_MAX:
+        return pa.array([stamp * 1000 if on_calendar(stamp) else None for stamp in stamps_ms], TIMESTAMP)
+    return pa.array(stamps_ms, pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
+
+
+def on_calendar(stamp_ms: int) -> bool:
+    return stamp_ms != -1 and CALENDAR_MS_MIN <= stamp_ms <= CALENDAR_MS_MAX
+
+
+def to_batch(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows, at least one, as columns."""
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

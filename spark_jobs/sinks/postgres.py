@@ -1,0 +1,109 @@
+"""PostgreSQL: rows and dead letters of many windows, appended over ONE connection to the attempt's staging tables.
+
+ADBC's COPY was the fastest way into PostgreSQL that was measured; its low-level interface, because the other one imports
+pandas, which costs each worker a second. Everything a task writes is one transaction: it is there whole when the task
+has ended well, and not at all otherwise. Each row carries the task attempt that wrote it (`_task`), so a task that Spark runs
+twice counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+import adbc_driver_postgresql
+import pyarrow as pa
+import pyarrow.compute as pc
+from adbc_driver_manager import AdbcConnection, AdbcStatement, StatementOptions
+from logbus.windows.places import STAGING_SCHEMA, TASK_COLUMN
+
+from spark_jobs.schemas import is_json
+from spark_jobs.task_job import StagedWindow, TaskJob
+
+# PostgreSQL's binary form of jsonb is its text behind one version byte, which COPY takes as it comes.
+JSONB_VERSION = pa.scalar(b"\x01", pa.binary())
+NOTHING = pa.scalar(b"", pa.binary())
+
+APPEND = {
+    StatementOptions.INGEST_MODE.value: "adbc.ingest.mode.append",
+    StatementOptions.INGEST_TARGET_DB_SCHEMA.value: STAGING_SCHEMA,
+}
+
+# Rows held back to be written together, over all windows: COPY's own cost becomes small, a worker's memory stays bounded.
+BUFFERED_ROWS_MAX = 50_000
+BUFFERED_BYTES_MAX = 16 * 1024 * 1024
+
+
+def postgres_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> PostgresSink:
+    return PostgresSink(job.sink_options["uri"], task)
+
+
+class PostgresSink:
+    """A context manager: commits when it ends well, leaves nothing behind otherwise. `uri` is libpq's, and a secret."""
+
+    def __init__(self, uri: str, task: int) -> None:
+        self._uri = uri
+        self._task = pa.scalar(task, pa.int64())
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._rows = 0
+        self._bytes = 0
+
+    def __enter__(self) -> PostgresSink:
+        self._database = adbc_driver_postgresql.connect(self._uri)
+        self._connection = AdbcConnection(self._database)
+        self._connection.set_autocommit(False)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self.flush()
+                self._connection.commit()
+            else:
+                self._connection.rollback()
+        finally:
+            self._connection.close()
+            self._database.close()
+
+    def write_rows(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
+        self._add(window.staging_table, rows)
+
+    def write_dead_letters(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
+        self._add(window.dead_letter_table, rows)
+
+    def files(self, window: StagedWindow) -> tuple[str, ...]:
+        """None: the driver knows the tables."""
+        return ()
+
+    def _add(self, table: str, rows: pa.RecordBatch) -> None:
+        self._waiting.setdefault(table, []).append(rows)
+        self._rows += rows.num_rows
+        self._bytes += rows.nbytes
+        if self._rows >= BUFFERED_ROWS_MAX or self._bytes >= BUFFERED_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Appends what waits, one COPY a table; it becomes visible with the commit."""
+        for table, batches in self._waiting.items():
+            tagged = [tagged_with(batch, self._task) for batch in batches]
+            self._append(table, pa.RecordBatchReader.from_batches(tagged[0].schema, tagged))
+        self._waiting, self._rows, self._bytes = {}, 0, 0
+
+    def _append(self, table: str, rows: pa.RecordBatchReader) -> None:
+        with AdbcStatement(self._connection) as statement:
+            statement.set_options(**APPEND, **{StatementOptions.INGEST_TARGET_TABLE.value: table})
+            statement.bind_stream(rows)
+            statement.execute_update()
+
+
+def tagged_with(batch: pa.RecordBatch, task: pa.Scalar) -> pa.RecordBatch:
+    """The batch as COPY takes it: JSON in PostgreSQL's form, and the task attempt behind all."""
+    columns = {
+        field.name: to_jsonb(column) if is_json(field) else column
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    }
+    return pa.RecordBatch.from_pydict({**columns, TASK_COLUMN: pa.repeat(task, batch.num_rows)})
+
+
+def to_jsonb(texts: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(JSONB_VERSION, texts.cast(pa.binary()), NOTHING)
