@@ -143,10 +143,10 @@ class Application:
 
     def finish(self, pipeline: Pipeline, sink: Sink, window: FrozenWindow, attempt: Attempt, reads: Reads) -> WindowOutcome:
         """Seals and commits one window."""
-        tallies = reads.by_window.get(window.id, {})
+        tallies, files = reads.by_window.get(window.id, {}), reads.files.get(window.id, ())
         try:
-            staged = sink.seal(attempt, reads.winners, reads.files.get(window.id, ()))
-            load = SealedWindow(pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies)
+            staged = sink.seal(attempt, reads.winners, files)
+            load = SealedWindow(pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies, files=files)
             counts = sink.commit(load, self.now())
         except AttemptSuperseded as error:
             return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error=str(error))

@@ -19,6 +19,8 @@ MakeSink = Callable[[TaskJob, Mapping[str, str], int], TaskSink]
 
 SINKS: Mapping[str, str] = {
     "postgres": "spark_jobs.sinks.postgres:postgres_sink",
+    "iceberg": "spark_jobs.sinks.files:file_sink",
+    "parquet": "spark_jobs.sinks.files:file_sink",
 }
 
 

@@ -32,6 +32,7 @@ class Loading:
     url: str
     window: FrozenWindow
     bad_offsets: frozenset[int] = frozenset()
+    fixed_value: bytes | None = None
     attempt: Attempt = field(init=False)
     results: list[TaskResult] = field(default_factory=list)
 
@@ -87,7 +88,9 @@ class Loading:
             )
 
     def value(self, partition: int, offset: int) -> bytes:
-        return BAD if offset in self.bad_offsets else f"line {partition}/{offset}".encode()
+        if offset in self.bad_offsets:
+            return BAD
+        return f"line {partition}/{offset}".encode() if self.fixed_value is None else self.fixed_value
 
     @property
     def reads(self) -> Reads:
@@ -95,13 +98,17 @@ class Loading:
 
     def seal(self) -> SealedWindow:
         """Seals what the tasks staged: from here on only the commit is missing."""
-        staged = self.sink.seal(self.attempt, self.reads.winners, ())
+        files = self.reads.files.get(self.window.id, ())
+        staged = self.sink.seal(self.attempt, self.reads.winners, files)
         reads = self.reads.by_window.get(self.window.id, {})
-        return SealedWindow(pipeline=self.pipeline, window=self.window, attempt=self.attempt, staged=staged, reads=reads)
+        return SealedWindow(
+            pipeline=self.pipeline, window=self.window, attempt=self.attempt, staged=staged, reads=reads, files=files
+        )
 
     def commit(self) -> WindowCounts:
         return self.sink.commit(self.seal(), NOW)
 
-    def load(self) -> WindowCounts:
-        """Everything, undisturbed."""
+    def load(self, value: bytes | None = None) -> WindowCounts:
+        """Everything, undisturbed; with `value` all records hold that."""
+        self.fixed_value = value
         return self.begin().create().run_task(7).commit()

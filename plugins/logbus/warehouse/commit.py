@@ -11,7 +11,7 @@ deleted before that answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -78,7 +78,7 @@ def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> WindowCo
     """Commits, or raises `AttemptSuperseded`, `EquationMismatch` (both refused: nothing became public) or `LoadFailed`."""
     try:
         with engine.begin() as connection:
-            return commit_in(connection, load, now)
+            return commit_in(connection, load, now, replace_rows)
     except (OperationalError, InterfaceError) as error:
         if not connection_died(error):
             raise LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
@@ -92,7 +92,17 @@ def connection_died(error: DBAPIError) -> bool:
 
 def resolve_unknown(engine: Engine, load: SealedWindow, error: DBAPIError) -> WindowCounts:
     """Nobody said whether the commit took place: the ledger knows."""
-    row_of, attempt = schema.attempt, load.attempt
+    counts = committed_counts(engine, load.attempt)
+    if counts is None:
+        raise LoadFailed(
+            f"the connection died while window {load.attempt.interval} was committed, and it was not: {error.orig}"
+        ) from error
+    return counts
+
+
+def committed_counts(engine: Engine, attempt: Attempt) -> WindowCounts | None:
+    """The counts of an attempt that is committed, None otherwise. Waits for a commit that is still on its way."""
+    row_of = schema.attempt
     with engine.begin() as connection:
         row = (
             connection.execute(select(schema.window).where(schema.window.c.id == attempt.window_id).with_for_update())
@@ -101,15 +111,14 @@ def resolve_unknown(engine: Engine, load: SealedWindow, error: DBAPIError) -> Wi
         )
         mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
         state = connection.execute(select(row_of.c.state).where(*mine)).scalar_one()
-    counts = to_counts(row)
-    if state == COMMITTED and counts is not None:
-        return counts
-    raise LoadFailed(
-        f"the connection died while window {attempt.interval} was committed, and it was not: {error.orig}"
-    ) from error
+    return to_counts(row) if state == COMMITTED else None
 
 
-def commit_in(connection: Connection, load: SealedWindow, now: datetime) -> WindowCounts:
+PutRows = Callable[[Connection, SealedWindow], None]
+
+
+def commit_in(connection: Connection, load: SealedWindow, now: datetime, put_rows: PutRows) -> WindowCounts:
+    """Everything of a commit but the transaction's end; `put_rows` is what the kinds of sinks differ in."""
     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
     lock_if_current(connection, load.attempt)
     refuse_mismatch(load)
@@ -145,7 +154,7 @@ def refuse_errors(connection: Connection, load: SealedWindow) -> None:
     )
 
 
-def put_rows(connection: Connection, load: SealedWindow) -> None:
+def replace_rows(connection: Connection, load: SealedWindow) -> None:
     """The sealed rows become the window's rows in the target."""
     kind = relation_kind(connection, load.target)
     add_new_columns(connection, load)

@@ -8,7 +8,7 @@ then on the tables never change.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
@@ -29,32 +29,49 @@ SEAL_LOCK_TIMEOUT_MS = 30_000
 
 UNDEFINED_TABLE = "42P01"
 
+TASK_DEFINITION = f"{TASK_COLUMN} bigint not null"
+
 
 def create_staging(engine: Engine, attempts: Sequence[Attempt], target: TableName) -> tuple[list[Attempt], list[Attempt]]:
     """Makes the tables; returns the attempts that may go on and those that are superseded."""
+
+    def create(connection: Connection, attempt: Attempt) -> None:
+        create_rows(connection, attempt, target)
+        create_dead_letters(connection, attempt)
+
+    return create_for_current(engine, attempts, create)
+
+
+def create_for_current(
+    engine: Engine, attempts: Sequence[Attempt], create: Callable[[Connection, Attempt], None]
+) -> tuple[list[Attempt], list[Attempt]]:
+    """Calls `create` for each attempt that is still its window's newest; returns those, and the others."""
     current: list[Attempt] = []
     superseded: list[Attempt] = []
     with engine.begin() as connection:
-        is_partitioned = relation_kind(connection, target) == PARTITIONED
         for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):
             try:
                 lock_if_current(connection, attempt)
             except AttemptSuperseded:
                 superseded.append(attempt)
                 continue
-            create_one(connection, attempt, target, is_partitioned)
+            create(connection, attempt)
             current.append(attempt)
     return current, superseded
 
 
-def create_one(connection: Connection, attempt: Attempt, target: TableName, is_partitioned: bool) -> None:
-    rows, dead = staging(attempt.staging_table), staging(attempt.dead_letter_table)
+def create_rows(connection: Connection, attempt: Attempt, target: TableName) -> None:
+    is_partitioned = relation_kind(connection, target) == PARTITIONED
+    rows = staging(attempt.staging_table)
     start, end = instant_text(attempt.interval.start), instant_text(attempt.interval.end)
     check = f", constraint {LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')" if is_partitioned else ""
-    task = f"{TASK_COLUMN} bigint not null"
     copied = "including defaults including constraints" + ("" if is_partitioned else " including identity")
-    connection.execute(text(f"create table {rows.sql} (like {target.sql} {copied}, {task}{check})"))
-    connection.execute(text(f"create table {dead.sql} (like {SCHEMA}.{schema.dead_letter.name} including defaults, {task})"))
+    connection.execute(text(f"create table {rows.sql} (like {target.sql} {copied}, {TASK_DEFINITION}{check})"))
+
+
+def create_dead_letters(connection: Connection, attempt: Attempt) -> None:
+    dead, like = staging(attempt.dead_letter_table), f"{SCHEMA}.{schema.dead_letter.name}"
+    connection.execute(text(f"create table {dead.sql} (like {like} including defaults, {TASK_DEFINITION})"))
 
 
 def seal(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Counted:
@@ -64,23 +81,37 @@ def seal(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Co
 
     Raises `AttemptSuperseded`: then the tables are, or soon will be, dropped by somebody newer.
     """
+    close_tables(engine, attempt, winners, [attempt.staging_table, attempt.dead_letter_table])
+    return count_sealed(engine, attempt)
+
+
+def close_tables(engine: Engine, attempt: Attempt, winners: Collection[int], names: Iterable[str]) -> None:
     with engine.begin() as connection:
         lock_if_current(connection, attempt)
         connection.execute(text(f"set local lock_timeout = {SEAL_LOCK_TIMEOUT_MS}"))
-        for name in (attempt.staging_table, attempt.dead_letter_table):
+        for name in names:
             open_table, closed_table = staging(name), staging(sealed(name))
             connection.execute(text(f"alter table {open_table.sql} rename to {quoted(closed_table.name)}"))
             losers = text(f"delete from {closed_table.sql} where {TASK_COLUMN} <> all(:winners)")
             connection.execute(losers, {"winners": list(winners)})
             connection.execute(text(f"alter table {closed_table.sql} drop column {TASK_COLUMN}"))
-    return count_sealed(engine, attempt)
 
 
 def count_sealed(engine: Engine, attempt: Attempt) -> tally.Counted:
-    rows, dead = (staging(sealed(name)).sql for name in (attempt.staging_table, attempt.dead_letter_table))
+    rows = tally.target_rows(staging(sealed(attempt.staging_table)).sql)
+    return count_tables(engine, attempt, rows)
+
+
+def count_sealed_dead_letters(engine: Engine, attempt: Attempt) -> tally.Counted:
+    """Where the rows lie elsewhere."""
+    return count_tables(engine, attempt, tally.NO_ROWS)
+
+
+def count_tables(engine: Engine, attempt: Attempt, rows: tally.RowSource) -> tally.Counted:
+    dead = tally.dead_letters(staging(sealed(attempt.dead_letter_table)).sql)
     try:
         with engine.connect() as connection:
-            return tally.count(connection, tally.target_rows(rows), tally.dead_letters(dead))
+            return tally.count(connection, rows, dead)
     except ProgrammingError as error:
         if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
             raise AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error

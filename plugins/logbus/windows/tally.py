@@ -54,6 +54,12 @@ def dead_letters(table: str, condition: str = "true") -> RowSource:
     )
 
 
+# For sinks whose rows lie outside of the database.
+NO_ROWS = target_rows(
+    "(select 0 _partition, 0::bigint _offset, null::timestamptz _timestamp, 0::bigint _fingerprint) nothing", "false"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpan:
     first: datetime | None

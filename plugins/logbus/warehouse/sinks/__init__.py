@@ -14,7 +14,7 @@ from typing import cast
 from sqlalchemy import Engine
 
 from logbus.errors import UserError
-from logbus.warehouse.sinks.base import Sink
+from logbus.warehouse.sinks.base import Sink, Upkeep
 from logbus.windows.model import Pipeline
 
 # The pipeline's own setting: {"sink": "postgres"}.
@@ -25,6 +25,8 @@ MakeSink = Callable[[Pipeline, Engine], Sink]
 
 SINKS: Mapping[str, str] = {
     "postgres": "logbus.warehouse.sinks.postgres:PostgresSink",
+    "iceberg": "logbus.warehouse.sinks.iceberg:IcebergSink",
+    "parquet": "logbus.warehouse.sinks.parquet:ParquetSink",
 }
 
 
@@ -38,4 +40,4 @@ def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
     return make(pipeline, engine)
 
 
-__all__ = ["SINKS", "Sink", "sink_for"]
+__all__ = ["SINKS", "Sink", "Upkeep", "sink_for"]

@@ -7,13 +7,25 @@ ledger's: only the newest attempt of a window may stage, seal or commit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from logbus.warehouse.commit import SealedWindow
 from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, WindowCounts
 from logbus.windows.tally import Counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """How `maintain` goes about it. `keep_hourly`: hours younger than this keep a partition of their own (PostgreSQL).
+    `keep_replaced`: files that are not public (any more) stay this long, for readers that have begun and attempts that run."""
+
+    now: datetime
+    sleep: Callable[[float], None]
+    keep_hourly: timedelta = timedelta(days=35)
+    keep_replaced: timedelta = timedelta(days=1)
 
 
 class Sink(Protocol):
@@ -47,6 +59,9 @@ class Sink(Protocol):
 
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
         """Counts the window's public rows and dead letters anew, by partition: for the audit."""
+
+    def maintain(self, upkeep: Upkeep) -> list[str]:
+        """Regular work beside loads and readers, at any time. Says what it did, line by line."""
 
     def discard(self, attempt: Attempt) -> None:
         """Removes what an attempt staged that will never commit. What is public is never touched."""

@@ -13,7 +13,9 @@ from sqlalchemy import Engine
 
 from logbus.warehouse import commit, staging, target
 from logbus.warehouse.engine import libpq_uri
+from logbus.warehouse.leaves import merge_closed_days
 from logbus.warehouse.names import parse_table
+from logbus.warehouse.sinks.base import Upkeep
 from logbus.windows import attempts as attempts_of
 from logbus.windows import schema, tally
 from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, utc
@@ -51,6 +53,14 @@ class PostgresSink:
         parameters = {"start": utc(window.interval.start), "topic": self.pipeline.topic, "window_id": window.id}
         with self.engine.connect() as connection:
             return tally.count(connection, rows, dead, parameters).tallies
+
+    def maintain(self, upkeep: Upkeep) -> list[str]:
+        """Merges the hourly leaves of closed days; a table of the user's own is left alone."""
+        merged, left = merge_closed_days(self.engine, self.target, upkeep.now - upkeep.keep_hourly, upkeep.sleep)
+        return [
+            *(f"{day:%Y-%m-%d}: hourly leaves of {self.target} merged into one" for day in merged),
+            *(f"{day:%Y-%m-%d}: left for the next run, readers or loads hold its hours" for day in left),
+        ]
 
     def discard(self, attempt: Attempt) -> None:
         attempts_of.drop_leftovers(self.engine, [attempt.window_id])

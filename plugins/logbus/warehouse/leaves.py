@@ -1,0 +1,168 @@
+"""The leaves of a target table: which there are, and a closed day's hourly ones merged into one.
+
+A year of hours is 8,760 leaves, and a query that does not name its hours locks every one of them. So days older than
+`keep_hourly` get one leaf each. Of every window the rows stay as they are; a reload of such a day's hour deletes and
+inserts inside the day's leaf.
+
+Merging a day is one transaction. The rows are copied while the hours are locked against writers only: readers notice
+nothing. Then the leaves change places, which needs the whole table for some milliseconds: asked for with a short
+lock timeout, tried a few times, otherwise left for the next run. So a reader in a long transaction is neither waited
+for nor hurried, and nobody waits behind us for longer than that timeout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import OperationalError
+
+from logbus.warehouse.names import TableName, leaf_name, quoted
+from logbus.windows.attempts import LOCK_NOT_AVAILABLE
+from logbus.windows.model import instant_text, parse_instant, utc
+from logbus.windows.places import LEAF_SCHEMA
+
+DAY = timedelta(days=1)
+
+# What readers may have to wait behind us, and how often we ask before the day is left for the next run.
+SWAP_LOCK_TIMEOUT_MS = 300
+SWAP_TRIES_MAX = 5
+SWAP_PAUSE_SECONDS = 1.0
+
+# A load that holds an hour is waited for this long; then the day is left for the next run.
+SHARE_LOCK_TIMEOUT_MS = 5_000
+
+MERGED_CHECK = "_window_start_of_the_day"
+
+BOUND = re.compile(r"FOR VALUES FROM \('([^']+)'\) TO \('([^']+)'\)")
+
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """A partition of the target: rows with start <= _window_start < end."""
+
+    table: TableName
+    start: datetime
+    end: datetime
+
+
+def leaves(connection: Connection, target: TableName) -> list[Leaf]:
+    """The leaves that logbus made, by start. Those a user attached from elsewhere are left alone."""
+    query = text(
+        "select c.relname, pg_get_expr(c.relpartbound, c.oid) bound from pg_inherits i join pg_class c on c.oid = i.inhrelid "
+        "join pg_namespace n on n.oid = c.relnamespace where i.inhparent = to_regclass(:target) and n.nspname = :schema"
+    )
+    connection.execute(text("set local timezone = 'UTC'"))  # bounds are shown in the session's zone
+    found = connection.execute(query, {"target": target.sql, "schema": LEAF_SCHEMA}).all()
+    return sorted((to_leaf(row.relname, row.bound) for row in found if BOUND.fullmatch(row.bound)), key=lambda leaf: leaf.start)
+
+
+def to_leaf(name: str, bound: str) -> Leaf:
+    start, end = BOUND.fullmatch(bound).groups()  # type: ignore[union-attr]
+    return Leaf(table=TableName(name=name, schema=LEAF_SCHEMA), start=parse_instant(start), end=parse_instant(end))
+
+
+def mergeable_days(found: Sequence[Leaf], before: datetime) -> Iterator[tuple[datetime, list[Leaf]]]:
+    """Days that end at or before `before` and have several leaves, all within the day."""
+    inside = [leaf for leaf in found if leaf.end <= day_of(leaf.start) + DAY]
+    for day, group in groupby(inside, key=lambda leaf: day_of(leaf.start)):
+        hours = list(group)
+        if len(hours) > 1 and day + DAY <= utc(before):
+            yield day, hours
+
+
+def day_of(instant: datetime) -> datetime:
+    return utc(instant).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def merge_closed_days(engine: Engine, target: TableName, before: datetime, sleep: Sleep) -> tuple[list[datetime], list[datetime]]:
+    """Merges every day that ended at or before `before`; returns the days merged and those left for the next run."""
+    with engine.begin() as connection:
+        days = list(mergeable_days(leaves(connection, target), before))
+    merged = [(day, merge_day(engine, target, day, hours, sleep)) for day, hours in days]
+    return [day for day, done in merged if done], [day for day, done in merged if not done]
+
+
+def merge_day(engine: Engine, target: TableName, day: datetime, hours: Sequence[Leaf], sleep: Sleep) -> bool:
+    """False where somebody was in the way; then everything is as it was."""
+    try:
+        with engine.begin() as connection:
+            lock_against_writers(connection, hours)
+            merged = copy_hours(connection, target, day, hours)
+            swap(connection, target, day, hours, merged, sleep)
+    except OperationalError as error:
+        if is_lock_timeout(error):
+            return False
+        raise
+    return True
+
+
+def lock_against_writers(connection: Connection, hours: Sequence[Leaf]) -> None:
+    connection.execute(text(f"set local lock_timeout = {SHARE_LOCK_TIMEOUT_MS}"))
+    connection.execute(text(f"lock table {', '.join(leaf.table.sql for leaf in hours)} in share mode"))
+
+
+def copy_hours(connection: Connection, target: TableName, day: datetime, hours: Sequence[Leaf]) -> TableName:
+    """A table of the day's rows, ready to be attached: with the parent's indexes, and a check that saves a scan."""
+    merged = merged_name(target, day)
+    start, end = instant_text(day), instant_text(day + DAY)
+    columns = ", ".join(quoted(name) for name in insertable_columns(connection, target))
+    check = f"constraint {MERGED_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')"
+    connection.execute(text(f"create table {merged.sql} (like {target.sql} including all excluding identity, {check})"))
+    for leaf in hours:
+        connection.execute(text(f"insert into {merged.sql} ({columns}) select {columns} from {leaf.table.sql}"))
+    # The hours lie one behind another: a few kilobytes of index find one of them without reading the day.
+    connection.execute(text(f"create index on {merged.sql} using brin (_window_start)"))
+    return merged
+
+
+def merged_name(target: TableName, day: datetime) -> TableName:
+    hour = leaf_name(target, day)
+    return TableName(name=hour.name[: -len("0000")] + "_day", schema=hour.schema)
+
+
+def insertable_columns(connection: Connection, target: TableName) -> list[str]:
+    query = text(
+        "select attname from pg_attribute where attrelid = to_regclass(:name) and attnum > 0 and not attisdropped "
+        "and attgenerated = '' order by attnum"
+    )
+    return list(connection.execute(query, {"name": target.sql}).scalars())
+
+
+def swap(
+    connection: Connection, target: TableName, day: datetime, hours: Sequence[Leaf], merged: TableName, sleep: Sleep
+) -> None:
+    """The hours' leaves go, the day's comes. What was copied is kept between tries."""
+    connection.execute(text(f"set local lock_timeout = {SWAP_LOCK_TIMEOUT_MS}"))
+    for tries_left in reversed(range(SWAP_TRIES_MAX)):
+        try:
+            with connection.begin_nested():
+                exchange(connection, target, day, hours, merged)
+            return
+        except OperationalError as error:
+            if not tries_left or not is_lock_timeout(error):
+                raise
+        sleep(SWAP_PAUSE_SECONDS)
+
+
+def exchange(connection: Connection, target: TableName, day: datetime, hours: Sequence[Leaf], merged: TableName) -> None:
+    start, end = instant_text(day), instant_text(day + DAY)
+    connection.execute(text(f"lock table only {target.sql} in access exclusive mode"))
+    for leaf in hours:
+        connection.execute(text(f"alter table {target.sql} detach partition {leaf.table.sql}"))
+    connection.execute(text(f"alter table {target.sql} attach partition {merged.sql} for values from ('{start}') to ('{end}')"))
+    connection.execute(text(f"alter table {merged.sql} drop constraint {MERGED_CHECK}"))
+    connection.execute(text(f"drop table {', '.join(leaf.table.sql for leaf in hours)}"))
+
+
+def is_lock_timeout(error: OperationalError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in (LOCK_NOT_AVAILABLE, DEADLOCK_DETECTED)
+
+
+DEADLOCK_DETECTED = "40P01"

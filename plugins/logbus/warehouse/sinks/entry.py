@@ -1,0 +1,128 @@
+"""A ledger entry as it rides in the table's own commit: what is loaded of a window, by which attempt, from which offsets.
+
+Rows in files and the ledger in PostgreSQL cannot share a transaction. So the commit that makes the files public carries
+this along, and whoever finds the two apart brings the ledger up to it; a lost ledger is made again from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from logbus.errors import LogbusError
+from logbus.warehouse.commit import SealedWindow, by_partition, counts_of
+from logbus.windows.fingerprint import as_text, combine
+from logbus.windows.model import Interval, OffsetRange, WindowCounts, counts_json, instant_text, parse_instant
+from logbus.windows.tally import TimeSpan
+
+# Raised with every change that a reader of older entries would misunderstand.
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """One window as one attempt loaded it."""
+
+    pipeline: str
+    topic: str
+    topic_id: str
+    interval: Interval
+    attempt: int
+    ranges: tuple[OffsetRange, ...]
+    counts: WindowCounts
+    fingerprint: str
+    loaded_at: datetime
+    head_unknown: bool = False
+    spans: Mapping[int, TimeSpan] = field(default_factory=dict)
+    partitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line of JSON; `from_json` reads it."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "pipeline": self.pipeline,
+                "topic": self.topic,
+                "topic_id": self.topic_id,
+                "start": instant_text(self.interval.start),
+                "end": instant_text(self.interval.end),
+                "attempt": self.attempt,
+                "ranges": [range_json(part, self.spans.get(part.partition)) for part in self.ranges],
+                "counts": counts_json(self.counts),
+                "fingerprint": self.fingerprint,
+                "loaded_at": instant_text(self.loaded_at),
+                "head_unknown": self.head_unknown,
+                "partitions": self.partitions,
+            }
+        )
+
+
+def entry_of(load: SealedWindow, now: datetime) -> LedgerEntry:
+    """What a load is about to make public."""
+    window = load.window
+    return LedgerEntry(
+        pipeline=load.pipeline.name,
+        topic=window.topic,
+        topic_id=window.topic_id,
+        interval=window.interval,
+        attempt=load.attempt.number,
+        ranges=window.ranges,
+        counts=counts_of(load),
+        fingerprint=as_text(combine(read.fingerprint for read in load.reads.values())),
+        loaded_at=now,
+        head_unknown=window.head_unknown,
+        spans=load.staged.spans,
+        partitions=by_partition(load),
+    )
+
+
+def from_json(text: str) -> LedgerEntry:
+    """An entry as it was written, or `LogbusError` where it is of a newer logbus."""
+    found = json.loads(text)
+    if found["format"] != FORMAT:
+        raise LogbusError(f"a ledger entry has format {found['format']}, this logbus knows {FORMAT}: install a newer logbus")
+    ranges = found["ranges"]
+    return LedgerEntry(
+        pipeline=found["pipeline"],
+        topic=found["topic"],
+        topic_id=found["topic_id"],
+        interval=Interval(parse_instant(found["start"]), parse_instant(found["end"])),
+        attempt=found["attempt"],
+        ranges=tuple(to_range(found["topic"], part) for part in ranges),
+        counts=WindowCounts(**found["counts"]),
+        fingerprint=found["fingerprint"],
+        loaded_at=parse_instant(found["loaded_at"]),
+        head_unknown=found["head_unknown"],
+        partitions=found["partitions"],
+        spans={part["partition"]: to_span(part) for part in ranges},
+    )
+
+
+def range_json(part: OffsetRange, span: TimeSpan | None) -> dict[str, Any]:
+    first, last = (span.first, span.last) if span else (None, None)
+    return {
+        "partition": part.partition,
+        "start_offset": part.start_offset,
+        "end_offset": part.end_offset,
+        "lost": part.lost,
+        "first": first and instant_text(first),
+        "last": last and instant_text(last),
+    }
+
+
+def to_range(topic: str, part: Mapping[str, Any]) -> OffsetRange:
+    return OffsetRange(
+        topic=topic,
+        partition=part["partition"],
+        start_offset=part["start_offset"],
+        end_offset=part["end_offset"],
+        lost=part["lost"],
+    )
+
+
+def to_span(part: Mapping[str, Any]) -> TimeSpan:
+    first, last = part["first"], part["last"]
+    return TimeSpan(first=first and parse_instant(first), last=last and parse_instant(last))

@@ -1,0 +1,181 @@
+"""What sinks share whose rows are Parquet files: two commits in an order that a crash between them cannot break.
+
+The tasks write files under names of their own attempt; nobody sees them. The commit of a window, under the lock on its
+row in the ledger:
+
+1. one transaction is opened in PostgreSQL: the fence, the equation, the dead letters, the ledger's entry; not committed yet
+2. the target's own commit: the window's files are replaced by this attempt's, the ledger entry rides along
+3. the transaction commits
+
+A crash before 2 leaves everything as it was. A crash between 2 and 3 leaves the table ahead of the ledger, which the
+next attempt notices and mends (`settle`). The lock keeps newer attempts from beginning meanwhile; should the
+connection that holds it die, the target's own fence is left: an attempt never replaces the files of a newer one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from logbus.errors import AttemptSuperseded, EquationMismatch, ErrorBudgetExceeded, LoadFailed
+from logbus.warehouse import staging
+from logbus.warehouse.commit import SealedWindow, commit_in, committed_counts, connection_died
+from logbus.warehouse.directory import AttemptFile, Directory
+from logbus.warehouse.engine import libpq_uri
+from logbus.warehouse.names import TableName, parse_table
+from logbus.warehouse.sinks.base import Upkeep
+from logbus.warehouse.sinks.counting import COUNTED_COLUMNS, count_batches, with_dead_letters
+from logbus.warehouse.sinks.entry import LedgerEntry, entry_of
+from logbus.warehouse.sinks.settle import committed_attempts, running_attempts, settle_window
+from logbus.windows import schema, tally
+from logbus.windows.model import Attempt, FrozenWindow, Interval, PartitionTally, Pipeline, WindowCounts
+from logbus.windows.places import SCHEMA
+
+# Each try asks the ledger first whether the one before took place.
+COMMIT_TRIES_MAX = 3
+
+
+class FileSink:
+    """A sink whose rows are files and whose dead letters and ledger are PostgreSQL's."""
+
+    name: str
+
+    def __init__(self, pipeline: Pipeline, engine: Engine) -> None:
+        self.pipeline = pipeline
+        self.engine = engine
+        self.target: TableName = parse_table(pipeline.table)
+
+    # What the kinds differ in.
+
+    @abstractmethod
+    def ensure_target(self, columns: Mapping[str, str]) -> None: ...
+
+    @abstractmethod
+    def directory(self) -> Directory:
+        """Where the tasks put their files."""
+
+    @abstractmethod
+    def public_entry(self, start: datetime) -> LedgerEntry | None:
+        """What the target itself says is loaded of the window that begins at `start`."""
+
+    @abstractmethod
+    def entries(self) -> Iterator[LedgerEntry]:
+        """The newest entry of every window, oldest window first."""
+
+    @abstractmethod
+    def publish(self, entry: LedgerEntry, files: Sequence[str]) -> None:
+        """The target's own commit: the window's files are these and no others. Doing it again changes nothing.
+
+        Raises `AttemptSuperseded` where a newer attempt has published, `LoadFailed` where nothing or nothing certain came of it.
+        """
+
+    @abstractmethod
+    def public_batches(self, interval: Interval) -> Iterable[pa.RecordBatch]:
+        """The window's public rows, those columns that are counted."""
+
+    @abstractmethod
+    def kept_attempts(self, start: datetime) -> Collection[int]:
+        """Attempts at a window whose files readers may still be looking at."""
+
+    @abstractmethod
+    def keeps(self) -> Callable[[AttemptFile], bool]:
+        """Tells of a file whether somebody may need it, as of now: what is public, or was and can still be looked at."""
+
+    # What they share.
+
+    def task_options(self) -> Mapping[str, Any]:
+        uri = libpq_uri(self.engine.url.render_as_string(hide_password=False))
+        return {"uri": uri, "directory": self.directory().uri}
+
+    def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+        for attempt in attempts:
+            settle_window(self.engine, attempt, self.public_entry(attempt.interval.start))
+        return staging.create_for_current(self.engine, attempts, staging.create_dead_letters)
+
+    def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
+        """Files that no winner named do not count, whoever writes them and whenever: naming is the seal."""
+        staging.close_tables(self.engine, attempt, winners, [attempt.dead_letter_table])
+        dead = staging.count_sealed_dead_letters(self.engine, attempt)
+        rows = count_batches(lambda: read_files(self.directory(), files))
+        return with_dead_letters(rows, dead)
+
+    def commit(self, load: SealedWindow, now: datetime) -> WindowCounts:
+        entry = entry_of(load, now)
+        try:
+            counts = self.commit_entry(load, entry, now)
+        except (EquationMismatch, ErrorBudgetExceeded, AttemptSuperseded):  # nothing was published, for certain
+            self.discard(load.attempt)
+            raise
+        self.remove_leftovers(load.attempt)
+        return counts
+
+    def commit_entry(self, load: SealedWindow, entry: LedgerEntry, now: datetime) -> WindowCounts:
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            try:
+                with self.engine.begin() as connection:
+                    counts = commit_in(connection, load, now, put_rows=put_none)
+                    self.publish(entry, load.files)
+                return counts
+            except (OperationalError, InterfaceError) as error:
+                if not connection_died(error):
+                    raise LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
+                done = committed_counts(self.engine, load.attempt)
+                if done is not None:
+                    return done
+                if not tries_left:
+                    raise LoadFailed(
+                        f"the connection died again and again while {load.attempt.interval} was committed"
+                    ) from error
+        raise AssertionError("the last try returns or raises")
+
+    def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
+        dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
+        with self.engine.connect() as connection:
+            dead_letters = tally.count(connection, tally.NO_ROWS, dead, {"window_id": window.id})
+        rows = count_batches(lambda: self.public_batches(window.interval))
+        return with_dead_letters(rows, dead_letters).tallies
+
+    def maintain(self, upkeep: Upkeep) -> list[str]:
+        """Removes files that are not public, unless they are young or their attempt runs."""
+        keeps, running = self.keeps(), running_attempts(self.engine, self.pipeline.name)
+        over = [
+            file
+            for file in self.directory().all_attempt_files()
+            if file.changed_at < upkeep.now - upkeep.keep_replaced
+            and (file.start, file.number) not in running
+            and not keeps(file)
+        ]
+        for file in over:
+            self.directory().remove(file.path)
+        return [f"{len(over)} files removed that are not public (any more)"] if over else []
+
+    def discard(self, attempt: Attempt) -> None:
+        """Removes the files of an attempt that never published."""
+        entry = self.public_entry(attempt.interval.start)
+        if entry is None or entry.attempt != attempt.number:
+            self.directory().remove_attempts(attempt.interval.start, lambda number: number == attempt.number)
+
+    def remove_leftovers(self, attempt: Attempt) -> None:
+        """Files of older attempts that never published. From now on none of them can: the target's fence is above them."""
+        start = attempt.interval.start
+        published = {*self.kept_attempts(start), *committed_attempts(self.engine, attempt.window_id)}
+        self.directory().remove_attempts(start, lambda number: number < attempt.number and number not in published)
+
+
+def put_none(connection: Connection, load: SealedWindow) -> None:
+    """The rows are not in this database."""
+
+
+def read_files(directory: Directory, files: Sequence[str]) -> Iterable[pa.RecordBatch]:
+    """The counted columns of the files, a batch at a time."""
+    if not files:
+        return []
+    paths = [directory.path_of(file) for file in files]
+    return ds.dataset(paths, format="parquet", filesystem=directory.filesystem).to_batches(columns=COUNTED_COLUMNS)

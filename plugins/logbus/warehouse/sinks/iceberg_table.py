@@ -1,0 +1,144 @@
+"""The Iceberg table and the catalog it is in: made, found, and given the columns a parser has got since.
+
+A table that logbus made says so in its properties (`logbus.pipeline`). One that somebody else made is loaded as it is:
+it needs the columns and the partition by `_window_start`, and is never altered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+from sqlalchemy import Engine
+
+from logbus.errors import UserError
+from logbus.warehouse.names import parse_table
+from logbus.warehouse.target import SYSTEM_COLUMNS
+from logbus.windows.model import Pipeline
+
+CATALOG_NAME = "logbus"
+OWNER_PROPERTY = "logbus.pipeline"
+
+TABLE_PROPERTIES = {
+    # Every commit writes the table's metadata anew; the older ones are of use to nobody.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+# PostgreSQL's names, which parsers declare columns by. Iceberg has no JSON: it is text there.
+TYPES: Mapping[str, IcebergType] = {
+    "text": StringType(),
+    "integer": IntegerType(),
+    "bigint": LongType(),
+    "double precision": DoubleType(),
+    "boolean": BooleanType(),
+    "timestamptz": TimestamptzType(),
+    "jsonb": StringType(),
+    "bytea": BinaryType(),
+}
+
+
+def open_catalog(pipeline: Pipeline, engine: Engine) -> Catalog:
+    """The pipeline's catalog: one that pyiceberg's configuration names, or SQL in the engine's database."""
+    named = pipeline.settings.get("catalog")
+    if named is not None:
+        return load_catalog(named)
+    warehouse = pipeline.settings.get("warehouse")
+    if not warehouse:
+        raise UserError(
+            f"pipeline {pipeline.name} loads into Iceberg, so its settings name a place for the files, "
+            '{"warehouse": "/data/lake"}, or a catalog of pyiceberg\'s configuration, {"catalog": "prod"}'
+        )
+    url = engine.url.render_as_string(hide_password=False)
+    return SqlCatalog(CATALOG_NAME, uri=url, warehouse=warehouse, pool_pre_ping="true")
+
+
+def identifier(pipeline: Pipeline) -> tuple[str, str]:
+    target = parse_table(pipeline.table)
+    return target.schema, target.name
+
+
+def load_table(catalog: Catalog, pipeline: Pipeline) -> Table:
+    try:
+        return catalog.load_table(identifier(pipeline))
+    except NoSuchTableError:
+        raise UserError(f"there is no Iceberg table {pipeline.table} yet: the first load makes it") from None
+
+
+def ensure_table(catalog: Catalog, pipeline: Pipeline, columns: Mapping[str, str]) -> Table:
+    """The table, made if it is not there, with the parser's columns; `UserError` where it cannot take the rows."""
+    wanted = {**SYSTEM_COLUMNS, **columns}
+    try:
+        table = catalog.load_table(identifier(pipeline))
+    except NoSuchTableError:
+        return create_table(catalog, pipeline, wanted)
+    refuse_other_partitions(table, pipeline)
+    present = {field.name: field.field_type for field in table.schema().fields}
+    refuse_other_types(present, wanted, pipeline)
+    missing = {name: kind for name, kind in wanted.items() if name not in present}
+    if missing:
+        add_columns(table, missing, pipeline)
+    return table
+
+
+def create_table(catalog: Catalog, pipeline: Pipeline, wanted: Mapping[str, str]) -> Table:
+    fields = [new_field(number, name, definition) for number, (name, definition) in enumerate(wanted.items(), 1)]
+    window = next(field.field_id for field in fields if field.name == "_window_start")
+    part = PartitionField(source_id=window, field_id=1000, transform=IdentityTransform(), name="_window_start")
+    try:
+        catalog.create_namespace(identifier(pipeline)[:-1])
+    except NamespaceAlreadyExistsError:
+        pass
+    properties = {**TABLE_PROPERTIES, OWNER_PROPERTY: pipeline.name}
+    return catalog.create_table(identifier(pipeline), Schema(*fields), partition_spec=PartitionSpec(part), properties=properties)
+
+
+def new_field(number: int, name: str, definition: str) -> NestedField:
+    is_required = definition.endswith(" not null")
+    return NestedField(number, name, TYPES[definition.removesuffix(" not null")], required=is_required)
+
+
+def refuse_other_partitions(table: Table, pipeline: Pipeline) -> None:
+    """A window is replaced file by file, so no file may hold rows of two."""
+    names = {table.schema().find_column_name(field.source_id): field.transform for field in table.spec().fields}
+    if names.get("_window_start") != IdentityTransform():
+        raise UserError(
+            f"the Iceberg table {pipeline.table} is not partitioned by identity(_window_start), so no window can be replaced "
+            "in it: add that partition field, or load into another table"
+        )
+
+
+def refuse_other_types(present: Mapping[str, IcebergType], wanted: Mapping[str, str], pipeline: Pipeline) -> None:
+    for name, definition in wanted.items():
+        kind = TYPES[definition.removesuffix(" not null")]
+        if name in present and present[name] != kind:
+            raise UserError(
+                f"column {name} of the Iceberg table {pipeline.table} is {present[name]}, but the pipeline loads {kind}: "
+                "declare the column as it is, or load into another table"
+            )
+
+
+def add_columns(table: Table, missing: Mapping[str, str], pipeline: Pipeline) -> None:
+    if OWNER_PROPERTY not in table.properties:
+        names = ", ".join(f"{name} {TYPES[kind.removesuffix(' not null')]}" for name, kind in missing.items())
+        raise UserError(f"the Iceberg table {pipeline.table} lacks columns that a load fills; it is yours, so add them: {names}")
+    with table.update_schema() as update:
+        for name, definition in missing.items():
+            update.add_column(name, TYPES[definition.removesuffix(" not null")])

@@ -1,0 +1,89 @@
+"""Manifests: which files are a window's, one small JSON file for each window, replaced by a rename.
+
+    {"entry": {the ledger entry}, "files": ["_window_start=.../w7_a2_t12_3f6c0a9be01d.parquet"]}
+
+What is written is flushed before the rename and the directory after it, so a machine that loses its power has the
+former manifest or the new one. Writers hold a lock on the table's directory; readers need none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from logbus.errors import LogbusError
+from logbus.warehouse.sinks.entry import LedgerEntry
+from logbus.windows.model import utc
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """The manifests of one table."""
+
+    directory: Path
+
+    def path(self, start: datetime) -> Path:
+        return self.directory / f"{utc(start):%Y%m%dT%H%M%SZ}.json"
+
+    def read(self, start: datetime) -> Manifest | None:
+        return read_manifest(self.path(start))
+
+    def all(self) -> Iterator[Manifest]:
+        """Every window's, oldest first, then the schema's."""
+        found = (read_manifest(path) for path in sorted(self.directory.glob("*.json")))
+        return (manifest for manifest in found if manifest is not None)
+
+    def write(self, entry: LedgerEntry, files: Sequence[str]) -> None:
+        content = json.dumps({"entry": json.loads(entry.to_json()), "files": list(files)})
+        replace_atomically(self.path(entry.interval.start), content)
+
+    def write_schema(self, files: Sequence[str]) -> None:
+        """Files without rows that say which columns there are: of no window, and read with all of them."""
+        replace_atomically(self.directory / "schema.json", json.dumps({"entry": None, "files": list(files)}))
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    try:
+        manifest: Manifest = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LogbusError(f"the manifest {path} cannot be read: {error}") from error
+    return manifest
+
+
+def replace_atomically(path: Path, content: str) -> None:
+    """The file has this content, or what it had before."""
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes renames and new names in a directory outlive a loss of power."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """One writer at a time; ends with its process, however that ends."""
+    with (directory / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,124 @@
+"""Parquet files in a directory, for a laptop: `{"sink": "parquet", "directory": "/data/logs"}`. DuckDB and others read them.
+
+    /data/logs/access_log/
+        _manifests/20150517T100000Z.json     which files are the window's, and its ledger entry
+        _window_start=20150517T100000Z/...   files; only those that a manifest names are public
+        _schema.parquet                      no rows, every column
+        read.sql                             makes a view in DuckDB
+
+A window becomes public, or is replaced, by the rename of its manifest: so a reader who takes the files from the
+manifests (`logbus.warehouse.duckdb_view`, `logbus query`, read.sql) sees all of a window or nothing of it, and one who reads
+`**/*.parquet` sees files of loads under way. What a reload replaced is kept for a day, for readers that have begun
+(`logbus maintain` removes it). The directory is local: an object store has no rename and no lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from logbus.errors import AttemptSuperseded, LoadFailed, UserError
+from logbus.warehouse.directory import AttemptFile, Directory
+from logbus.warehouse.sinks.counting import COUNTED_COLUMNS
+from logbus.warehouse.sinks.entry import LedgerEntry, from_json
+from logbus.warehouse.sinks.files import FileSink
+from logbus.warehouse.sinks.manifests import Manifests, locked, replace_atomically
+from logbus.warehouse.sinks.parquet_schema import SCHEMA_FILE, declared_schema, write_schema
+from logbus.windows.model import Interval
+
+READ_SQL = """\
+-- In DuckDB: .read {directory}/read.sql
+-- Run it again to see what was loaded since; a query sees the windows that were public when this ran.
+SET VARIABLE {variable} = (
+    SELECT list('{directory}/' || file)
+    FROM (SELECT unnest(files) AS file FROM read_json('{directory}/_manifests/*.json', columns = {{files: 'VARCHAR[]'}}))
+);
+CREATE OR REPLACE TEMP VIEW {view} AS
+    SELECT * FROM read_parquet(getvariable('{variable}'), union_by_name = true, hive_partitioning = false);
+"""
+
+
+class ParquetSink(FileSink):
+    """A pipeline's directory of Parquet files."""
+
+    name = "parquet"
+
+    @cached_property
+    def root(self) -> Path:
+        return table_directory(self.pipeline.settings.get("directory"), self.pipeline.name, self.pipeline.table)
+
+    @property
+    def manifests(self) -> Manifests:
+        return Manifests(self.root / "_manifests")
+
+    def ensure_target(self, columns: Mapping[str, str]) -> None:
+        try:
+            (self.root / "_manifests").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the directory {self.root}: {error.strerror}") from None
+        with locked(self.root):
+            write_schema(self.root, self.pipeline, columns)
+            self.manifests.write_schema([SCHEMA_FILE])
+            view = self.target.name.replace('"', '""')
+            text = READ_SQL.format(
+                directory=str(self.root).replace("'", "''"), view=f'"{view}"', variable=f"{self.target.name}_files"
+            )
+            replace_atomically(self.root / "read.sql", text)
+
+    def directory(self) -> Directory:
+        return Directory.at(str(self.root))
+
+    def public_entry(self, start: datetime) -> LedgerEntry | None:
+        manifest = self.manifests.read(start)
+        return None if manifest is None else from_json(json.dumps(manifest["entry"]))
+
+    def entries(self) -> Iterator[LedgerEntry]:
+        found = (manifest["entry"] for manifest in self.manifests.all())
+        return (from_json(json.dumps(entry)) for entry in found if entry is not None)
+
+    def kept_attempts(self, start: datetime) -> Collection[int]:
+        entry = self.public_entry(start)
+        return () if entry is None else (entry.attempt,)
+
+    def keeps(self) -> Callable[[AttemptFile], bool]:
+        public = {str(self.root / name) for manifest in self.manifests.all() for name in manifest["files"]}
+        return lambda file: file.path in public
+
+    def publish(self, entry: LedgerEntry, files: Sequence[str]) -> None:
+        names = [os.path.relpath(self.directory().path_of(file), self.root) for file in files]
+        try:
+            with locked(self.root):
+                public = self.public_entry(entry.interval.start)
+                if public is not None and public.attempt > entry.attempt:
+                    raise AttemptSuperseded(f"the table holds window {entry.interval} as attempt {public.attempt} loaded it")
+                self.manifests.write(entry, names)
+        except OSError as error:
+            raise LoadFailed(f"window {entry.interval} was not committed to {self.root}: {error}") from error
+
+    def public_batches(self, interval: Interval) -> Iterable[pa.RecordBatch]:
+        manifest = self.manifests.read(interval.start)
+        if manifest is None or not manifest["files"]:
+            return []
+        paths = [str(self.root / name) for name in manifest["files"]]
+        return ds.dataset(paths, format="parquet").to_batches(columns=COUNTED_COLUMNS)
+
+    def columns(self) -> pa.Schema:
+        """All columns any window may have."""
+        return declared_schema(self.root)
+
+
+def table_directory(root: str | None, pipeline_name: str, table: str) -> Path:
+    """Where a table's files lie under the directory of a pipeline's settings."""
+    if not root or not Path(root).is_absolute():
+        raise UserError(
+            f"pipeline {pipeline_name} loads into Parquet files, so its settings name a local directory by its absolute path, "
+            f'{{"directory": "/data/logs"}}; got {root!r}'
+        )
+    return Path(root) / table.removeprefix("public.")

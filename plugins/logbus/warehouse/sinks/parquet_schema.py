@@ -1,0 +1,63 @@
+"""The columns of a table of Parquet files: `_schema.parquet`, a file without rows.
+
+It makes a table without windows readable, and remembers the types, so that a column never changes its type from one
+window to the next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from logbus.errors import UserError
+from logbus.warehouse.sinks.manifests import sync_directory
+from logbus.warehouse.target import SYSTEM_COLUMNS
+from logbus.windows.model import Pipeline
+
+SCHEMA_FILE = "_schema.parquet"
+
+# PostgreSQL's names, which parsers declare columns by. JSON is text.
+TYPES: Mapping[str, pa.DataType] = {
+    "text": pa.string(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "double precision": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "jsonb": pa.string(),
+    "bytea": pa.binary(),
+}
+
+
+def declared_schema(root: Path) -> pa.Schema:
+    """All columns that any window may have; an empty schema where nothing was ever loaded."""
+    path = root / SCHEMA_FILE
+    return pq.read_schema(path) if path.exists() else pa.schema([])
+
+
+def write_schema(root: Path, pipeline: Pipeline, columns: Mapping[str, str]) -> None:
+    """Adds the columns that are new; `UserError` where one has another type already."""
+    present = declared_schema(root)
+    wanted = {name: TYPES[kind.removesuffix(" not null")] for name, kind in {**SYSTEM_COLUMNS, **columns}.items()}
+    for name, kind in wanted.items():
+        if name in present.names and present.field(name).type != kind:
+            raise UserError(
+                f"column {name} of the files in {root} is {present.field(name).type}, but pipeline {pipeline.name} loads {kind}: "
+                "declare the column as it is, or load into another table"
+            )
+    missing = [pa.field(name, kind) for name, kind in wanted.items() if name not in present.names]
+    if missing:
+        replace_schema(root, pa.schema([*present, *missing]))
+
+
+def replace_schema(root: Path, schema: pa.Schema) -> None:
+    temporary = root / f".{SCHEMA_FILE}.new"
+    pq.write_table(schema.empty_table(), temporary)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(root / SCHEMA_FILE)
+    sync_directory(root)

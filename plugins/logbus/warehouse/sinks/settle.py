@@ -1,0 +1,88 @@
+"""Where a table of files and the ledger are apart: the table is right, and the ledger is brought up to it.
+
+They part where a driver dies between the table's commit and the ledger's. The rows are public then, whole; only the
+ledger does not say so. The next attempt at the window looks before it begins.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, func, select, text, update
+
+from logbus.errors import UserError
+from logbus.warehouse.sinks.entry import LedgerEntry
+from logbus.windows import schema
+from logbus.windows.attempts import COMMITTED, FAILED, SUPERSEDED
+from logbus.windows.model import Attempt, utc
+from logbus.windows.rows import ATTEMPT_RUNNING, Row, count_values
+
+
+def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -> None:
+    """Brings the window's entry up to what the table says, before `attempt` goes on. Mostly there is nothing to do."""
+    if entry is None:
+        return
+    if entry.attempt > attempt.number:
+        raise UserError(
+            f"the table holds window {attempt.interval} of {attempt.pipeline} as attempt {entry.attempt} loaded it, "
+            f"but the ledger knows of {attempt.number} attempts: it was lost, or it is another one. "
+            f"`logbus ledger rebuild --pipeline {attempt.pipeline}` makes it again from the table"
+        )
+    with engine.begin() as connection:
+        window = schema.window
+        query = select(window).where(window.c.id == attempt.window_id).with_for_update()
+        row = connection.execute(query).mappings().one()
+        if row["loaded_attempt"] != entry.attempt and dead_letters_kept(connection, attempt.window_id, entry):
+            write_entry(connection, row, entry)
+
+
+def dead_letters_kept(connection: Connection, window_id: int, entry: LedgerEntry) -> bool:
+    """Without its dead letters a load is not whole. Those of the crashed attempt went with it, so it has to be done again."""
+    dead = schema.dead_letter
+    mine = (dead.c.window_id == window_id, dead.c.attempt == entry.attempt)
+    kept: int = connection.execute(select(func.count()).select_from(dead).where(*mine)).scalar_one()
+    return kept == entry.counts.dead_lettered
+
+
+def write_entry(connection: Connection, row: Row, entry: LedgerEntry) -> None:
+    """The window is loaded as the entry says."""
+    window, attempt, part = schema.window, schema.attempt, schema.window_range
+    counted = {**count_values(entry.counts), "fingerprint": entry.fingerprint}
+    public = {"loaded_attempt": entry.attempt, "loaded_at": entry.loaded_at, "audited_at": None, "audit_problems": None}
+    connection.execute(update(window).where(window.c.id == row["id"]).values(**counted, **public))
+    for partition, span in entry.spans.items():
+        mine = (part.c.window_id == row["id"], part.c.partition == partition)
+        connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
+    loaded = (attempt.c.window_id == row["id"], attempt.c.number == entry.attempt)
+    ended = {"state": COMMITTED, "ended_at": entry.loaded_at, "partitions": dict(entry.partitions)}
+    connection.execute(update(attempt).where(*loaded).values(**counted, **ended))
+    stale = text("delete from logbus.dead_letter where window_id = :id and attempt <> :attempt")
+    connection.execute(stale, {"id": row["id"], "attempt": entry.attempt})
+
+
+def committed_attempts(engine: Engine, window_id: int) -> set[int]:
+    attempt = schema.attempt
+    query = select(attempt.c.number).where(attempt.c.window_id == window_id, attempt.c.state == COMMITTED)
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def running_attempts(engine: Engine, pipeline_name: str) -> set[tuple[datetime, int]]:
+    """Window starts and numbers of the attempts under way."""
+    return attempts_in(engine, pipeline_name, [ATTEMPT_RUNNING])
+
+
+def ended_attempts(engine: Engine, pipeline_name: str) -> set[tuple[datetime, int]]:
+    """Those that ended without a commit."""
+    return attempts_in(engine, pipeline_name, [FAILED, SUPERSEDED])
+
+
+def attempts_in(engine: Engine, pipeline_name: str, states: list[str]) -> set[tuple[datetime, int]]:
+    attempt, window = schema.attempt, schema.window
+    query = (
+        select(window.c.starts_at, attempt.c.number)
+        .join(window, window.c.id == attempt.c.window_id)
+        .where(window.c.pipeline == pipeline_name, attempt.c.state.in_(states))
+    )
+    with engine.connect() as connection:
+        return {(utc(row.starts_at), row.number) for row in connection.execute(query)}

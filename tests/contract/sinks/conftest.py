@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.support.ledgers import world  # noqa: F401
+from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401
+from tests.support.sinks import bench  # noqa: F401

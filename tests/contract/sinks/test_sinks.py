@@ -1,0 +1,192 @@
+"""What every sink promises, over each of them: PostgreSQL partitioned and of the user's own, Iceberg, Parquet."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from logbus.errors import AttemptSuperseded, EquationMismatch, UserError
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.model import AuditReport, WindowState
+from sqlalchemy import text
+
+from tests.support.ledgers import NOW, World, at
+from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench
+
+
+def audit(world: World, hour: int = 10) -> AuditReport:
+    return audit_window(world.ledger.engine, world.log, "p", at(hour), NOW, sink_for)
+
+
+def dead_letters(bench: Bench) -> list[tuple[int, int]]:
+    with bench.world.ledger.engine.connect() as connection:
+        return [
+            tuple(row) for row in connection.execute(text('select "partition", "offset" from logbus.dead_letter order by 1, 2'))
+        ]
+
+
+def test_a_load_puts_exactly_the_windows_records_into_the_target(bench: Bench) -> None:
+    counts = bench.start(10).load()
+    assert (counts.read, counts.loaded, counts.dead_lettered) == (5, 5, 0)
+    assert bench.rows() == HOUR_TEN
+    assert audit(bench.world).ok
+    bench.start(11).load()
+    assert bench.rows() == sorted(HOUR_TEN + HOUR_ELEVEN)
+
+
+def test_a_reload_gives_the_same_rows_and_the_same_fingerprint(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(11).load()
+    before = bench.world.ledger.window("p", at(10))
+    bench.start(10).load()
+    after = bench.world.ledger.window("p", at(10))
+    assert bench.rows() == sorted(HOUR_TEN + HOUR_ELEVEN)
+    assert (after.loaded_attempt, after.counts, after.fingerprint) == (2, before.counts, before.fingerprint)
+    assert audit(bench.world).ok
+
+
+def test_several_tasks_make_one_window_and_those_that_lost_do_not_count(bench: Bench) -> None:
+    loading = bench.start(10).begin().create()
+    loading.run_task(1, [(0, 0), (0, 1)])
+    loading.run_task(2, [(0, 2), (1, 0), (1, 1)], wins=False)
+    loading.run_task(3, [(0, 2), (1, 0), (1, 1)])
+    assert loading.commit().loaded == 5
+    assert bench.rows() == HOUR_TEN
+
+
+def test_a_superseded_attempt_is_refused_and_the_newer_one_stays(bench: Bench) -> None:
+    slow = bench.start(10).begin().create().run_task(1)
+    bench.start(10).load()
+    with pytest.raises(AttemptSuperseded):
+        slow.commit()
+    assert bench.rows() == HOUR_TEN
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 2
+
+
+def test_an_attempt_that_was_sealed_and_then_superseded_is_refused(bench: Bench) -> None:
+    slow = bench.start(10).begin().create().run_task(1)
+    sealed = slow.seal()
+    bench.start(10).load()
+    with pytest.raises(AttemptSuperseded):
+        slow.sink.commit(sealed, NOW)
+    assert bench.rows() == HOUR_TEN
+    assert audit(bench.world).ok
+
+
+def test_a_driver_that_dies_between_staging_and_commit_leaves_the_target_as_it_was(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(10).begin().create().run_task(1).seal()
+    assert bench.rows() == HOUR_TEN
+    assert bench.start(10).load().loaded == 5
+    assert bench.rows() == HOUR_TEN
+
+
+@pytest.mark.parametrize(
+    "staged", [[(0, 0), (0, 1), (0, 2), (1, 0)], [(0, 0), (0, 1), (0, 1), (1, 0), (1, 1)]], ids=["missing", "twice"]
+)
+def test_wrong_rows_never_become_public(bench: Bench, staged: list[tuple[int, int]]) -> None:
+    bench.start(10).load()
+    loading = bench.start(10).begin().create().run_task(1, staged)
+    with pytest.raises(EquationMismatch):
+        loading.commit()
+    assert bench.rows() == HOUR_TEN
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 1
+
+
+def test_an_empty_window_is_loaded_and_audited(bench: Bench) -> None:
+    counts = bench.start(12).load()
+    assert counts.read == 0
+    assert bench.rows() == []
+    assert audit(bench.world, 12).ok
+
+
+def test_what_does_not_parse_is_a_dead_letter_and_the_audit_balances(bench: Bench) -> None:
+    counts = bench.start(10, bad=[1]).load()
+    assert (counts.loaded, counts.dead_lettered) == (3, 2)
+    assert dead_letters(bench) == [(0, 1), (1, 1)]
+    assert bench.rows() == [row for row in HOUR_TEN if row[1] != 1]
+    assert audit(bench.world).ok
+
+
+def test_dead_letters_are_replaced_by_a_load_that_parses_them(bench: Bench) -> None:
+    bench.start(10, bad=[1]).load()
+    bench.start(10).load()
+    assert dead_letters(bench) == []
+    assert bench.rows() == HOUR_TEN
+    assert audit(bench.world).ok
+
+
+def test_the_audit_finds_a_row_that_was_removed_by_hand(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.reader.remove_row(2)
+    report = audit(bench.world)
+    assert "t-0 [0, 3) holds 3 records, 2 are accounted for (-1)" in report.problems
+    bench.start(10).load()
+    assert audit(bench.world).ok
+
+
+def test_the_audit_finds_a_row_that_was_added_by_hand(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.reader.repeat_row(2)
+    problems = audit(bench.world).problems
+    assert "t-0 [0, 3) holds 3 records, 4 are accounted for (+1)" in problems
+    assert any("3 different offsets (1 twice)" in problem for problem in problems)
+    bench.start(10).load()
+    assert bench.rows() == HOUR_TEN
+    assert bench.world.ledger.window("p", at(10)).state is WindowState.LOADED
+
+
+def test_a_load_under_way_shows_no_reader_anything(bench: Bench) -> None:
+    bench.start(11).load()
+    loading = bench.start(10).begin().create().run_task(1)
+    assert bench.rows() == HOUR_ELEVEN
+    sealed = loading.seal()
+    assert bench.rows() == HOUR_ELEVEN
+    loading.sink.commit(sealed, NOW)
+    assert bench.rows() == sorted(HOUR_TEN + HOUR_ELEVEN)
+
+
+def test_a_reader_sees_all_of_a_window_or_nothing_while_it_is_replaced_again_and_again(bench: Bench) -> None:
+    bench.start(10).load()
+    seen: list[list[object]] = []
+    stop = threading.Event()
+    reader = threading.Thread(target=lambda: read_until(bench, stop, seen))
+    reader.start()
+    for _ in range(3):
+        bench.start(10).load()
+    stop.set()
+    reader.join(60)
+    assert seen
+    assert all(rows == HOUR_TEN for rows in seen)
+
+
+def read_until(bench: Bench, stop: threading.Event, seen: list[list[object]]) -> None:
+    while True:
+        seen.append(list(bench.rows()))
+        if stop.is_set():
+            return
+
+
+def test_a_column_that_the_parser_has_got_since_is_added_and_older_rows_have_none(bench: Bench) -> None:
+    bench.register_parse("json", {"columns": {"line": "text"}})
+    bench.start(10).load(value=b'{"line": "a", "status": 200}')
+    bench.register_parse("json", {"columns": {"line": "text", "status": "integer"}})
+    if bench.kind == "own":  # never altered by us
+        with pytest.raises(UserError, match=r'it is yours, so add them: alter table public.t add column "status" integer'):
+            bench.start(11).load(value=b'{"line": "b", "status": 404}')
+        bench.reader.change("alter table t add column status integer")
+    bench.start(11).load(value=b'{"line": "b", "status": 404}')
+    assert bench.values("line", "status") == [("a", None)] * 5 + [("b", 404)] * 3
+    bench.start(10).load(value=b'{"line": "a", "status": 200}')
+    assert bench.values("line", "status") == [("a", 200)] * 5 + [("b", 404)] * 3
+    assert audit(bench.world).ok
+
+
+def test_a_column_that_changed_its_type_is_refused_and_nothing_is_touched(bench: Bench) -> None:
+    bench.register_parse("json", {"columns": {"line": "text"}})
+    bench.start(10).load(value=b'{"line": "a"}')
+    bench.register_parse("json", {"columns": {"line": "bigint"}})
+    with pytest.raises(UserError, match=r"column line of .* is .*: declare the column as it is, or load into another table"):
+        bench.start(11).load(value=b'{"line": 1}')
+    assert bench.values("line") == [("a",)] * 5

@@ -1,0 +1,156 @@
+"""Hourly leaves of closed days become one, whatever readers and loads do meanwhile, in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from logbus.warehouse.leaves import leaves, merge_closed_days
+from logbus.warehouse.names import parse_table
+from logbus.warehouse.sinks import Upkeep, sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.model import Interval
+from sqlalchemy import text
+
+from tests.support.ledgers import DAY, NOW, World, at, stamps
+from tests.support.loads import Loading
+
+TARGET = parse_table("t")
+TOMORROW = DAY + timedelta(days=1)
+
+
+@pytest.fixture
+def load(world: World, warehouse_url: str) -> Callable[[int], None]:
+    """Loads an hour of the day; each has two records."""
+    world.log.append("t", *stamps(*(hour + part for hour in range(30) for part in (0.1, 0.5))))
+    world.register()
+
+    def load_hour(hour: int) -> None:
+        Loading(world=world, url=warehouse_url, window=world.freeze(hour)).load()
+
+    return load_hour
+
+
+@pytest.fixture
+def day(world: World, load: Callable[[int], None]) -> Iterator[World]:
+    """Two hours of the day and one of the next are loaded."""
+    for hour in (0, 2, 25):
+        load(hour)
+    yield world
+
+
+def merge(world: World, sleep: Callable[[float], None] = lambda seconds: None) -> tuple[int, int]:
+    merged, left = merge_closed_days(world.ledger.engine, TARGET, TOMORROW, sleep)
+    return len(merged), len(left)
+
+
+def count(world: World, condition: str = "true") -> int:
+    with world.ledger.engine.connect() as connection:
+        return int(connection.execute(text(f"select count(*) from t where {condition}")).scalar_one())
+
+
+def spans(world: World) -> list[Interval]:
+    with world.ledger.engine.begin() as connection:
+        return [Interval(leaf.start, leaf.end) for leaf in leaves(connection, TARGET)]
+
+
+HOUR_AFTER = Interval(at(25), at(26))
+
+
+def test_a_closed_days_hours_become_one_leaf_and_other_days_stay(day: World) -> None:
+    assert merge(day) == (1, 0)
+    assert spans(day) == [Interval(DAY, TOMORROW), HOUR_AFTER]
+    assert count(day) == 6
+    assert audit_window(day.ledger.engine, day.log, "p", at(2), NOW, sink_for).ok
+
+
+def test_a_merged_day_is_not_merged_again(day: World) -> None:
+    merge(day)
+    assert merge(day) == (0, 0)
+
+
+def test_a_day_that_is_not_over_or_young_is_left_alone(day: World) -> None:
+    merged, left = merge_closed_days(day.ledger.engine, TARGET, TOMORROW - timedelta(seconds=1), lambda seconds: None)
+    assert (merged, left) == ([], [])
+    assert len(spans(day)) == 3
+
+
+def test_an_hour_of_a_merged_day_is_loaded_again_in_place(day: World, load: Callable[[int], None]) -> None:
+    merge(day)
+    load(2)
+    assert count(day) == 6
+    assert audit_window(day.ledger.engine, day.log, "p", at(2), NOW, sink_for).ok
+
+
+def test_an_hour_of_a_merged_day_that_was_never_loaded_is_loaded_into_its_leaf(day: World, load: Callable[[int], None]) -> None:
+    merge(day)
+    load(7)
+    assert spans(day) == [Interval(DAY, TOMORROW), HOUR_AFTER]
+    assert (count(day), count(day, "_window_start = '2015-05-17T07:00:00Z'")) == (8, 2)
+
+
+def test_a_reader_in_an_open_transaction_is_not_disturbed_and_the_day_is_left_for_later(day: World) -> None:
+    pauses: list[float] = []
+    with day.ledger.engine.connect() as reader:
+        before = reader.execute(text("select count(*) from t")).scalar_one()
+        assert merge(day, pauses.append) == (0, 1)
+        assert reader.execute(text("select count(*) from t")).scalar_one() == before
+    assert len(pauses) == 4
+    assert len(spans(day)) == 3
+    assert merge(day) == (1, 0)
+
+
+def test_a_reader_that_ends_between_two_tries_delays_a_merge_and_no_more(day: World) -> None:
+    reader = day.ledger.engine.connect()
+    reader.execute(text("select count(*) from t"))
+    assert merge(day, lambda seconds: reader.close()) == (1, 0)
+    assert count(day) == 6
+
+
+def test_a_load_that_holds_an_hour_leaves_the_day_as_it_is(day: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logbus.warehouse.leaves.SHARE_LOCK_TIMEOUT_MS", 100)
+    with day.ledger.engine.connect() as loading:
+        loading.execute(text("delete from t where _window_start = '2015-05-17T02:00:00Z'"))
+        assert merge(day) == (0, 1)
+    assert count(day) == 6
+
+
+def test_a_reload_waits_for_nobody_but_a_writer_of_its_hour_while_somebody_reads(day: World, load: Callable[[int], None]) -> None:
+    with day.ledger.engine.connect() as reader:
+        before = reader.execute(text("select count(*) from t")).scalar_one()
+        reload = threading.Thread(target=load, args=[2])
+        reload.start()
+        reload.join(60)
+        assert not reload.is_alive()
+        assert reader.execute(text("select count(*) from t")).scalar_one() == before == 6
+    assert day.ledger.window("p", at(2)).loaded_attempt == 2
+
+
+def test_indexes_of_the_table_are_there_on_the_days_leaf(day: World) -> None:
+    with day.ledger.engine.begin() as connection:
+        connection.execute(text("create index on t (line)"))
+    merge(day)
+    with day.ledger.engine.connect() as connection:
+        query = "select count(*) from pg_indexes where tablename = 't_20150517_day' and indexdef like '%(line)'"
+        assert connection.execute(text(query)).scalar_one() == 1
+        assert connection.execute(text("select indisvalid from pg_index where indexrelid = 't_line_idx'::regclass")).scalar_one()
+
+
+def test_upkeep_merges_what_is_older_than_it_keeps_by_the_hour(day: World) -> None:
+    sink = sink_for(day.ledger.pipeline("p"), day.ledger.engine)
+    young = Upkeep(now=TOMORROW + timedelta(days=34), sleep=lambda seconds: None)
+    assert sink.maintain(young) == []
+    old = Upkeep(now=TOMORROW + timedelta(days=35), sleep=lambda seconds: None)
+    assert sink.maintain(old) == ["2015-05-17: hourly leaves of public.t merged into one"]
+    assert sink.maintain(old) == []
+
+
+def test_leaves_are_found_whatever_the_sessions_time_zone(day: World) -> None:
+    with day.ledger.engine.begin() as connection:
+        database = connection.execute(text("select current_database()")).scalar_one()
+        connection.execute(text(f"alter database {database} set timezone = 'America/St_Johns'"))
+    day.ledger.engine.dispose()
+    assert merge(day) == (1, 0)
+    assert count(day) == 6

@@ -1,0 +1,175 @@
+"""Every sink behind one face, so that one suite runs over all of them: load it, read it as users do, spoil it by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from logbus.warehouse.sinks import Sink, sink_for
+from logbus.warehouse.sinks.files import FileSink
+from logbus.warehouse.target import SYSTEM_COLUMNS
+from logbus.windows.model import Pipeline
+from sqlalchemy import Engine, text
+
+from tests.support.ledgers import World, stamps
+from tests.support.loads import Loading
+
+Row = tuple[Any, ...]
+
+
+class Reader(Protocol):
+    """What a reader sees of these columns, sorted, and who may change it behind our back."""
+
+    def rows(self, *columns: str) -> list[Row]: ...
+
+    def remove_row(self, offset: int) -> None: ...
+
+    def repeat_row(self, offset: int) -> None: ...
+
+    def change(self, statement: str) -> None:
+        """SQL, where the sink is a database."""
+
+
+@dataclass
+class PostgresReader:
+    engine: Engine
+
+    def rows(self, *columns: str) -> list[Row]:
+        with self.engine.connect() as connection:
+            return sorted(tuple(row) for row in connection.execute(text(f"select {', '.join(columns)} from t")))
+
+    def remove_row(self, offset: int) -> None:
+        self.change(f"delete from t where _offset = {offset}")
+
+    def repeat_row(self, offset: int) -> None:
+        self.change(f"insert into t select * from t where _offset = {offset}")
+
+    def change(self, statement: str) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text(statement))
+
+
+@dataclass
+class IcebergReader:
+    sink: Any
+
+    def rows(self, *columns: str) -> list[Row]:
+        found = self.sink.table().scan(selected_fields=columns).to_arrow()
+        return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
+
+    def remove_row(self, offset: int) -> None:
+        self.sink.table().delete(f"_offset = {offset}")
+
+    def repeat_row(self, offset: int) -> None:
+        table = self.sink.table()
+        table.append(table.scan(row_filter=f"_offset = {offset}").to_arrow())
+
+
+@dataclass
+class ParquetReader:
+    """By the SQL file that lies beside the files, as a user of DuckDB's own shell reads it."""
+
+    sink: Any
+
+    def rows(self, *columns: str) -> list[Row]:
+        with duckdb.connect() as connection:
+            connection.execute((self.sink.root / "read.sql").read_text())
+            found = connection.sql(f"select {', '.join(columns)} from t").to_arrow_table()
+        return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
+
+    def remove_row(self, offset: int) -> None:
+        for path in self.public_files():
+            table = pq.read_table(path)
+            kept = [value != offset for value in table["_offset"].to_pylist()]
+            pq.write_table(table.filter(kept), path)
+
+    def repeat_row(self, offset: int) -> None:
+        for path in self.public_files():
+            table = pq.read_table(path)
+            again = table.filter([value == offset for value in table["_offset"].to_pylist()])
+            pq.write_table(pa.concat_tables([table, again]), path)
+
+    def public_files(self) -> list[Path]:
+        return [
+            self.sink.root / name for manifest in self.sink.manifests.all() for name in manifest["files"] if manifest["entry"]
+        ]
+
+
+@dataclass
+class Bench:
+    """One pipeline over one sink: records of hour ten in partitions 0 and 1, some of hour eleven."""
+
+    world: World
+    url: str
+    kind: str
+    settings: dict[str, Any]
+
+    def register(self, **settings: Any) -> Pipeline:
+        return self.world.register(settings={**self.settings, **settings})
+
+    def register_parse(self, parse: str, settings: dict[str, Any]) -> Pipeline:
+        return self.world.register(parse=parse, settings={**self.settings, **settings})
+
+    @property
+    def sink(self) -> Sink:
+        return sink_for(self.world.ledger.pipeline("p"), self.world.ledger.engine)
+
+    @property
+    def is_files(self) -> bool:
+        return isinstance(self.sink, FileSink)
+
+    @property
+    def reader(self) -> Reader:
+        if self.kind == "iceberg":
+            return IcebergReader(self.sink)
+        return ParquetReader(self.sink) if self.kind == "parquet" else PostgresReader(self.world.ledger.engine)
+
+    def start(self, hour: int = 10, bad: Sequence[int] = ()) -> Loading:
+        return Loading(world=self.world, url=self.url, window=self.world.freeze(hour), bad_offsets=frozenset(bad))
+
+    def rows(self) -> list[Row]:
+        return self.reader.rows("_partition", "_offset", "line")
+
+    def values(self, *columns: str) -> list[Row]:
+        """These columns, in the order of the windows and the records."""
+        keys = ("_window_start", "_partition", "_offset")
+        return [row[len(keys) :] for row in self.reader.rows(*keys, *columns)]
+
+
+KINDS = ("partitioned", "own", "iceberg", "parquet")
+
+
+@pytest.fixture(params=KINDS)
+def bench(request: pytest.FixtureRequest, world: World, warehouse_url: str, tmp_path: Path) -> Iterator[Bench]:
+    settings: dict[str, Any] = {
+        "iceberg": {"sink": "iceberg", "warehouse": f"file://{tmp_path}/lake"},
+        "parquet": {"sink": "parquet", "directory": f"{tmp_path}/files"},
+    }.get(request.param, {})
+    world.log.create("t", partitions=2)
+    world.log.append("t", *stamps(10, 10.2, 10.4, 11, 11.5), partition=0)
+    world.log.append("t", *stamps(10.1, 10.3, 11.1), partition=1)
+    found = Bench(world=world, url=warehouse_url, kind=request.param, settings=settings)
+    if request.param == "own":
+        make_own_table(world.ledger.engine)
+    found.register()
+    yield found
+
+
+def make_own_table(engine: Engine) -> None:
+    columns = ", ".join(f"{name} {kind}" for name, kind in SYSTEM_COLUMNS.items())
+    with engine.begin() as connection:
+        connection.execute(text(f"create table t (line text, {columns})"))
+
+
+def expected(*places: tuple[int, int]) -> list[Row]:
+    return [(partition, offset, f"line {partition}/{offset}") for partition, offset in places]
+
+
+HOUR_TEN = expected((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))
+HOUR_ELEVEN = expected((0, 3), (0, 4), (1, 2))
