@@ -15,6 +15,7 @@ from logbus.errors import LogbusError
 
 COMMANDS = {
     "broker": ("logbus.commands.broker:command", "Run the log broker (python -m broker)."),
+    "dead-letter": ("logbus.commands.dead_letter:command", "List, show and export records that did not parse."),
     "demo": ("logbus.commands.demo:command", "Take a log through broker, Airflow and Spark into PostgreSQL, and prove it."),
     "ledger": ("logbus.commands.ledger:command", "Show the ledger's version, bring its tables up to date."),
     "group": ("logbus.commands.group:command", "Move consumer groups to a time, an offset or a window."),
@@ -25,6 +26,7 @@ COMMANDS = {
         "logbus.commands.retention:command",
         "Delete old records when every pipeline has loaded them; holds, plan, run.",
     ),
+    "redrive": ("logbus.commands.redrive:command", "Parse dead letters again, into the same windows."),
     "sample": ("logbus.commands.sample:command", "Write a small realistic access log."),
     "ship": ("logbus.commands.ship:command", "Send log files to a topic."),
     "window": ("logbus.commands.window:command", "List and show the windows in the ledger."),

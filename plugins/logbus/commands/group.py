@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from logbus.commands import options
-from logbus.commands.window import open_ledger
 from logbus.errors import UserError
 from logbus.windows import group_seek
 from logbus.windows.group_offsets import GroupOffsets, Place
@@ -169,7 +168,7 @@ def to_window(text: str, group: str, warehouse_url: str | None) -> tuple[Target,
         raise UserError(f"--to-window is PIPELINE@START, such as access_log@2015-05-17T10:00:00Z; got {text!r}")
     if warehouse_url is None:
         raise UserError("--to-window looks into the ledger: give --warehouse, or set LOGBUS_WAREHOUSE_URL")
-    found = open_ledger(warehouse_url).window(pipeline_name, window_start(start))
+    found = options.open_ledger(warehouse_url).window(pipeline_name, window_start(start))
     return group_seek.window(found), [TopicChoice(topic=found.topic)]
 
 

@@ -11,6 +11,9 @@ from typing import Any
 import click
 
 from logbus.errors import UserError
+from logbus.warehouse.engine import connect
+from logbus.windows.ledger import Ledger
+from logbus.windows.migrations import create_ledger
 from logbus.windows.model import parse_instant
 
 
@@ -62,6 +65,13 @@ def client_config(bootstrap: str, path: Path | None) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"the client settings {path} are no JSON: {error}") from None
     return {"bootstrap.servers": bootstrap, **settings}
+
+
+def open_ledger(warehouse_url: str) -> Ledger:
+    """The ledger, made or brought up to date if need be."""
+    engine = connect(warehouse_url)
+    create_ledger(engine)
+    return Ledger(engine)
 
 
 def clock() -> datetime:

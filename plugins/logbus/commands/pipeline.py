@@ -16,7 +16,6 @@ from logbus.errors import UserError
 from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Pipeline, instant_text
 
 
@@ -79,10 +78,8 @@ def parse_settings(text: str) -> dict[str, Any]:
 @options.warehouse_option
 def list_pipelines(warehouse_url: str) -> None:
     """List the registered pipelines."""
-    engine = connect(warehouse_url)
-    create_ledger(engine)
     table = Table("pipeline", "topic", "table", "parse", "starts", "lateness")
-    for pipeline in Ledger(engine).pipelines():
+    for pipeline in options.open_ledger(warehouse_url).pipelines():
         starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
         table.add_row(pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, str(pipeline.lateness))
     Console().print(table)

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from logbus.commands import options
-from logbus.commands.window import open_ledger
 from logbus.errors import RetentionOverdue, UserError
 from logbus.windows.log_admin import TopicAdmin
 from logbus.windows.retention_model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
@@ -39,7 +38,7 @@ def with_broker(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_retention(warehouse_url: str, bootstrap: str, client_config: Path | None) -> Retention:
-    return Retention(open_ledger(warehouse_url).engine, TopicAdmin(options.client_config(bootstrap, client_config)))
+    return Retention(options.open_ledger(warehouse_url).engine, TopicAdmin(options.client_config(bootstrap, client_config)))
 
 
 @command.command("plan")
@@ -85,7 +84,7 @@ def set_policy(
     when_overdue: str | None,
 ) -> None:
     """Say how TOPIC is kept. What is not given stays as it is."""
-    store = RetentionStore(open_ledger(warehouse_url).engine)
+    store = RetentionStore(options.open_ledger(warehouse_url).engine)
     before = next((policy for policy in store.policies() if policy.topic == topic), None)
     retain, max_hold = (None if count is None else timedelta(hours=count) for count in (hours, max_hold_hours))
     policy = RetentionPolicy(
@@ -126,7 +125,7 @@ def give_back(topic: str, warehouse_url: str, bootstrap: str, client_config: Pat
 @click.option("--until", type=options.Instant(), help="When it ends by itself; by default when it is released.")
 def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) -> None:
     """Delete nothing of TOPIC until then."""
-    made = RetentionStore(open_ledger(warehouse_url).engine).hold(topic, reason, until, options.clock())
+    made = RetentionStore(options.open_ledger(warehouse_url).engine).hold(topic, reason, until, options.clock())
     click.echo(f"topic {topic}: {made}")
 
 
@@ -135,7 +134,7 @@ def hold(topic: str, warehouse_url: str, reason: str, until: datetime | None) ->
 @options.warehouse_option
 def release(hold_id: int, warehouse_url: str) -> None:
     """End the hold with this number."""
-    ended = RetentionStore(open_ledger(warehouse_url).engine).release(hold_id, options.clock())
+    ended = RetentionStore(options.open_ledger(warehouse_url).engine).release(hold_id, options.clock())
     click.echo(f"topic {ended.topic}: released hold {ended.id} ({ended.reason})")
 
 
@@ -144,7 +143,7 @@ def release(hold_id: int, warehouse_url: str) -> None:
 @options.json_option
 def list_policies(warehouse_url: str, as_json: bool) -> None:
     """List the managed topics and the holds in force."""
-    store = RetentionStore(open_ledger(warehouse_url).engine)
+    store = RetentionStore(options.open_ledger(warehouse_url).engine)
     policies, holds = store.policies(), store.holds(options.clock())
     if as_json:
         click.echo(json.dumps({"topics": [policy_json(one) for one in policies], "holds": [str(one) for one in holds]}))
@@ -165,7 +164,7 @@ def list_policies(warehouse_url: str, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most this many deletions.")
 def log(warehouse_url: str, as_json: bool, limit: int) -> None:
     """List what was deleted, newest first."""
-    deletions = RetentionStore(open_ledger(warehouse_url).engine).deletions(limit)
+    deletions = RetentionStore(options.open_ledger(warehouse_url).engine).deletions(limit)
     if as_json:
         click.echo(json.dumps(deletions))
         return

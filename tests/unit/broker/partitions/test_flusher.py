@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StorageError
+from broker.partitions.flusher import GATHER_SECONDS
 from broker.partitions.partition import Partition
 from broker.records.validation import validate_new_batch
 from broker.storage.filesystem import FileSystem
@@ -84,8 +85,56 @@ def test_a_waiter_beyond_the_flush_in_flight_gets_the_next_one(broker: Harness, 
     broker.helpers.run()
     broker.turn()
     assert told == [1]
+    broker.clock.advance_ms(1)
     broker.settle()
     assert told == [1, 2]
+
+
+def waiting(broker: Harness, partition: Partition, told: list[int]) -> None:
+    """Another record, and somebody who waits for it."""
+    append(broker, partition)
+    offset = partition.end_offset
+    broker.engine.context.flusher.when_visible(partition, offset, lambda error: told.append(offset))
+
+
+def test_those_who_were_answered_together_are_waited_for_and_flushed_together(broker: Harness, partition: Partition) -> None:
+    told: list[int] = []
+    for _ in range(3):
+        waiting(broker, partition, told)
+    broker.settle()
+    for _ in range(2):
+        waiting(broker, partition, told)
+        broker.turn()
+        assert not broker.helpers.jobs
+    waiting(broker, partition, told)
+    broker.turn()
+    assert len(broker.helpers.jobs) == 1
+    broker.settle()
+    assert told == [1, 2, 3, 4, 5, 6]
+
+
+def test_who_does_not_come_back_is_waited_for_a_moment_only(broker: Harness, partition: Partition) -> None:
+    flusher, told = broker.engine.context.flusher, list[int]()
+    for _ in range(3):
+        waiting(broker, partition, told)
+    broker.settle()
+    waiting(broker, partition, told)
+    broker.turn()
+    assert not broker.helpers.jobs
+    assert flusher.next_deadline() == broker.clock.monotonic() + GATHER_SECONDS
+    broker.clock.advance_ms(1)
+    broker.settle()
+    assert told == [1, 2, 3, 4]
+
+
+def test_a_producer_alone_never_waits_for_others(broker: Harness, partition: Partition) -> None:
+    told: list[int] = []
+    for _ in range(3):
+        waiting(broker, partition, told)
+        broker.turn()
+        assert len(broker.helpers.jobs) == 1
+        broker.settle()
+    assert told == [1, 2, 3]
 
 
 def test_a_loop_that_sleeps_wakes_for_the_interval_and_at_once_for_a_waiter(broker: Harness, partition: Partition) -> None:

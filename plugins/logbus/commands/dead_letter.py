@@ -1,0 +1,144 @@
+"""`logbus dead-letter`: which records did not parse, why, and their bytes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from logbus.commands import options
+from logbus.errors import UserError
+from logbus.windows import dead_letters
+from logbus.windows.dead_letters import DeadLetter, Selection
+from logbus.windows.model import instant_text
+
+SHOWN_CHARACTERS_MAX = 200
+
+class_option = click.option("--error-class", help="Only those of this class.")
+
+
+@click.group("dead-letter")
+def command() -> None:
+    """Dead letters: records that did not parse, kept with the reason and their bytes."""
+
+
+@command.command("ls")
+@options.pipeline_option
+@options.since_option
+@options.until_option
+@class_option
+@options.warehouse_option
+@options.json_option
+def list_groups(
+    pipeline_name: str,
+    since: datetime | None,
+    until: datetime | None,
+    error_class: str | None,
+    warehouse_url: str,
+    as_json: bool,
+) -> None:
+    """How many of which class lie in which window."""
+    ledger = options.open_ledger(warehouse_url)
+    ledger.pipeline(pipeline_name)
+    selection = Selection(pipeline=pipeline_name, since=since, until=until, error_class=error_class)
+    found = dead_letters.groups(ledger.engine, selection)
+    if as_json:
+        rows = [(instant_text(group.window_start), group.error_class, group.count, group.error) for group in found]
+        click.echo(json.dumps([dict(zip(("window", "error_class", "count", "error"), row, strict=True)) for row in rows]))
+        return
+    table = Table("window", "error class", "records", "one of the errors")
+    for group in found:
+        table.add_row(instant_text(group.window_start), group.error_class, str(group.count), escape(short(group.error)))
+    Console().print(table)
+
+
+@command.command("show")
+@options.pipeline_option
+@class_option
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@options.warehouse_option
+@options.json_option
+@click.argument("start", type=options.Instant())
+def show(pipeline_name: str, error_class: str | None, limit: int, warehouse_url: str, as_json: bool, start: datetime) -> None:
+    """Show the dead letters of the window that begins at START, one by one."""
+    ledger = options.open_ledger(warehouse_url)
+    ledger.window(pipeline_name, start)
+    selection = Selection(pipeline=pipeline_name, since=start, until=start, error_class=error_class)
+    found = list(dead_letters.stream(ledger.engine, selection, limit))
+    if as_json:
+        click.echo(json.dumps([letter.summary() for letter in found], ensure_ascii=False))
+        return
+    for letter in found:
+        click.echo("\n".join(lines_of(letter)))
+
+
+def lines_of(letter: DeadLetter) -> Iterable[str]:
+    """A record in a few lines, safe to print whatever it holds."""
+    at = instant_text(letter.timestamp) if letter.timestamp else "without timestamp"
+    run = f"attempt {letter.attempt} of run {letter.run_id or '?'}"
+    yield f"{letter.topic}-{letter.partition} offset {letter.offset}, {at}, {run}"
+    yield f"  {letter.error_class}: {short(letter.error)}"
+    yield f"  key {letter.key!r}  headers {json.dumps(letter.headers)}"
+    yield f"  value ({len(letter.value or b'')} bytes) {short(repr(letter.value))}"
+
+
+def short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."
+
+
+@command.command("export")
+@options.pipeline_option
+@options.since_option
+@options.until_option
+@class_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "raw"]),
+    default="jsonl",
+    show_default=True,
+    help="One JSON object a line, or the values alone, each with a line end.",
+)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="A file; by default standard output.")
+@options.warehouse_option
+def export(
+    pipeline_name: str,
+    since: datetime | None,
+    until: datetime | None,
+    error_class: str | None,
+    form: str,
+    output: Path | None,
+    warehouse_url: str,
+) -> None:
+    """Write dead letters out, whole."""
+    ledger = options.open_ledger(warehouse_url)
+    ledger.pipeline(pipeline_name)
+    selection = Selection(pipeline=pipeline_name, since=since, until=until, error_class=error_class)
+    letters = dead_letters.stream(ledger.engine, selection)
+    if output is None:
+        write(letters, form, sys.stdout.buffer)
+        return
+    try:
+        with output.open("wb") as file:
+            count = write(letters, form, file)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from None
+    click.echo(f"{count} dead letters in {output}")
+
+
+def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO) -> int:
+    count = 0
+    for letter in letters:
+        line = json.dumps(letter.summary(), ensure_ascii=False).encode() if form == "jsonl" else letter.value or b""
+        file.write(line + b"\n")
+        count += 1
+    file.flush()
+    return count

@@ -1,0 +1,75 @@
+"""`logbus redrive`: parse dead letters again; says what would happen unless it is told to do it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from logbus.commands import options
+from logbus.errors import UserError
+from logbus.reparsing import reparser_for
+from logbus.warehouse.redrive import Redrive, Redriven
+from logbus.windows.model import FrozenWindow, instant_text
+
+
+@click.command("redrive")
+@options.pipeline_option
+@click.option("--window", "starts", type=options.Instant(), multiple=True, help="Start of a window; may be repeated.")
+@options.since_option
+@options.until_option
+@click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")
+@options.warehouse_option
+@options.json_option
+def command(
+    pipeline_name: str,
+    starts: Sequence[datetime],
+    since: datetime | None,
+    until: datetime | None,
+    execute: bool,
+    warehouse_url: str,
+    as_json: bool,
+) -> None:
+    """Parse the dead letters of loaded windows again, with the parser and the settings that the pipeline has now."""
+    if starts and (since or until):
+        raise UserError("name windows by --window, or a span by --since and --until; not both")
+    ledger = options.open_ledger(warehouse_url)
+    pipeline = ledger.pipeline(pipeline_name)
+    redrive = Redrive(
+        engine=ledger.engine,
+        pipeline=pipeline,
+        reparser=reparser_for(pipeline),
+        run_id="command line",
+        now=options.clock,
+    )
+    redrive.refuse_other_sinks()
+    windows = chosen(redrive.windows(since, until), starts)
+    act = redrive.run if execute else redrive.plan
+    outcomes = [act(window) for window in windows]
+    if as_json:
+        click.echo(json.dumps({"executed": execute, "windows": [outcome.summary() for outcome in outcomes]}))
+    else:
+        tell(outcomes, execute)
+
+
+def chosen(windows: Sequence[FrozenWindow], starts: Sequence[datetime]) -> list[FrozenWindow]:
+    """The windows with dead letters; of those named, if any are."""
+    return [window for window in windows if not starts or window.interval.start in starts]
+
+
+def tell(outcomes: Sequence[Redriven], executed: bool) -> None:
+    if not outcomes:
+        click.echo("no dead letters there")
+        return
+    table = Table("window", "dead letters", "loaded" if executed else "would load", "stay", "why")
+    for outcome in outcomes:
+        why = ", ".join(f"{name} {count}" for name, count in sorted(outcome.errors.items(), key=lambda found: -found[1]))
+        numbers = map(str, (outcome.tried, outcome.loaded, outcome.dead_lettered))
+        table.add_row(instant_text(outcome.start), *numbers, why or "-")
+    Console().print(table)
+    if not executed:
+        click.echo("Nothing was changed. Add --execute to do it; audit the windows afterwards (logbus window audit).")

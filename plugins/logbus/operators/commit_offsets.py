@@ -1,0 +1,40 @@
+"""Show what is loaded to the tools that people have: committed offsets of a consumer group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.sdk import Context
+
+from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
+from logbus.windows.group_checkpoint import commit_ends
+
+
+class CommitOffsetsOperator(WindowOperator):
+    """Commit the end offsets of the run's window, or of all `windows`, to a consumer group that nobody consumes in.
+
+    Lag then shows in kafka-consumer-groups and in dashboards. The offsets are exclusive, as Kafka means them, and only move
+    ahead: a rerun of an older hour leaves them alone (RewindOffsetsOperator moves them back). Windows are never touched.
+
+    :param group: templated; by default `logbus-<pipeline>`.
+
+    Returns by partition what was committed, and what was ahead already.
+    """
+
+    template_fields: Sequence[str] = (*WindowOperator.template_fields, "group")
+    ui_color = "#e4e0f4"
+
+    def __init__(self, *, group: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.group = group or f"logbus-{self.pipeline.name}"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        ledger, broker = self._warehouse().ledger(), self._broker()
+        windows = [ledger.window(self.pipeline.name, start) for start in self._starts(context)]
+        with beyond_retry_fails_at_once():
+            done = commit_ends(ledger.engine, broker.group_offsets(), broker.log_offsets(), self.group, windows)
+        for partition, offset in done.ahead.items():
+            self.log.info("%s-%d: group %s is at %d already, and stays there", done.topic, partition, self.group, offset)
+        self.log.info("Group %s of %s: committed %s", self.group, done.topic, done.committed or "nothing")
+        return done.summary()

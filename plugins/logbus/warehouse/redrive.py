@@ -1,0 +1,272 @@
+"""Redrive: the dead letters of a loaded window are parsed again, after the parser or the columns were mended.
+
+Those that parse now become rows of the same window; the others stay, with the reason they have now. All of it is one transaction
+under the window's lock: rows, dead letters, counts, the ledger's note of it. Before it ends, the window is counted as an audit
+counts it; the records are the same, so its fingerprint must be the same, and anything else rolls back. Done twice, the second
+finds less to do.
+
+There is no Spark in it, because dead letters are few; values pass in bounded batches. A running load does no harm: whoever
+commits last has read all records of the window again, and replaces rows and dead letters alike. The parser
+comes in as an argument: this room knows none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Engine, TextClause, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
+
+from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
+from logbus.warehouse.names import TableName, parse_table, quoted
+from logbus.warehouse.sinks import sink_for
+from logbus.warehouse.target import table_columns
+from logbus.windows import audit, dead_letters, schema, tally
+from logbus.windows.dead_letters import Value
+from logbus.windows.ledger import Ledger
+from logbus.windows.model import FrozenWindow, Pipeline, instant_text
+from logbus.windows.places import SCHEMA
+from logbus.windows.rows import load_windows
+
+# A reload or a merge of leaves holds the window's rows; they take seconds.
+LOCK_TIMEOUT_MS = 60_000
+
+
+class Refused(Exception):
+    """A value that still does not parse. `kind` is its error class, the message the reason."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class LeftOut(Exception):
+    """A value that the parser leaves out on purpose."""
+
+
+class Reparser(Protocol):
+    """A pipeline's parser as it is now. `columns` are name to PostgreSQL type."""
+
+    columns: Mapping[str, str]
+
+    def parse(self, value: bytes | None) -> Sequence[Any]:
+        """The values of the columns in their order, or `Refused`, or `LeftOut`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Redriven:
+    """What became of a window's dead letters. `errors` counts those that stay by their class."""
+
+    start: datetime
+    tried: int = 0
+    loaded: int = 0
+    filtered: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def dead_lettered(self) -> int:
+        return sum(self.errors.values())
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {
+            "start": instant_text(self.start),
+            "tried": self.tried,
+            "loaded": self.loaded,
+            "filtered": self.filtered,
+            "dead_lettered": self.dead_lettered,
+            "errors": self.errors,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Sorted:
+    """A batch after parsing."""
+
+    rows: list[tuple[Value, Sequence[Any]]] = field(default_factory=list)
+    left_out: list[Value] = field(default_factory=list)
+    refused: list[tuple[Value, Refused]] = field(default_factory=list)
+
+
+def parse_batch(parser: Reparser, batch: Sequence[Value]) -> Sorted:
+    found = Sorted()
+    for value in batch:
+        try:
+            found.rows.append((value, parser.parse(value.value)))
+        except LeftOut:
+            found.left_out.append(value)
+        except Refused as error:
+            found.refused.append((value, error))
+    return found
+
+
+def tell(outcome: Redriven, found: Sorted) -> None:
+    outcome.tried += len(found.rows) + len(found.left_out) + len(found.refused)
+    outcome.loaded += len(found.rows)
+    outcome.filtered += len(found.left_out)
+    for _, error in found.refused:
+        outcome.errors[error.kind] = outcome.errors.get(error.kind, 0) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redrive:
+    """One pipeline's redrive. `reparser` is its parser as it is now."""
+
+    engine: Engine
+    pipeline: Pipeline
+    reparser: Reparser
+    run_id: str
+    now: Callable[[], datetime]
+
+    def windows(self, since: datetime | None = None, until: datetime | None = None) -> list[FrozenWindow]:
+        """The loaded windows that have dead letters, by start, those that start within [since, until]."""
+        found = Ledger(self.engine).windows(self.pipeline.name, since, until)
+        return [window for window in found if window.counts is not None and window.counts.dead_lettered]
+
+    def plan(self, window: FrozenWindow) -> Redriven:
+        """What `run` would do, found out by parsing; nothing is changed."""
+        outcome = Redriven(start=window.interval.start)
+        with self.engine.connect() as connection:
+            for batch in dead_letters.batches(connection, window.id):
+                tell(outcome, parse_batch(self.reparser, batch))
+        return outcome
+
+    def run(self, window: FrozenWindow) -> Redriven:
+        """Moves what parses now. Raises `UserError` (a sink of files), `EquationMismatch`, `LoadFailed`: then nothing changed."""
+        self.refuse_other_sinks()
+        sink_for(self.pipeline, self.engine).ensure_target(self.reparser.columns)
+        try:
+            with self.engine.begin() as connection:
+                return self.run_in(connection, window)
+        except DBAPIError as error:
+            raise LoadFailed(
+                f"the dead letters of window {window.interval} were not redriven: {error.orig}. "
+                "Whatever happened, it happened as a whole: run the redrive again"
+            ) from error
+
+    def refuse_other_sinks(self) -> None:
+        if (name := sink_for(self.pipeline, self.engine).name) != "postgres":
+            raise UserError(
+                f"pipeline {self.pipeline.name} loads into {name}, whose files are not changed row by row: load the windows "
+                f"again (`logbus load --pipeline {self.pipeline.name} --since ... --until ...`), which parses everything anew"
+            )
+
+    def run_in(self, connection: Connection, window: FrozenWindow) -> Redriven:
+        connection.execute(text(f"set local lock_timeout = {LOCK_TIMEOUT_MS}"))
+        attempt = lock_loaded(connection, window)
+        outcome = Redriven(start=window.interval.start)
+        move = Move(connection=connection, window=window, target=parse_table(self.pipeline.table), columns=self.reparser.columns)
+        for batch in dead_letters.batches(connection, window.id):
+            found = parse_batch(self.reparser, batch)
+            move.apply(found)
+            tell(outcome, found)
+        self.write_ledger(connection, window, attempt, outcome)
+        self.refuse_mismatch(connection, window)
+        return outcome
+
+    def write_ledger(self, connection: Connection, window: FrozenWindow, attempt: int, outcome: Redriven) -> None:
+        row, moved = schema.window, outcome.loaded + outcome.filtered
+        counts = {
+            "loaded_count": row.c.loaded_count + outcome.loaded,
+            "filtered_count": row.c.filtered_count + outcome.filtered,
+            "dead_lettered_count": row.c.dead_lettered_count - moved,
+        }
+        if moved:
+            unaudited = {"audited_at": None, "audit_problems": None}
+            connection.execute(update(row).where(row.c.id == window.id).values(**counts, **unaudited))
+        done = {
+            "window_id": window.id,
+            "attempt": attempt,
+            "run_id": self.run_id,
+            "redriven_at": self.now(),
+            "tried_count": outcome.tried,
+            "loaded_count": outcome.loaded,
+            "dead_lettered_count": outcome.dead_lettered,
+        }
+        connection.execute(insert(schema.redrive).values(done))
+
+    def refuse_mismatch(self, connection: Connection, window: FrozenWindow) -> None:
+        """Counts the window as the audit does: rows, dead letters and ledger must agree, and the fingerprint be what it was."""
+        (after,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
+        rows = tally.target_rows(parse_table(self.pipeline.table).sql, "_window_start = :start and _topic = :topic")
+        dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
+        place = {"start": window.interval.start, "topic": self.pipeline.topic, "window_id": window.id}
+        found = tally.count(connection, rows, dead, place).tallies
+        assert after.counts is not None, "a loaded window has counts"
+        gaps_allowed = bool(self.pipeline.settings.get(tally.OFFSET_GAPS)) or after.counts.filtered > 0
+        wrong = [
+            *tally.problems(after, found, {}, gaps_allowed=gaps_allowed),
+            *audit.ledger_problems(after, after.counts, found),
+        ]
+        if wrong:
+            raise EquationMismatch(f"window {window.interval} of {self.pipeline.name} does not add up: {'; '.join(wrong)}")
+
+
+def lock_loaded(connection: Connection, window: FrozenWindow) -> int:
+    """Holds the window's row; the attempt that is loaded."""
+    row = schema.window
+    attempt: int | None = connection.execute(
+        select(row.c.loaded_attempt).where(row.c.id == window.id).with_for_update()
+    ).scalar_one()
+    if attempt is None:
+        raise WindowUnknown(
+            f"window {window.interval} of {window.pipeline} is not loaded: load it, then there is something to redrive"
+        )
+    return attempt
+
+
+# Where a row comes from, out of the dead letter itself: nothing of it passes through Python.
+ORIGIN = {
+    "_topic": "topic",
+    "_partition": '"partition"',
+    "_offset": '"offset"',
+    "_timestamp": '"timestamp"',
+    "_key": "key",
+    "_headers": "headers",
+    "_window_start": ":window_start",
+    "_fingerprint": "fingerprint",
+}
+
+PLACE = 'window_id = :window_id and "partition" = :partition and "offset" = :offset'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """The statements that move a window's dead letters, batch by batch."""
+
+    connection: Connection
+    window: FrozenWindow
+    target: TableName
+    columns: Mapping[str, str]
+
+    def apply(self, found: Sorted) -> None:
+        dead_letter = f"{SCHEMA}.{schema.dead_letter.name}"
+        rows = [{**self.place(value), **dict(zip(self.parameters(), values, strict=True))} for value, values in found.rows]
+        gone = [self.place(value) for value in [*(value for value, _ in found.rows), *found.left_out]]
+        kept = [{**self.place(value), "kind": error.kind, "error": str(error)} for value, error in found.refused]
+        if rows:
+            self.connection.execute(self.insertion(), rows)
+        if gone:
+            self.connection.execute(text(f"delete from {dead_letter} where {PLACE}"), gone)
+        if kept:
+            self.connection.execute(text(f"update {dead_letter} set error_class = :kind, error = :error where {PLACE}"), kept)
+
+    def place(self, value: Value) -> dict[str, Any]:
+        found = {"window_id": self.window.id, "partition": value.partition, "offset": value.offset}
+        return {**found, "window_start": self.window.interval.start}
+
+    def parameters(self) -> list[str]:
+        return [f"c{number}" for number in range(len(self.columns))]
+
+    def insertion(self) -> TextClause:
+        present = table_columns(self.connection, self.target)
+        origin = {name: source for name, source in ORIGIN.items() if name in present}
+        parsed = [f"cast(:{name} as {kind})" for name, kind in zip(self.parameters(), self.columns.values(), strict=True)]
+        names = ", ".join(quoted(name) for name in [*origin, *self.columns])
+        values = ", ".join([*origin.values(), *parsed])
+        return text(
+            f"insert into {self.target.sql} ({names}) select {values} from {SCHEMA}.{schema.dead_letter.name} where {PLACE}"
+        )

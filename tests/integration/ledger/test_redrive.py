@@ -1,0 +1,247 @@
+"""Dead letters parsed again, into the same windows, in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from logbus.cli import main
+from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
+from logbus.reparsing import reparser_for
+from logbus.warehouse.redrive import LeftOut, Redrive, Refused, Reparser
+from logbus.warehouse.sinks import sink_for
+from logbus.windows import dead_letters
+from logbus.windows.audit import audit_window
+from logbus.windows.dead_letters import Selection
+from sqlalchemy import text
+
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+BAD_OFFSETS = frozenset({1, 3})
+
+
+class Mended:
+    """The parser `lines`, mended: bytes that are no text become a text as well."""
+
+    columns: Mapping[str, str] = {"line": "text"}
+
+    def parse(self, value: bytes | None) -> Sequence[Any]:
+        return (repr(value),)
+
+
+@pytest.fixture
+def loaded(world: World, warehouse_url: str) -> World:
+    """Hour 10: five records in two partitions, of which three are dead letters."""
+    world.log.create("t", partitions=2)
+    world.log.append("t", *stamps(10, 10.2, 10.4, 10.5), partition=0)
+    world.log.append("t", *stamps(10.1, 10.3), partition=1)
+    world.register()
+    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=BAD_OFFSETS).load()
+    return world
+
+
+def redrive(world: World, parser: Reparser | None = None) -> Redrive:
+    pipeline = world.ledger.pipeline("p")
+    parser = parser or reparser_for(pipeline)
+    return Redrive(engine=world.ledger.engine, pipeline=pipeline, reparser=parser, run_id="mend", now=lambda: NOW)
+
+
+def rows(world: World, query: str) -> list[tuple[Any, ...]]:
+    with world.ledger.engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(query))]
+
+
+def audit_problems(world: World) -> tuple[str, ...]:
+    return audit_window(world.ledger.engine, world.log, "p", at(10), NOW, sink_for).problems
+
+
+def test_dead_letters_that_parse_now_become_rows_of_the_same_window_and_the_audit_balances(loaded: World) -> None:
+    before = loaded.ledger.window("p", at(10))
+    outcome = redrive(loaded, Mended()).run(before)
+    assert (outcome.tried, outcome.loaded, outcome.dead_lettered) == (3, 3, 0)
+    assert rows(loaded, "select _partition, _offset, line from t where line like 'b%' order by 1, 2") == [
+        *((0, 1, "b'\\xff'"), (0, 3, "b'\\xff'"), (1, 1, "b'\\xff'")),
+    ]
+    assert rows(loaded, "select _topic, _timestamp, _key, _window_start from t where _partition = 1 and _offset = 1") == [
+        ("t", at(10.3), b"key", at(10))
+    ]
+    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(0,)]
+    after = loaded.ledger.window("p", at(10))
+    assert (after.counts.loaded, after.counts.dead_lettered) == (6, 0)  # type: ignore[union-attr]
+    assert (after.fingerprint, after.loaded_attempt) == (before.fingerprint, before.loaded_attempt)
+    assert audit_problems(loaded) == ()
+
+
+def test_those_that_still_do_not_parse_stay_with_the_reason_they_have_now(loaded: World) -> None:
+    class Half(Mended):
+        seen = 0
+
+        def parse(self, value: bytes | None) -> Sequence[Any]:
+            self.seen += 1
+            if self.seen == 2:
+                raise Refused("Stubborn", "does not parse on a Tuesday")
+            return super().parse(value)
+
+    outcome = redrive(loaded, Half()).run(loaded.ledger.window("p", at(10)))
+    assert (outcome.tried, outcome.loaded, outcome.errors) == (3, 2, {"Stubborn": 1})
+    kept = rows(loaded, 'select "partition", "offset", value, error_class, error from logbus.dead_letter')
+    assert kept == [(0, 3, b"\xff", "Stubborn", "does not parse on a Tuesday")]
+    assert audit_problems(loaded) == ()
+
+
+def test_a_value_that_the_parser_leaves_out_now_is_counted_as_filtered(loaded: World) -> None:
+    class Picky(Mended):
+        def parse(self, value: bytes | None) -> Sequence[Any]:
+            raise LeftOut
+
+    redrive(loaded, Picky()).run(loaded.ledger.window("p", at(10)))
+    counts = loaded.ledger.window("p", at(10)).counts
+    assert counts is not None
+    assert (counts.read, counts.loaded, counts.dead_lettered, counts.filtered) == (6, 3, 0, 3)
+    assert audit_problems(loaded) == ()
+
+
+def test_a_plan_changes_nothing(loaded: World) -> None:
+    before = (loaded.ledger.window("p", at(10)), rows(loaded, "select * from logbus.dead_letter order by 2, 3"))
+    outcome = redrive(loaded, Mended()).plan(loaded.ledger.window("p", at(10)))
+    assert (outcome.tried, outcome.loaded) == (3, 3)
+    assert (loaded.ledger.window("p", at(10)), rows(loaded, "select * from logbus.dead_letter order by 2, 3")) == before
+
+
+def test_a_redrive_with_the_same_parser_moves_nothing_and_leaves_the_audit_as_it_was(loaded: World) -> None:
+    assert audit_problems(loaded) == ()
+    outcome = redrive(loaded).run(loaded.ledger.window("p", at(10)))
+    assert (outcome.tried, outcome.loaded, outcome.errors) == (3, 0, {"NotUtf8": 3})
+    assert loaded.ledger.window("p", at(10)).audited_at is not None
+
+
+def test_a_redrive_that_moved_rows_asks_for_a_new_audit_and_is_on_record(loaded: World) -> None:
+    assert audit_problems(loaded) == ()
+    redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
+    assert loaded.ledger.window("p", at(10)).audited_at is None
+    assert rows(loaded, "select attempt, run_id, tried_count, loaded_count, dead_lettered_count from logbus.redrive") == [
+        (1, "mend", 3, 3, 0)
+    ]
+
+
+def test_done_twice_the_second_finds_nothing_to_do(loaded: World) -> None:
+    redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
+    assert redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10))).tried == 0
+    assert redrive(loaded, Mended()).windows() == []
+    assert audit_problems(loaded) == ()
+
+
+def test_a_new_column_of_the_parser_is_added_and_filled(loaded: World) -> None:
+    class Wider:
+        columns: Mapping[str, str] = {"line": "text", "size": "integer", "seen": "jsonb", "at": "timestamptz"}
+
+        def parse(self, value: bytes | None) -> Sequence[Any]:
+            return (None, len(value or b""), '{"ok": true}', at(3))
+
+    redrive(loaded, Wider()).run(loaded.ledger.window("p", at(10)))
+    assert rows(loaded, 'select size, seen, "at" from t where size is not null group by 1, 2, 3') == [(1, {"ok": True}, at(3))]
+    assert audit_problems(loaded) == ()
+
+
+def test_a_value_that_the_table_refuses_takes_the_whole_redrive_back(loaded: World) -> None:
+    class Wrong(Mended):
+        seen = 0
+
+        def parse(self, value: bytes | None) -> Sequence[Any]:
+            self.seen += 1
+            return ("fine" if self.seen < 3 else "a\0b",)
+
+    with pytest.raises(LoadFailed, match="run the redrive again"):
+        redrive(loaded, Wrong()).run(loaded.ledger.window("p", at(10)))
+    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
+    assert audit_problems(loaded) == ()
+
+
+def test_a_window_that_is_not_exact_is_not_redriven(loaded: World) -> None:
+    with loaded.ledger.engine.begin() as connection:
+        connection.execute(text("delete from t where _partition = 0 and _offset = 0"))
+    with pytest.raises(EquationMismatch, match="does not add up"):
+        redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
+    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
+
+
+def test_a_window_that_is_not_loaded_has_nothing_to_redrive(loaded: World) -> None:
+    with pytest.raises(WindowUnknown, match="is not loaded"):
+        redrive(loaded, Mended()).run(loaded.freeze(11))
+
+
+def test_a_sink_of_files_says_to_load_the_window_again(loaded: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Files:
+        name = "parquet"
+
+    monkeypatch.setattr("logbus.warehouse.redrive.sink_for", lambda pipeline, engine: Files())
+    with pytest.raises(UserError, match="load the windows again"):
+        redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
+
+
+def test_a_reload_after_a_redrive_replaces_rows_and_dead_letters_alike(loaded: World, warehouse_url: str) -> None:
+    redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
+    Loading(world=loaded, url=warehouse_url, window=loaded.freeze(10), bad_offsets=BAD_OFFSETS).load()
+    assert rows(loaded, "select count(*) from t") == [(3,)]
+    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
+    assert audit_problems(loaded) == ()
+
+
+@pytest.mark.parametrize("limits", [(1, 10_000), (1_000, 1), (2, 10_000)])
+def test_batches_hold_every_value_once_however_small_they_are(loaded: World, limits: tuple[int, int]) -> None:
+    window = loaded.ledger.window("p", at(10))
+    small = dead_letters.BATCH.bindparams(records=limits[0], bytes=limits[1])
+    with pytest.MonkeyPatch.context() as patch, loaded.ledger.engine.connect() as connection:
+        patch.setattr(dead_letters, "BATCH", small)
+        found = list(dead_letters.batches(connection, window.id))
+    assert [(value.partition, value.offset) for batch in found for value in batch] == [(0, 1), (0, 3), (1, 1)]
+    assert max(map(len, found)) <= max(1, limits[0] if limits[1] > 1 else 1)
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(warehouse_url: str) -> Run:
+    def call(*arguments: str) -> Result:
+        return CliRunner(env={"LOGBUS_WAREHOUSE_URL": warehouse_url}).invoke(main, list(arguments), catch_exceptions=False)
+
+    return call
+
+
+def test_the_command_changes_nothing_without_execute(loaded: World, run: Run) -> None:
+    planned = run("redrive", "--pipeline", "p")
+    assert "Nothing was changed" in planned.output
+    assert rows(loaded, "select count(*) from logbus.redrive") == [(0,)]
+    done = json.loads(run("redrive", "--pipeline", "p", "--window", "2015-05-17T10:00:00Z", "--execute", "--json").output)
+    assert done["executed"]
+    assert [(found["start"], found["tried"], found["errors"]) for found in done["windows"]] == [
+        ("2015-05-17T10:00:00Z", 3, {"NotUtf8": 3})
+    ]
+    assert rows(loaded, "select run_id from logbus.redrive") == [("command line",)]
+
+
+def test_dead_letters_are_listed_by_class_shown_one_by_one_and_written_out_whole(loaded: World, run: Run, tmp_path: Path) -> None:
+    (listed,) = json.loads(run("dead-letter", "ls", "--pipeline", "p", "--json").output)
+    assert (listed["window"], listed["error_class"], listed["count"]) == ("2015-05-17T10:00:00Z", "NotUtf8", 3)
+    assert "NotUtf8" in run("dead-letter", "ls", "--pipeline", "p").output
+    shown = run("dead-letter", "show", "--pipeline", "p", "2015-05-17T10:00:00Z", "--limit", "1").output
+    assert shown.splitlines()[0] == "t-0 offset 1, 2015-05-17T10:12:00Z, attempt 1 of run test"
+    assert "value (1 bytes) b'\\xff'" in shown
+    (first, *_) = json.loads(run("dead-letter", "show", "--pipeline", "p", "--json", "2015-05-17T10:00:00Z").output)
+    assert (first["key"], first["value_base64"], first["headers"]) == ("key", "/w==", [["host", "web-1"]])
+    output = tmp_path / "letters"
+    assert run("dead-letter", "export", "--pipeline", "p", "--output", str(output)).output == f"3 dead letters in {output}\n"
+    assert [json.loads(line)["offset"] for line in output.read_text().splitlines()] == [1, 3, 1]
+    assert run("dead-letter", "export", "--pipeline", "p", "--format", "raw").stdout_bytes == b"\xff\n" * 3
+    assert run("dead-letter", "ls", "--pipeline", "p", "--json", "--error-class", "Other").output == "[]\n"
+
+
+def test_a_selection_takes_the_windows_within_its_span(loaded: World) -> None:
+    count = lambda **span: len(list(dead_letters.stream(loaded.ledger.engine, Selection(pipeline="p", **span))))  # noqa: E731
+    assert (count(), count(since=at(10), until=at(10)), count(since=at(11)), count(until=at(9))) == (3, 3, 0, 0)
