@@ -11,21 +11,35 @@ from logbus.windows.log_offsets import FoundRecord, TopicFacts
 
 _ids = itertools.count(1)
 
+NO_TIMESTAMP = -1  # what a record carries whose producer gave none
+
 
 @dataclass
 class FakePartition:
-    """Timestamps by offset; those below `start_offset` are deleted."""
+    """Timestamps by offset; those below `start_offset` are deleted. None is an offset without a record, as a transaction's marker or
+    compaction leaves. `stable_end` is the first offset of a transaction that is still open."""
 
-    stamps_ms: list[int] = field(default_factory=list)
+    stamps_ms: list[int | None] = field(default_factory=list)
     start_offset: int = 0
+    stable_end: int | None = None
 
     def first_from(self, timestamp_ms: int) -> FoundRecord | None:
         found = (record for record in self.records(0, len(self.stamps_ms)) if record.timestamp_ms >= timestamp_ms)
         return next(found, None)
 
     def records(self, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
-        for offset in range(max(start_offset, self.start_offset), min(end_offset, len(self.stamps_ms))):
-            yield FoundRecord(offset=offset, timestamp_ms=self.stamps_ms[offset], leader_epoch=0)
+        return self.all_records(max(start_offset, self.start_offset), end_offset)
+
+    def all_records(self, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+        """Those that are deleted as well."""
+        for offset in range(start_offset, min(end_offset, len(self.stamps_ms))):
+            stamp = self.stamps_ms[offset]
+            if stamp is not None:
+                yield FoundRecord(offset=offset, timestamp_ms=stamp, leader_epoch=0)
+
+    def end_offset(self, isolation_level: str) -> int:
+        end = len(self.stamps_ms)
+        return end if self.stable_end is None or isolation_level == "read_uncommitted" else self.stable_end
 
 
 class FakeLog:
@@ -42,7 +56,11 @@ class FakeLog:
         self.topics[name] = [FakePartition() for _ in range(partitions)]
         self.ids[name] = f"id-{next(_ids)}"
 
-    def append(self, name: str, *stamps_ms: int, partition: int = 0) -> None:
+    def add_partitions(self, name: str, count: int) -> None:
+        """Makes the topic wider: `count` is how many it has then."""
+        self.topics[name] += [FakePartition() for _ in range(count - len(self.topics[name]))]
+
+    def append(self, name: str, *stamps_ms: int | None, partition: int = 0) -> None:
         self.topics[name][partition].stamps_ms.extend(stamps_ms)
 
     def delete_records(self, name: str, before_offset: int, partition: int = 0) -> None:
@@ -60,7 +78,7 @@ class FakeLog:
 
     def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
         self.interrupt("end_offsets")
-        return {part: len(self.topics[topic][part].stamps_ms) for part in partitions}
+        return {part: self.topics[topic][part].end_offset(isolation_level) for part in partitions}
 
     def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
         self.interrupt("first_at_or_after")

@@ -39,7 +39,7 @@ def audit_window(
     """Counts and compares; keeps the outcome in the ledger. The report says whether it is exact; it does not raise."""
     ledger = Ledger(engine)
     pipeline, window = ledger.pipeline(pipeline_name), ledger.window(pipeline_name, start)
-    found = sink_for(pipeline, engine).recount(window)
+    found = {} if window.counts is None else sink_for(pipeline, engine).recount(window)  # unloaded: there may be no table
     notes: list[str] = []
     problems = [*table_problems(pipeline, window, found), *broker_problems(log, pipeline, window, notes)]
     expected = {part.partition: part.count for part in window.ranges}

@@ -6,6 +6,9 @@ one stamp of 2099 would otherwise make every later hour empty. Where no record i
 as it was read BEFORE the search: read the other way round, a record at or after T could land in the hour before. A
 boundary is clamped between its frozen neighbours, so touching hours touch and none overlap, whatever the order of
 freezing.
+
+Records that lead the whole log without a usable time (none at all, or one from the future) go with what comes right
+behind them: no hour before could ever hold them.
 """
 
 from __future__ import annotations
@@ -57,18 +60,29 @@ def decide(first: FoundRecord | None, end_offset: int) -> int:
     return end_offset if first is None else min(first.offset, end_offset)
 
 
-def scan(records: Iterable[FoundRecord], *, at_ms: int, horizon: int, end_offset: int, neighbours: Neighbours) -> int:
-    """The boundary where a stamp from the future hides it: the first evidence among `records`, read from the lower neighbour on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What reading on found: the boundary, and the first record up to it that has a usable timestamp."""
 
-    Records from the future that lead the whole log go with what comes right behind them: no hour before could ever
-    hold them.
-    """
-    older_seen = False
+    offset: int
+    first_stamped: FoundRecord | None
+
+
+def scan(records: Iterable[FoundRecord], *, at_ms: int, horizon: int, end_offset: int) -> Scanned:
+    """The boundary where a stamp from the future hides it: the first evidence among `records`, from the lower neighbour on."""
+    first_stamped = None
     for record in records:
+        if first_stamped is None and 0 <= record.timestamp_ms <= horizon:
+            first_stamped = record
         if is_evidence(record, at_ms, horizon):
-            return record.offset if older_seen or not neighbours.lower_is_anchor else neighbours.lower
-        older_seen = older_seen or record.timestamp_ms < at_ms
-    return end_offset
+            return Scanned(offset=record.offset, first_stamped=first_stamped)
+    return Scanned(offset=end_offset, first_stamped=first_stamped)
+
+
+def with_the_head(offset: int, first_stamped: FoundRecord | None, neighbours: Neighbours) -> int:
+    """The boundary, or the log's head where no record between the two has a usable timestamp."""
+    is_head = neighbours.lower_is_anchor and (first_stamped is None or first_stamped.offset >= offset)
+    return neighbours.lower if is_head else offset
 
 
 def clamp(offset: int, neighbours: Neighbours) -> int:

@@ -71,6 +71,12 @@ class Chain:
         known = set(self.connection.execute(select(schema.anchor.c.partition).where(*self._anchors())).scalars())
         self.anchor(self.last_window_end(), [(partition, 0) for partition in partitions if partition not in known], now)
 
+    def partitions_before(self, at: datetime) -> set[int]:
+        """The partitions whose chain begins before `at`."""
+        row_of = schema.anchor
+        query = select(row_of.c.partition).where(*self._anchors(), (row_of.c.at.is_(None)) | (row_of.c.at < at))
+        return set(self.connection.execute(query).scalars())
+
     def last_window_end(self) -> datetime | None:
         window = schema.window
         query = select(func.max(window.c.ends_at)).where(window.c.pipeline == self.pipeline_name)

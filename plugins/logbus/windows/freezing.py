@@ -9,13 +9,14 @@ leaves either nothing or a whole window.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine, insert, select
 
-from logbus.errors import RecordsLost, WindowNotClosed, WindowOverlap
+from logbus.errors import BrokerUnavailable, RecordsLost, WindowNotClosed, WindowOverlap
 from logbus.windows import boundaries, schema
+from logbus.windows.boundaries import Neighbours, Scanned
 from logbus.windows.chain import Chain
 from logbus.windows.log_offsets import FoundRecord, OffsetLog, TopicFacts
 from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline, instant_text
@@ -25,21 +26,29 @@ from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
 # A pipeline's own word that records deleted before they were loaded are given up: `{"accept_loss": true}`.
 ACCEPT_LOSS = "accept_loss"
 
+# Partitions are added rarely: who has to ask a third time is talking to a broker that has not settled.
+OBSERVATIONS_MAX = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the broker said about an interval. `scanned` are the boundaries that had to be searched by reading."""
+    """What the broker said about an interval. `first_stamped` are the first records with any timestamp; `scanned` are the
+    boundaries that had to be searched by reading."""
 
     facts: TopicFacts
     end_offsets: Mapping[int, int]
     first: Mapping[datetime, Mapping[int, FoundRecord]]
+    first_stamped: Mapping[int, FoundRecord]
     start_offsets: Mapping[int, int]
-    scanned: Mapping[tuple[int, datetime], int] = field(default_factory=dict)
+    scanned: Mapping[tuple[int, datetime], Scanned] = field(default_factory=dict)
 
-    def candidate(self, partition: int, at: datetime) -> int:
+    def candidate(self, partition: int, at: datetime, around: Neighbours) -> int:
         """B(at) before it is clamped."""
-        found = boundaries.decide(self.first[at].get(partition), self.end_offsets[partition])
-        return self.scanned.get((partition, at), found)
+        found = self.scanned.get((partition, at)) or Scanned(
+            offset=boundaries.decide(self.first[at].get(partition), self.end_offsets[partition]),
+            first_stamped=self.first_stamped.get(partition),
+        )
+        return boundaries.with_the_head(found.offset, found.first_stamped, around)
 
     def leader_epoch(self, partition: int, at: datetime) -> int | None:
         first = self.first[at].get(partition)
@@ -49,20 +58,39 @@ class Observation:
 def freeze_or_get(engine: Engine, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow:
     """The window of the interval, frozen now unless it is already. Raises what `logbus.errors.WindowError` lists."""
     with engine.connect() as connection:
-        row = pipeline_row(connection, pipeline_name)
+        pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
         existing = find_window(connection, pipeline_name, interval)
     if existing is not None:
         refuse_if_cut(existing, log)
         return existing
-    pipeline = to_pipeline(row)
     refuse_if_open(pipeline, interval, now)
-    seen = observe(log, pipeline, interval, row["topic_id"])
+    for _ in range(OBSERVATIONS_MAX):
+        window = freeze_as_seen(engine, pipeline, interval, log, now)
+        if window is not None:
+            return window
+    raise BrokerUnavailable(
+        f"the broker shows fewer partitions of {pipeline.topic} than windows of {pipeline_name} have: "
+        "check that it is the same cluster, and that its metadata has settled"
+    )
+
+
+def freeze_as_seen(engine: Engine, pipeline: Pipeline, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow | None:
+    """Asks the broker, then freezes. None where the answer is outdated: somebody has meanwhile frozen a later hour with
+    partitions that were added after we asked, and their records of this hour would lie in no window."""
     with engine.connect() as connection:
-        seen = scan_past_the_future(Chain(connection, pipeline.name, seen.facts.topic_id), pipeline, seen, log, now)
+        topic_id = pipeline_row(connection, pipeline.name)["topic_id"]
+    seen = observe(log, pipeline, interval, topic_id)
+    with engine.connect() as connection:
+        seen = scan_past_the_future(Chain(connection, pipeline.name, topic_id), pipeline, seen, log, now)
     with engine.begin() as connection:
-        pipeline_row(connection, pipeline_name, lock=True)
-        already = find_window(connection, pipeline_name, interval)
-        return already or Freeze(connection=connection, pipeline=pipeline, interval=interval, seen=seen, now=now).window()
+        present_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
+        already = find_window(connection, pipeline.name, interval)
+        if already is not None:
+            return already
+        known = Chain(connection, pipeline.name, present_id).partitions_before(interval.end)
+        if present_id != topic_id or not known <= set(seen.facts.partitions):
+            return None
+        return Freeze(connection=connection, pipeline=pipeline, interval=interval, seen=seen, now=now).window()
 
 
 def find_window(connection: Connection, pipeline_name: str, interval: Interval) -> FrozenWindow | None:
@@ -100,9 +128,10 @@ def observe(log: OffsetLog, pipeline: Pipeline, interval: Interval, topic_id: st
         at: log.first_at_or_after(pipeline.topic, facts.partitions, boundaries.milliseconds(at))
         for at in (interval.start, interval.end)
     }
+    stamped = log.first_at_or_after(pipeline.topic, facts.partitions, 0)
     starts = log.start_offsets(pipeline.topic, facts.partitions)
     refuse_if_recreated(pipeline.topic, topic_id, log.topic(pipeline.topic).topic_id)
-    return Observation(facts=facts, end_offsets=ends, first=first, start_offsets=starts)
+    return Observation(facts=facts, end_offsets=ends, first=first, first_stamped=stamped, start_offsets=starts)
 
 
 def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, log: OffsetLog, now: datetime) -> Observation:
@@ -113,12 +142,8 @@ def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, lo
         for partition in (part for part, first in found.items() if boundaries.needs_scan(first, horizon)):
             around, end = chain.neighbours(partition, at), seen.end_offsets[partition]
             records = log.records(pipeline.topic, partition, max(around.lower, seen.start_offsets[partition]), end)
-            scanned[partition, at] = boundaries.scan(
-                records, at_ms=boundaries.milliseconds(at), horizon=horizon, end_offset=end, neighbours=around
-            )
-    return Observation(
-        facts=seen.facts, end_offsets=seen.end_offsets, first=seen.first, start_offsets=seen.start_offsets, scanned=scanned
-    )
+            scanned[partition, at] = boundaries.scan(records, at_ms=boundaries.milliseconds(at), horizon=horizon, end_offset=end)
+    return replace(seen, scanned=scanned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +181,8 @@ class Freeze:
         frozen = self.chain.boundary(partition, at)
         if frozen is not None:
             return frozen
-        offset = boundaries.clamp(self.seen.candidate(partition, at), self.chain.neighbours(partition, at))
+        around = self.chain.neighbours(partition, at)
+        offset = boundaries.clamp(self.seen.candidate(partition, at, around), around)
         self.chain.freeze(partition, at, offset, self.seen.leader_epoch(partition, at), self.now)
         return offset
 
@@ -169,7 +195,7 @@ class Freeze:
         around = self.chain.neighbours(partition, at)
         if around.upper is not None and around.upper <= around.lower:
             return False
-        return start > around.lower and self.seen.candidate(partition, at) <= start
+        return start > around.lower and self.seen.candidate(partition, at, around) <= start
 
     def insert(self, ranges: Sequence[OffsetRange], *, head_unknown: bool) -> FrozenWindow:
         window, part = schema.window, schema.window_range

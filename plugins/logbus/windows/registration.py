@@ -108,4 +108,4 @@ def anchor_offset(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, partiti
     if not boundaries.needs_scan(first, horizon):
         return boundaries.clamp(boundaries.decide(first, end), around)
     records = log.records(pipeline.topic, partition, start_offset, end)
-    return boundaries.scan(records, at_ms=at_ms, horizon=horizon, end_offset=end, neighbours=around)
+    return boundaries.clamp(boundaries.scan(records, at_ms=at_ms, horizon=horizon, end_offset=end).offset, around)

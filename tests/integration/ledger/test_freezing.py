@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from logbus.errors import RecordsLost, TopicRecreated, WindowNotClosed, WindowOverlap
+from logbus.errors import BrokerUnavailable, RecordsLost, TopicRecreated, WindowNotClosed, WindowOverlap
 from logbus.windows.boundaries import milliseconds
 from logbus.windows.model import Interval, WindowState
 
+from tests.support.fake_log import NO_TIMESTAMP
 from tests.support.ledgers import NOW, World, at, hour, stamps
 
 IN_2099 = milliseconds(datetime(2099, 1, 1, tzinfo=UTC))
@@ -74,6 +75,15 @@ def test_a_stamp_of_2099_at_the_head_of_the_log_is_loaded_with_the_first_hour(wo
     assert [world.offsets(number) for number in (10, 11)] == [(0, 2), (2, 3)]
 
 
+@pytest.mark.parametrize("unusable", [IN_2099, NO_TIMESTAMP])
+def test_a_log_that_begins_without_a_usable_time_loses_none_of_it(world: World, unusable: int) -> None:
+    world.log.append("t", unusable, unusable)
+    world.register()
+    first = world.offsets(9)
+    world.log.append("t", unusable, *stamps(10.5, 11))
+    assert [first, world.offsets(10), world.offsets(11)] == [(0, 2), (2, 4), (4, 5)]
+
+
 def test_a_record_appended_between_the_questions_lands_in_its_own_hour(world: World) -> None:
     world.log.append("t", *stamps(10))
     world.register()
@@ -130,6 +140,50 @@ def test_a_partition_first_seen_later_enters_behind_what_is_frozen_and_loses_not
     assert [part.partition for part in world.freeze(11).ranges] == [0]
     assert world.offsets(10, partition=1) == (0, 0)
     assert world.offsets(12, partition=1) == (0, 3)
+
+
+def test_a_partition_added_while_an_hour_is_frozen_is_not_missed_when_a_later_hour_was_faster(world: World) -> None:
+    """Who freezes 11 has seen one partition; somebody freezes 12 with two before he writes down what he saw."""
+    world.log.append("t", *stamps(11, 12, 13))
+    world.register()
+    world.freeze(10)
+
+    def overtake(question: str) -> None:
+        if question == "start_offsets":
+            world.log.interrupt = lambda question: None
+            world.log.add_partitions("t", 2)
+            world.log.append("t", *stamps(11.5, 12.5, 13.5), partition=1)
+            world.freeze(12)
+
+    world.log.interrupt = overtake
+    assert [world.offsets(number, partition=1) for number in (11, 12)] == [(0, 1), (1, 2)]
+
+
+def test_a_broker_that_shows_fewer_partitions_than_windows_have_is_refused(world: World) -> None:
+    world.log.create("t", partitions=2)
+    world.register()
+    world.freeze(10)
+    del world.log.topics["t"][1]
+    with pytest.raises(BrokerUnavailable, match="the same cluster"):
+        world.freeze(11)
+
+
+def test_a_pipeline_rebased_while_an_hour_is_frozen_freezes_it_on_the_new_topic(world: World) -> None:
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+
+    def make_again(question: str) -> None:
+        if question == "records":
+            world.log.interrupt = lambda question: None
+            world.log.create("t")
+            world.log.append("t", *stamps(11.2))
+            world.ledger.rebase("p", world.log, NOW)
+
+    world.log.append("t", IN_2099)
+    world.log.interrupt = make_again
+    window = world.freeze(12)
+    assert window.topic_id == world.log.ids["t"]
+    assert world.offsets(11) == (0, 1)
 
 
 def test_many_that_freeze_at_once_agree(world: World) -> None:

@@ -50,25 +50,33 @@ def test_a_stamp_more_than_an_hour_ahead_of_the_clock_is_no_evidence(ahead: time
 
 def test_the_search_goes_on_behind_a_stamp_of_2099() -> None:
     records = [record(7, AT - 5), record(8, IN_2099), record(9, AT - 1), record(10, AT + 1)]
-    found = boundaries.scan(records, at_ms=AT, horizon=HORIZON, end_offset=20, neighbours=Neighbours(lower=7))
+    found = boundaries.scan(records, at_ms=AT, horizon=HORIZON, end_offset=20).offset
     assert found == 10
 
 
 def test_the_search_ends_at_the_end_of_the_log_where_only_the_future_follows() -> None:
-    found = boundaries.scan([record(3, IN_2099)], at_ms=AT, horizon=HORIZON, end_offset=4, neighbours=Neighbours(lower=3))
-    assert found == 4
+    found = boundaries.scan([record(3, IN_2099)], at_ms=AT, horizon=HORIZON, end_offset=4)
+    assert (found.offset, found.first_stamped) == (4, None)
 
 
-def test_stamps_of_the_future_at_the_very_head_of_a_log_go_with_the_first_hour() -> None:
-    records = [record(0, IN_2099), record(1, AT + 1)]
-    at_the_head = Neighbours(lower=0, lower_is_anchor=True)
-    assert boundaries.scan(records, at_ms=AT, horizon=HORIZON, end_offset=2, neighbours=at_the_head) == 0
+AT_THE_HEAD = Neighbours(lower=0, lower_is_anchor=True)
+
+
+@pytest.mark.parametrize("unusable", [IN_2099, -1])
+def test_records_without_a_usable_time_at_the_very_head_of_a_log_go_with_the_first_hour(unusable: int) -> None:
+    found = boundaries.scan([record(0, unusable), record(1, AT + 1)], at_ms=AT, horizon=HORIZON, end_offset=2)
+    assert boundaries.with_the_head(found.offset, found.first_stamped, AT_THE_HEAD) == 0
+
+
+def test_a_log_without_any_usable_time_is_all_head() -> None:
+    assert boundaries.with_the_head(7, None, AT_THE_HEAD) == 0
+    assert boundaries.with_the_head(7, None, Neighbours(lower=0)) == 7
 
 
 def test_stamps_of_the_future_behind_an_older_record_do_not_pull_the_first_boundary_back() -> None:
     records = [record(0, AT - 1), record(1, IN_2099), record(2, AT + 1)]
-    at_the_head = Neighbours(lower=0, lower_is_anchor=True)
-    assert boundaries.scan(records, at_ms=AT, horizon=HORIZON, end_offset=3, neighbours=at_the_head) == 2
+    found = boundaries.scan(records, at_ms=AT, horizon=HORIZON, end_offset=3)
+    assert boundaries.with_the_head(found.offset, found.first_stamped, AT_THE_HEAD) == 2
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(5, 10), (15, 15), (25, 20)])
