@@ -22,6 +22,7 @@ COMMANDS = {
     "load": ("logbus.commands.load:command", "Load the closed hours of a topic with one Spark application, without Airflow."),
     "maintain": ("logbus.commands.maintain:command", "Merge old hourly partitions into days, remove files nobody needs."),
     "pipeline": ("logbus.commands.pipeline:command", "List and register pipelines."),
+    "replay": ("logbus.commands.replay:command", "Load windows again, from the same records; plan shows what that would do."),
     "retention": (
         "logbus.commands.retention:command",
         "Delete old records when every pipeline has loaded them; holds, plan, run.",

@@ -84,6 +84,10 @@ class WindowNotLoaded(WindowError):
     """The window is frozen, but no attempt at it has committed yet."""
 
 
+class WindowBusy(WindowError):
+    """Another run is at work on the window."""
+
+
 class WindowOverlap(WindowError):
     """The interval overlaps a frozen window with other limits, or lies before the pipeline's start."""
 

@@ -53,13 +53,22 @@ class Loader:
         create_ledger(ledger.engine)
         windows = self.freeze(ledger, log, load)
         pending = [window for window in windows if not (load.only_missing and window.loaded_attempt)]
-        if pending:
-            starts = [window.interval.start for window in pending]
+        self.submit_all(ledger, load, [window.interval.start for window in pending])
+        return self.audit(ledger, log, load, [window.interval.start for window in windows])
+
+    def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
+        """Loads frozen windows again, whatever became of them before, and audits them."""
+        ledger, log = Ledger(connect(self.warehouse_url)), LogOffsets(self.client_config)
+        self.submit_all(ledger, load, starts)
+        return self.audit(ledger, log, load, starts)
+
+    def submit_all(self, ledger: Ledger, load: Load, starts: Sequence[datetime]) -> None:
+        if starts:
             attempts = ledger.begin_attempts(load.pipeline, starts, load.run_id, 1, self.now())
             self.submit(ledger, load, attempts)
-        return [
-            audit_window(ledger.engine, log, load.pipeline, window.interval.start, self.now(), sink_for) for window in windows
-        ]
+
+    def audit(self, ledger: Ledger, log: LogOffsets, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
+        return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sink_for) for start in starts]
 
     def freeze(self, ledger: Ledger, log: LogOffsets, load: Load) -> list[FrozenWindow]:
         intervals = ledger.closed_intervals(load.pipeline, log, self.now(), load.since, load.until, load.limit)

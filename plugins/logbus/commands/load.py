@@ -48,7 +48,11 @@ def command(
         say=lambda line: click.echo(line, err=True),
     )
     load = Load(pipeline=pipeline_name, since=since, until=until, limit=limit, only_missing=only_missing, master=master)
-    reports = loader.load(load)
+    show_reports(loader.load(load), as_json)
+
+
+def show_reports(reports: list[AuditReport], as_json: bool) -> None:
+    """Prints the audits; `AuditMismatch` where one is not exact."""
     if as_json:
         click.echo(json.dumps([report.summary() for report in reports]))
     else:

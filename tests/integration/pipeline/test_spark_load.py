@@ -21,9 +21,11 @@ from logbus import spark_submit
 from logbus.loading import Load, Loader
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
+from logbus.windows import replay
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.model import AuditReport, FrozenWindow, Pipeline
+from logbus.windows.replay import Span
 from sqlalchemy import Engine, text
 
 from tests.support.broker import AnyBroker
@@ -104,7 +106,8 @@ def story(broker: AnyBroker, postgres_server: EmbeddedPostgres) -> Iterator[Stor
     rows_after_kill, windows_after_kill = count_rows(engine), ledger.windows("access")
     loader = Loader(warehouse_url=url, client_config=client_config, now=now, say=output.append)
     first = loader.load(Load(pipeline="access"))
-    second = loader.load(Load(pipeline="access"))
+    again = replay.plan(ledger, log, "access", Span(since=frozen[0].interval.start), now())
+    second = loader.reload(Load(pipeline="access"), again.starts())
     yield Story(engine, sent, frozen, rows_after_kill, windows_after_kill, first, second, output)
     engine.dispose()
 

@@ -1,0 +1,60 @@
+"""Load windows of the past again, as a task: the plan of `logbus replay`, then the load of LoadWindowOperator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.sdk import Context
+
+from logbus.operators.catch_up import optional_instant
+from logbus.operators.load_window import LoadWindowOperator
+from logbus.operators.window_operator import beyond_retry_fails_at_once, window_starts
+from logbus.windows import replay
+from logbus.windows.model import instant_text
+from logbus.windows.replay import Span
+
+
+class ReplayOperator(LoadWindowOperator):
+    """Load the frozen windows between `since` and `until` again (or those of `windows`), with one Spark application.
+
+    Says in its log what it replaces. Fails before anything is loaded where records of a window are gone, or another run is at
+    work on one.
+
+    :param since: windows that end after this instant; templated, as is `until`: windows that begin before it.
+    :param skip_lost: leave out windows of which retention has deleted records.
+    :param supersede: take over from other runs; their attempts cannot commit then.
+    """
+
+    template_fields: Sequence[str] = (*LoadWindowOperator.template_fields, "since", "until")
+
+    def __init__(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        skip_lost: bool = False,
+        supersede: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("name", f"logbus replay {kwargs['pipeline'].name}" if "pipeline" in kwargs else "logbus replay")
+        super().__init__(**kwargs)
+        self.since = since
+        self.until = until
+        self.skip_lost = skip_lost
+        self.supersede = supersede
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        ledger, log = self._warehouse().ledger(), self._broker().log_offsets()
+        with beyond_retry_fails_at_once():
+            plan = replay.plan(ledger, log, self.pipeline.name, self._span(), self._now(), str(context["run_id"]))
+            starts = plan.starts(skip_lost=self.skip_lost, supersede=self.supersede)
+        for one in plan.windows:
+            lost = f"; left out, deleted: {', '.join(one.lost)}" if one.lost else ""
+            self.log.info("%s: %d rows are replaced%s", instant_text(one.start), one.rows_replaced, lost)
+        self.windows = [instant_text(start) for start in starts]
+        return super().execute(context)
+
+    def _span(self) -> Span:
+        starts = () if self.windows is None else tuple(window_starts(self.windows))
+        return Span(since=optional_instant("since", self.since), until=optional_instant("until", self.until), starts=starts)

@@ -1,0 +1,195 @@
+"""Replay: loading windows again, and before that saying what it would do.
+
+A window's offsets are frozen, so to load it again is to load the same records; whether the broker still holds them is the
+question. `plan` answers it and changes nothing: windows, records, bytes, rows to be replaced, what is lost, who is at work on
+them. What is lost or in use is left out only if the caller says so; otherwise nothing is loaded at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import Engine, select
+
+from logbus.errors import RecordsLost, UserError, WindowBusy
+from logbus.windows import schema
+from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import OffsetLog
+from logbus.windows.model import FrozenWindow, instant_text, utc
+from logbus.windows.retained import lost_ranges
+from logbus.windows.retention_store import RetentionStore
+from logbus.windows.rows import ATTEMPT_RUNNING
+
+NAMED_MAX = 5  # windows that an error names; the plan shows all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Which windows: those of `starts`, or those that overlap [since, until)."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    starts: tuple[datetime, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.starts and self.since is None and self.until is None:
+            raise UserError("say which windows to load again: their starts, or a span of time")
+        if self.starts and (self.since or self.until):
+            raise UserError("give the starts of windows or a span of time, not both")
+
+    def covers(self, window: FrozenWindow) -> bool:
+        if self.starts:
+            return window.interval.start in self.starts
+        begins_before = self.until is None or window.interval.start < utc(self.until)
+        return begins_before and (self.since is None or window.interval.end > utc(self.since))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayWindow:
+    """A window, what of it the broker holds no more, and who is at work on it."""
+
+    window: FrozenWindow
+    lost: tuple[str, ...] = ()
+    busy: str | None = None
+
+    @property
+    def start(self) -> datetime:
+        return self.window.interval.start
+
+    @property
+    def rows_replaced(self) -> int:
+        return self.window.counts.loaded if self.window.counts else 0
+
+    @property
+    def bytes(self) -> int | None:
+        """As counted by the last load; nobody knows before."""
+        return self.window.counts.bytes if self.window.counts else None
+
+    def summary(self) -> dict[str, Any]:
+        """The window as JSON-ready values."""
+        return {
+            "start": instant_text(self.start),
+            "state": str(self.window.state),
+            "records": self.window.record_count,
+            "bytes": self.bytes,
+            "rows_replaced": self.rows_replaced,
+            "retained": not self.lost,
+            "lost": list(self.lost),
+            "busy": self.busy,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """All windows of the span, oldest first. `notes` are facts that stop nothing."""
+
+    pipeline: str
+    windows: tuple[ReplayWindow, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> tuple[ReplayWindow, ...]:
+        """Those that can be loaded now."""
+        return tuple(one for one in self.windows if not one.lost and not one.busy)
+
+    def starts(self, *, skip_lost: bool = False, supersede: bool = False) -> list[datetime]:
+        """The windows to load. Raises `RecordsLost` or `WindowBusy` for those that cannot be, unless that is accepted."""
+        lost = [one for one in self.windows if one.lost]
+        busy = [one for one in self.windows if one.busy and not one.lost]
+        if lost and not skip_lost:
+            names = [name for one in lost for name in one.lost]
+            raise RecordsLost(
+                f"{len(lost)} of {len(self.windows)} windows cannot be loaded again, retention has deleted records of them: "
+                f"{shortened(names)}. To load the others leave these out (skip lost)",
+                lost=names,
+            )
+        if busy and not supersede:
+            raise WindowBusy(
+                f"somebody is at work on {len(busy)} of the windows: {shortened([str(one.busy) for one in busy])}. Wait, or take "
+                "over from them (supersede): their attempts will not be able to commit"
+            )
+        return [one.start for one in self.windows if not one.lost]
+
+    def summary(self) -> dict[str, Any]:
+        """The plan as JSON-ready values."""
+        return {
+            "pipeline": self.pipeline,
+            "windows": [one.summary() for one in self.windows],
+            "records": sum(one.window.record_count for one in self.windows if not one.lost),
+            "rows_replaced": sum(one.rows_replaced for one in self.windows if not one.lost),
+            "lost_windows": sum(bool(one.lost) for one in self.windows),
+            "notes": list(self.notes),
+        }
+
+
+def plan(ledger: Ledger, log: OffsetLog, pipeline_name: str, span: Span, now: datetime, run_id: str | None = None) -> ReplayPlan:
+    """What loading the span again would do. Attempts of `run_id` itself are no conflict: a retry goes on with its own."""
+    windows = [window for window in ledger.windows(pipeline_name) if span.covers(window)]
+    refuse_unknown(pipeline_name, span, windows)
+    workers = running_attempts(ledger.engine, windows, now, run_id)
+    lost = lost_of(log, ledger.pipeline(pipeline_name).topic, windows)
+    found = [ReplayWindow(window=one, lost=tuple(lost[one.id]), busy=workers.get(one.id)) for one in windows]
+    holds = RetentionStore(ledger.engine).holds(now, ledger.pipeline(pipeline_name).topic)
+    notes = [f"the topic is not deleted from: {hold}" for hold in holds]
+    return ReplayPlan(pipeline=pipeline_name, windows=tuple(found), notes=(*notes, *gaps(windows)))
+
+
+def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindow]) -> None:
+    missing = set(span.starts) - {window.interval.start for window in windows}
+    if missing or not windows:
+        which = ", ".join(instant_text(start) for start in sorted(missing)) or "in that span"
+        raise UserError(
+            f"no window of {pipeline_name} is frozen {which}: `logbus window ls --pipeline {pipeline_name}` lists them, "
+            "`logbus load` loads hours that nobody froze yet"
+        )
+
+
+def lost_of(log: OffsetLog, topic: str, windows: Iterable[FrozenWindow]) -> dict[int, list[str]]:
+    """By window what the broker does not hold any more. One question for all of them."""
+    facts = log.topic(topic)
+    starts = log.start_offsets(topic, facts.partitions)
+    return {window.id: lost_in(window, facts.topic_id, starts) for window in windows}
+
+
+def lost_in(window: FrozenWindow, topic_id: str, starts: Mapping[int, int]) -> list[str]:
+    if window.topic_id != topic_id:
+        return [f"{window.topic} was deleted and made again since {instant_text(window.interval.start)}"]
+    everything = {part.partition: starts.get(part.partition, part.end_offset) for part in window.ranges}
+    return lost_ranges(window, everything)
+
+
+def running_attempts(engine: Engine, windows: Iterable[FrozenWindow], now: datetime, run_id: str | None) -> dict[int, str]:
+    """By window the attempt of another run that is alive."""
+    attempt = schema.attempt
+    query = select(attempt).where(
+        attempt.c.window_id.in_([window.id for window in windows]),
+        attempt.c.state == ATTEMPT_RUNNING,
+        attempt.c.heartbeat_at > utc(now) - HEARTBEAT_EXPIRY,
+    )
+    with engine.connect() as connection:
+        rows = connection.execute(query).mappings().all()
+    names = {window.id: instant_text(window.interval.start) for window in windows}
+    return {
+        row["window_id"]: f"attempt {row['number']} at {names[row['window_id']]} by run {row['run_id']}"
+        for row in rows
+        if row["run_id"] != run_id
+    }
+
+
+def gaps(windows: Sequence[FrozenWindow]) -> list[str]:
+    """Hours between the windows that nobody froze; they are not part of a replay."""
+    return [
+        f"the hours from {instant_text(before.interval.end)} to {instant_text(after.interval.start)} are not frozen: not included"
+        for before, after in pairwise(windows)
+        if before.interval.end < after.interval.start
+    ]
+
+
+def shortened(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

@@ -1,0 +1,92 @@
+"""What a replay says before it is done, over a real ledger."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from logbus.errors import RecordsLost, UserError, WindowBusy
+from logbus.windows import replay
+from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
+from logbus.windows.replay import ReplayPlan, Span
+from logbus.windows.retention_store import RetentionStore
+
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+
+@pytest.fixture
+def loaded(world: World, warehouse_url: str) -> World:
+    """The hours 10, 11 and 13 of two records each; 10 and 11 are loaded."""
+    for hour in (10, 11, 12, 13):
+        world.log.append("t", *stamps(hour, hour + 0.5))
+    world.register()
+    for hour in (10, 11):
+        Loading(world, warehouse_url, world.freeze(hour)).load()
+    world.freeze(13)
+    return world
+
+
+def plan(world: World, *, run_id: str | None = None, **span: Any) -> ReplayPlan:
+    return replay.plan(world.ledger, world.log, "p", Span(**span), NOW, run_id)
+
+
+def test_a_plan_says_what_would_be_loaded_and_replaced(loaded: World) -> None:
+    found = plan(loaded, since=at(10.5), until=at(13.5))
+    assert [(one.start, one.window.record_count, one.rows_replaced) for one in found.windows] == [
+        (at(10), 2, 2),
+        (at(11), 2, 2),
+        (at(13), 2, 0),
+    ]
+    assert found.summary()["rows_replaced"] == 4
+    assert found.windows[0].bytes
+    assert found.windows[2].bytes is None
+    assert found.starts() == [at(10), at(11), at(13)]
+    assert found.notes == ("the hours from 2015-05-17T12:00:00Z to 2015-05-17T13:00:00Z are not frozen: not included",)
+    assert plan(loaded, since=at(11), until=at(13)).starts() == [at(11)]
+
+
+def test_what_retention_took_is_refused_by_name_or_left_out(loaded: World) -> None:
+    loaded.log.delete_records("t", before_offset=1)
+    found = plan(loaded, until=at(12))
+    assert found.windows[0].lost == ("t-0 [0, 1)",)
+    with pytest.raises(RecordsLost, match=r"1 of 2 windows .*t-0 \[0, 1\)"):
+        found.starts()
+    assert found.starts(skip_lost=True) == [at(11)]
+    assert [one.start for one in found.ready] == [at(11)]
+
+
+def test_windows_of_a_topic_that_was_made_again_are_lost(loaded: World) -> None:
+    loaded.log.create("t")
+    with pytest.raises(RecordsLost, match="made again"):
+        plan(loaded, starts=(at(10),)).starts()
+
+
+def test_a_window_that_another_run_is_at_work_on_is_refused_unless_it_is_taken_over(loaded: World) -> None:
+    (attempt,) = loaded.ledger.begin_attempts("p", [at(11)], "the other run", 1, NOW)
+    found = plan(loaded, since=at(10), until=at(12))
+    with pytest.raises(WindowBusy, match="attempt 2 at 2015-05-17T11:00:00Z by run the other run"):
+        found.starts()
+    assert found.starts(supersede=True) == [at(10), at(11)]
+    assert plan(loaded, since=at(10), run_id="the other run").windows[1].busy is None
+    loaded.ledger.heartbeat([attempt], NOW - HEARTBEAT_EXPIRY - timedelta(seconds=1))
+    assert plan(loaded, since=at(10)).windows[1].busy is None
+
+
+def test_a_hold_of_the_topic_is_noted(loaded: World) -> None:
+    RetentionStore(loaded.ledger.engine).hold("t", "a look at May", None, NOW)
+    assert "a look at May" in plan(loaded, starts=(at(10),)).notes[0]
+
+
+def test_what_was_never_frozen_cannot_be_replayed(loaded: World) -> None:
+    with pytest.raises(UserError, match="2015-05-17T12:00:00Z.*`logbus load`"):
+        plan(loaded, starts=(at(10), at(12)))
+    with pytest.raises(UserError, match="in that span"):
+        plan(loaded, since=at(20))
+
+
+@pytest.mark.parametrize("span", [{}, {"since": at(1), "starts": (at(2),)}])
+def test_a_span_that_says_nothing_or_two_things_is_refused(span: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        Span(**span)

@@ -1,0 +1,64 @@
+"""What the commands print and refuse; what a plan finds is tested with a real ledger."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from logbus.cli import main
+from logbus.commands import replay as command
+from logbus.loading import Loader
+from logbus.windows.replay import ReplayPlan, ReplayWindow
+
+from tests.support.fake_ledger import window
+
+HOURS = [datetime(2015, 5, 17, 10, tzinfo=UTC) + timedelta(hours=number) for number in range(3)]
+
+
+@pytest.fixture
+def reloaded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Three hours: one is lost, one is busy. What the loader was asked for."""
+    asked: list[Any] = []
+    windows = (
+        ReplayWindow(window=window(HOURS[0], attempt=1), lost=("access_log-0 [5, 9)",)),
+        ReplayWindow(window=window(HOURS[1], attempt=1)),
+        ReplayWindow(window=window(HOURS[2]), busy="attempt 2 by run x"),
+    )
+    plan = ReplayPlan(pipeline="access_log", windows=windows, notes=("a note",))
+    monkeypatch.setattr(command.replay, "plan", lambda *words: plan)
+    monkeypatch.setattr(command.options, "open_ledger", lambda url: object())
+    monkeypatch.setattr(Loader, "reload", lambda self, load, starts: asked.append((load.pipeline, starts)) or [])
+    return asked
+
+
+def replay(*words: str) -> Result:
+    return CliRunner().invoke(
+        main, ["replay", *words, "--pipeline", "access_log", "--since", "2015-05-17", "--warehouse", "postgresql://h/d"]
+    )
+
+
+def test_a_plan_shows_what_can_be_loaded_again_and_loads_nothing(reloaded: list[Any]) -> None:
+    shown = replay("plan").stdout
+    assert "2 windows, 20 records, 9 rows to be replaced; 1 windows are lost" in shown
+    assert "a note" in shown
+    assert reloaded == []
+
+
+def test_a_plan_can_be_read_by_a_program(reloaded: list[Any]) -> None:
+    plan = json.loads(replay("plan", "--json").stdout)
+    assert [(one["start"], one["retained"], one["busy"]) for one in plan["windows"]] == [
+        ("2015-05-17T10:00:00Z", False, None),
+        ("2015-05-17T11:00:00Z", True, None),
+        ("2015-05-17T12:00:00Z", True, "attempt 2 by run x"),
+    ]
+
+
+def test_a_run_refuses_what_is_lost_or_busy_and_loads_the_rest_when_told_so(reloaded: list[Any]) -> None:
+    assert "error: 1 of 3 windows cannot be loaded again" in replay("run").stderr
+    assert "error: somebody is at work on 1 of the windows" in replay("run", "--skip-lost").stderr
+    assert reloaded == []
+    assert replay("run", "--skip-lost", "--supersede").exit_code == 0
+    assert reloaded == [("access_log", HOURS[1:])]
