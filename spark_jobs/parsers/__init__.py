@@ -14,7 +14,7 @@ from logbus.errors import UserError
 
 from spark_jobs.parsers.base import Filtered, Parser, Unparsable
 from spark_jobs.parsers.combined import combined_parser
-from spark_jobs.parsers.json_records import json_parser
+from spark_jobs.parsers.json_format import json_parser
 from spark_jobs.parsers.lines import line_parser
 
 PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Parser]] = {

@@ -1,81 +1,87 @@
-"""A record is a JSON object. With declared columns each gets its member of that name; otherwise the object is one `data jsonb`.
+"""One JSON object to the values of its columns.
 
-Declared in the pipeline's settings: `{"columns": {"host": "text", "status": "integer", "at": "timestamptz"}}`. A
-member that is absent or null is null. A member that is not of its column's type makes a dead letter: a number is not
+A member that is absent or null is null. A member that is not of its column's type makes a dead letter: a number is not
 taken from a string, nor a text from a number. A timestamp is an ISO 8601 instant or a number: seconds since the
 epoch, or milliseconds from 100,000,000,000 on.
+
+What orjson takes is an object; what it refuses, the standard library explains. Two things that orjson takes need care: numbers
+beyond 64 bits, which it rounds, and numbers and characters that PostgreSQL's jsonb refuses.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from logbus.errors import UserError
+import orjson
 
-from spark_jobs.parsers.base import Parser, Unparsable, decode, shown
-
-WHOLE_OBJECT = "data"
+from spark_jobs.parsers.base import Unparsable, decode, shown
 
 # As seconds this is the year 5138, as milliseconds 1973: no log is in doubt.
 MILLISECONDS_FROM = 100_000_000_000
 
-
-def json_parser(settings: Mapping[str, Any]) -> Parser:
-    columns: Mapping[str, str] = settings.get("columns") or {}
-    if not columns:
-        return Parser(columns={WHOLE_OBJECT: "jsonb"}, parse=parse_whole)
-    unknown = {kind for kind in columns.values() if kind not in CONVERTERS}
-    reserved = [name for name in columns if name.startswith("_")]
-    if unknown or reserved:
-        raise UserError(
-            f"settings.columns: types are {', '.join(CONVERTERS)} and names do not begin with _ (logbus's own do); "
-            f"got {', '.join([*sorted(unknown), *reserved])}"
-        )
-    fields = [(name, kind, CONVERTERS[kind]) for name, kind in columns.items()]
-    return Parser(columns=dict(columns), parse=lambda value: to_row(parse_object(value), fields))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-Converter = Callable[[Any], Any]
+def parse_members(value: bytes, columns: Mapping[str, str]) -> Sequence[Any]:
+    """The object's members, in the columns' order."""
+    found = parse_object(value)
+    return [member(found, name, kind, value) for name, kind in columns.items()]
 
 
-def parse_whole(value: bytes) -> Sequence[Any]:
+def member(found: Mapping[str, Any], name: str, kind: str, source: bytes) -> Any:
+    """One member as its column holds it. `source` is what `found` was parsed from."""
+    value = found.get(name)
     try:
-        return (to_json(parse_object(value)),)
-    except Unparsable:
-        raise
-    except ValueError as error:
-        raise Unparsable("BadNumber", f"a number that is out of range: {error}") from None
-
-
-def to_row(found: dict[str, Any], fields: Sequence[tuple[str, str, Converter]]) -> list[Any]:
-    row = []
-    for name, kind, converter in fields:
-        value = found.get(name)
-        try:
-            row.append(None if value is None else converter(value))
-        except (TypeError, ValueError, OverflowError, OSError):
-            raise Unparsable("WrongType", f"member {name!r} is no {kind}: {shown(json.dumps(value, default=str))}") from None
-    return row
+        return None if value is None else CONVERTERS[kind](value)
+    except Imprecise:
+        return exact_text(DECODER.decode(source.decode())[name])
+    except (TypeError, ValueError, OverflowError, OSError):
+        raise Unparsable("WrongType", f"member {name!r} is no {kind}: {shown(json.dumps(value, default=str))}") from None
 
 
 def parse_object(value: bytes) -> dict[str, Any]:
     """The object, or `Unparsable`. What PostgreSQL's jsonb refuses (NaN, infinities, NUL, half surrogates) is refused here."""
-    text = decode(value)
     try:
-        found = DECODER.decode(text)
-    except RecursionError:
-        raise Unparsable("BadJson", "nested too deeply") from None
-    except ValueError as error:
-        raise Unparsable("BadJson", f"{error} in {shown(text)}") from None
+        found = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise explained(value, error) from None
     if not isinstance(found, dict):
-        raise Unparsable("NotAnObject", f"a JSON {type(found).__name__}, not an object: {shown(text)}")
-    if "\\u" in text:
-        refuse_unstorable(found)
+        raise Unparsable("NotAnObject", f"a JSON {type(found).__name__}, not an object: {shown(decode(value))}")
+    if ESCAPED_NUL in value:
+        refuse_nul(found)
     return found
+
+
+ESCAPED_NUL = b"\\u0000"
+
+
+def refuse_nul(found: dict[str, Any]) -> None:
+    """An escape can spell what plain text cannot; one behind another backslash spells six characters."""
+    if ESCAPED_NUL in orjson.dumps(found).replace(b"\\\\", b""):
+        raise Unparsable("NulCharacter", "a NUL character (\\u0000), which PostgreSQL cannot hold")
+
+
+def explained(value: bytes, error: Exception) -> Unparsable:
+    """Why a value was refused, in the standard library's words where it has some."""
+    try:
+        text = decode(value)
+        found = DECODER.decode(text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except Unparsable as reason:
+        return reason
+    except RecursionError:
+        return Unparsable("BadJson", "nested too deeply")
+    except UnicodeEncodeError:
+        return Unparsable("HalfSurrogate", "half a surrogate pair (\\ud800 to \\udfff), which is no character")
+    except ValueError as reason:
+        return Unparsable("BadJson", f"{reason} in {shown(text)}")
+    kind = "BadNumber" if "infinity" in str(error) else "BadJson"
+    return Unparsable(kind, f"{error} in {shown(text)}")
 
 
 def refuse_constant(name: str) -> float:
@@ -84,20 +90,41 @@ def refuse_constant(name: str) -> float:
 
 DECODER = json.JSONDecoder(parse_constant=refuse_constant)  # made once: json.loads would make one for each record
 
+# PostgreSQL's numeric has 16,383 digits behind the point: what may have more is written anew, its numbers as doubles.
+TINY_NUMBER = re.compile(rb"\d[eE]-\d{4}")
+LONG_NUMBER_BYTES = 15_000
 
-def refuse_unstorable(found: dict[str, Any]) -> None:
-    """Escapes can spell what plain text cannot: NUL and halves of surrogate pairs."""
-    if "\\u0000" in json.dumps(found).replace("\\\\", ""):
-        raise Unparsable("NulCharacter", "a NUL character (\\u0000), which PostgreSQL cannot hold")
-    try:
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise Unparsable("HalfSurrogate", "half a surrogate pair (\\ud800 to \\udfff), which is no character") from None
+
+def parse_whole(value: bytes) -> Sequence[Any]:
+    """The object's text for jsonb: as it was sent, unless it may hold a number that PostgreSQL refuses."""
+    parse_object(value)
+    text = value.decode()
+    return (text if is_plain(value) else exact_text(DECODER.decode(text)),)
+
+
+def is_plain(value: bytes) -> bool:
+    if (b"e-" in value or b"E-" in value) and TINY_NUMBER.search(value):
+        return False
+    return len(value) < LONG_NUMBER_BYTES
+
+
+def exact_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class Imprecise(Exception):
+    """orjson may have rounded a number: the standard library keeps all its digits."""
+
+
+# How orjson writes a whole number beyond 64 bits, which it takes for a double: 1e23, or 1e+23.
+ROUNDED_NUMBER = re.compile(rb"(?:^|[\[:,])-?[\d.]+e\+?\d")
 
 
 def to_json(value: Any) -> str:
-    """Numbers beyond a double's range would come out as Infinity, which is not JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = orjson.dumps(value)
+    if ROUNDED_NUMBER.search(text):
+        raise Imprecise
+    return text.decode()
 
 
 def to_text(value: Any) -> str:
@@ -132,11 +159,15 @@ def to_boolean(value: Any) -> bool:
 def to_instant(value: Any) -> datetime:
     if isinstance(value, str):
         instant = datetime.fromisoformat(value)
-        return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
     if isinstance(value, bool) or not math.isfinite(value):
         raise TypeError
+    if isinstance(value, int):
+        return EPOCH + (timedelta(milliseconds=value) if abs(value) >= MILLISECONDS_FROM else timedelta(seconds=value))
     return datetime.fromtimestamp(value / 1000 if abs(value) >= MILLISECONDS_FROM else value, UTC)
 
+
+Converter = Callable[[Any], Any]
 
 CONVERTERS: Mapping[str, Converter] = {
     "text": to_text,
