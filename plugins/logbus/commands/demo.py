@@ -61,6 +61,7 @@ def show(result: DemoResult, stack: LocalStack, screen: Screen) -> None:
     """The table, the proof, the seconds and where to look."""
     psql = f"{as_typed(binary('psql'))} '{libpq_uri(stack.warehouse_url)}'"
     logbus = as_typed(Path(sys.executable).with_name("logbus"))
+    servers = f"--warehouse '{stack.warehouse_url}' --bootstrap-server {stack.bootstrap_servers}"
     screen.windows(result.windows)
     screen.rerun(result.rerun.before, result.rerun.after, result.rerun.identical)
     screen.seconds(result.seconds)
@@ -69,7 +70,7 @@ def show(result: DemoResult, stack: LocalStack, screen: Screen) -> None:
             ("Airflow", f"{stack.airflow.settings.url}/dags/{PIPELINE}"),
             ("Broker", f"kcat -b {stack.bootstrap_servers} -t {PIPELINE} -C -c 3"),
             ("Table", f'{psql} -c "select status, count(*) from {PIPELINE} group by 1 order by 2 desc"'),
-            ("Ledger", f"{logbus} window ls --pipeline {PIPELINE} --warehouse '{stack.warehouse_url}'"),
+            ("Ledger", f"{logbus} window ls --pipeline {PIPELINE} {servers}"),
         ]
     )
 

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from logbus.commands import options
+from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
 from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline, instant_text
+from logbus.windows.model import Pipeline
 
 
 @click.group("pipeline")
@@ -76,13 +77,42 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 @command.command("ls")
 @options.warehouse_option
-def list_pipelines(warehouse_url: str) -> None:
-    """List the registered pipelines."""
-    table = Table("pipeline", "topic", "table", "parse", "starts", "lateness")
-    for pipeline in options.open_ledger(warehouse_url).pipelines():
-        starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
-        table.add_row(pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, str(pipeline.lateness))
+@options.bootstrap_option
+@options.client_config_option
+@options.json_option
+def list_pipelines(warehouse_url: str, bootstrap: str, client_config: Path | None, as_json: bool) -> None:
+    """List the registered pipelines and how far they have come."""
+    ledger = options.open_ledger(warehouse_url)
+    view = ProgressView(ledger, options.client_config(bootstrap, client_config))
+    found = [view.progress(pipeline) for pipeline in ledger.pipelines()]
+    if as_json:
+        click.echo(json.dumps([progress.summary() for progress in found]))
+        return
+    table = Table("pipeline", "topic", "table", "parse", "starts", "windows", "loaded", "audited", "loaded up to", "behind")
+    for progress in found:
+        table.add_row(*progress.row())
     Console().print(table)
+    if view.note:
+        click.echo(f"note: {view.note}", err=True)
+
+
+@command.command("show")
+@click.argument("name")
+@options.warehouse_option
+@options.bootstrap_option
+@options.client_config_option
+@options.json_option
+def show(name: str, warehouse_url: str, bootstrap: str, client_config: Path | None, as_json: bool) -> None:
+    """Show everything about the pipeline NAME: how it is registered, how far it has come."""
+    ledger = options.open_ledger(warehouse_url)
+    view = ProgressView(ledger, options.client_config(bootstrap, client_config))
+    found = view.progress(ledger.pipeline(name))
+    if as_json:
+        click.echo(json.dumps({**found.summary(), "gaps": [gap.summary() for gap in found.gaps]}, indent=2))
+        return
+    click.echo("\n".join(found.lines()))
+    if view.note:
+        click.echo(f"note: {view.note}", err=True)
 
 
 @command.command("rebase")

@@ -1,21 +1,28 @@
-"""`logbus window`: what the ledger knows about frozen windows."""
+"""`logbus window`: what the ledger knows about windows, and whether it is still true."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from logbus.commands import options
-from logbus.errors import AuditMismatch
+from logbus.commands import options, window_views
+from logbus.commands.progress import ProgressView
+from logbus.errors import AuditMismatch, UserError
 from logbus.warehouse.sinks import sink_for
+from logbus.windows import comparison
 from logbus.windows.audit import audit_window
+from logbus.windows.comparison import Reading
+from logbus.windows.exact_reader import read_range
+from logbus.windows.history import WindowHistory, window_history
+from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import FrozenWindow, WindowCounts, instant_text
+from logbus.windows.model import OffsetRange, Pipeline, instant_text, parse_instant
 
 
 @click.group("window")
@@ -28,24 +35,120 @@ def command() -> None:
 @options.since_option
 @options.until_option
 @options.warehouse_option
+@options.bootstrap_option
+@options.client_config_option
 @options.json_option
-def list_windows(pipeline_name: str, since: datetime | None, until: datetime | None, warehouse_url: str, as_json: bool) -> None:
-    """List the windows of a pipeline."""
-    windows = options.open_ledger(warehouse_url).windows(pipeline_name, since, until)
+def list_windows(
+    pipeline_name: str,
+    since: datetime | None,
+    until: datetime | None,
+    warehouse_url: str,
+    bootstrap: str,
+    client_config: Path | None,
+    as_json: bool,
+) -> None:
+    """List the windows of a pipeline, and the closed hours that are not frozen or not loaded.
+
+    The broker says how far the log reaches; where it does not answer, only what the ledger itself shows is listed.
+    """
+    ledger = options.open_ledger(warehouse_url)
+    pipeline = ledger.pipeline(pipeline_name)
+    windows = ledger.windows(pipeline_name, since, until)
+    view = ProgressView(ledger, options.client_config(bootstrap, client_config))
+    gaps, note = view.gaps(pipeline, since, until), view.note
     if as_json:
-        click.echo(json.dumps([window.summary() for window in windows]))
-    else:
-        Console().print(windows_table(windows))
+        shown = {"windows": [window.summary() for window in windows], "gaps": [gap.summary() for gap in gaps]}
+        click.echo(json.dumps({**shown, "behind": len(gaps), "note": note}))
+        return
+    Console().print(window_views.windows_table(windows, gaps))
+    click.echo(window_views.behind_text(pipeline, gaps))
+    if note:
+        click.echo(f"note: {note}", err=True)
 
 
 @command.command("show")
 @options.pipeline_option
 @options.warehouse_option
+@options.json_option
 @click.argument("start", type=options.Instant())
-def show(pipeline_name: str, warehouse_url: str, start: datetime) -> None:
-    """Show everything about the window that begins at START, as JSON."""
-    window = options.open_ledger(warehouse_url).window(pipeline_name, start)
-    click.echo(json.dumps(window.summary(), indent=2))
+def show(pipeline_name: str, warehouse_url: str, as_json: bool, start: datetime) -> None:
+    """Show everything about the window that begins at START: ranges, counts, attempts, dead letters."""
+    found = window_history(options.open_ledger(warehouse_url).engine, pipeline_name, start)
+    if as_json:
+        click.echo(json.dumps(found.summary(), indent=2))
+        return
+    console = Console()
+    click.echo("\n".join(window_views.history_lines(found)))
+    console.print(window_views.ranges_table(found))
+    if found.attempts:
+        console.print(window_views.attempts_table(found.attempts))
+    for line in window_views.sample_lines(found):
+        click.echo(line)
+
+
+@command.command("diff")
+@options.pipeline_option
+@options.warehouse_option
+@options.bootstrap_option
+@options.client_config_option
+@options.json_option
+@click.option("--attempts", type=(int, int), help="Two attempts at the one window named.")
+@click.option("--against", type=click.Choice(["broker"]), help="Read the one window named again, from the broker.")
+@click.argument("windows", nargs=-1, required=True, metavar="[PIPELINE@]START...")
+def diff(
+    pipeline_name: str,
+    warehouse_url: str,
+    bootstrap: str,
+    client_config: Path | None,
+    as_json: bool,
+    attempts: tuple[int, int] | None,
+    against: str | None,
+    windows: tuple[str, ...],
+) -> None:
+    """Compare two windows, two attempts at one window, or a window and the broker as it is now. Status 1 where they differ."""
+    engine = options.open_ledger(warehouse_url).engine
+    if len(windows) != 1 + (attempts is None and against is None) or (attempts and against):
+        raise UserError("name two windows, or one with --attempts N M, or one with --against broker")
+    found = [window_history(engine, *place(name, pipeline_name)) for name in windows]
+    if attempts:
+        left, right = (comparison.attempt_reading(found[0], number) for number in attempts)
+    elif against:
+        pipeline = Ledger(engine).pipeline(found[0].window.pipeline)
+        left = comparison.loaded_reading(found[0])
+        right = broker_reading(found[0], pipeline, options.client_config(bootstrap, client_config))
+    else:
+        left, right = (comparison.loaded_reading(history) for history in found)
+    tell_differences(left, right, as_json)
+
+
+def place(name: str, pipeline_name: str) -> tuple[str, datetime]:
+    """`START` of the pipeline asked about, or `PIPELINE@START`."""
+    pipeline, _, start = name.rpartition("@")
+    try:
+        return pipeline or pipeline_name, parse_instant(start)
+    except ValueError:
+        raise UserError(f"{start!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
+
+
+def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> Reading:
+    def read(part: OffsetRange) -> Iterable[comparison.Record]:
+        places = (part.topic, part.partition, part.start_offset, part.end_offset)
+        return read_range(client_config, *places, isolation_level=pipeline.isolation_level)
+
+    return comparison.broker_reading(found.window, LogOffsets(client_config), read)
+
+
+def tell_differences(left: Reading, right: Reading, as_json: bool) -> None:
+    differences = comparison.compare(left, right)
+    if as_json:
+        rows = [{"what": found.what, "left": found.left, "right": found.right} for found in differences]
+        click.echo(json.dumps({"left": left.name, "right": right.name, "same": not differences, "differences": rows}))
+    elif differences:
+        Console().print(window_views.differences_table(left, right, differences))
+    else:
+        click.echo(f"the same {left.read} records, fingerprint {left.fingerprint}")
+    if differences:
+        click.get_current_context().exit(1)
 
 
 @command.command("audit")
@@ -72,19 +175,3 @@ def audit(
         click.echo(f"{instant_text(report.window.interval.start)} {'exact' if report.ok else '; '.join(report.problems)}")
     if wrong := [report for report in reports if not report.ok]:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact")
-
-
-def windows_table(windows: list[FrozenWindow]) -> Table:
-    table = Table("window", "state", "records", "read", "loaded", "dead-lettered", "attempt", "fingerprint")
-    for window in windows:
-        counts = window.counts or WindowCounts()
-        loaded = (counts.read, counts.loaded, counts.dead_lettered) if window.counts else ("-", "-", "-")
-        table.add_row(
-            instant_text(window.interval.start),
-            str(window.state),
-            str(window.record_count),
-            *map(str, loaded),
-            str(window.loaded_attempt or "-"),
-            window.fingerprint or "-",
-        )
-    return table

@@ -1,0 +1,99 @@
+"""How far pipelines have come, for `logbus pipeline` and `logbus window`: from the ledger, and the broker where it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from logbus.commands import options
+from logbus.commands.window_views import behind_text
+from logbus.errors import BrokerUnavailable, LogbusError
+from logbus.windows.gaps import Gap, pipeline_gaps
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import FrozenWindow, Pipeline, instant_text
+
+# Looking at the ledger must not wait half a minute for a broker that is not there.
+BROKER_SECONDS_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A pipeline, its windows and what is missing between and behind them."""
+
+    pipeline: Pipeline
+    windows: Sequence[FrozenWindow]
+    gaps: Sequence[Gap]
+
+    @property
+    def loaded(self) -> list[FrozenWindow]:
+        return [window for window in self.windows if window.loaded_attempt is not None]
+
+    @property
+    def audited_count(self) -> int:
+        return sum(window.audited_at is not None for window in self.windows)
+
+    @property
+    def loaded_up_to(self) -> datetime | None:
+        return max((window.interval.end for window in self.loaded), default=None)
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        pipeline = self.pipeline
+        return {
+            **{name: getattr(pipeline, name) for name in ("name", "topic", "table", "parse", "isolation_level")},
+            "interval_seconds": pipeline.interval.total_seconds(),
+            "lateness_seconds": pipeline.lateness.total_seconds(),
+            "starts_at": pipeline.starts_at and instant_text(pipeline.starts_at),
+            "settings": dict(pipeline.settings),
+            "windows": len(self.windows),
+            "loaded": len(self.loaded),
+            "audited": self.audited_count,
+            "loaded_up_to": self.loaded_up_to and instant_text(self.loaded_up_to),
+            "behind": len(self.gaps),
+        }
+
+    def row(self) -> tuple[str, ...]:
+        """For the table of pipelines."""
+        pipeline = self.pipeline
+        starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
+        numbers = map(str, (len(self.windows), len(self.loaded), self.audited_count))
+        up_to = instant_text(self.loaded_up_to) if self.loaded_up_to else "-"
+        return (pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, *numbers, up_to, str(len(self.gaps)))
+
+    def lines(self) -> Iterator[str]:
+        """Everything, line by line."""
+        pipeline = self.pipeline
+        yield f"pipeline {pipeline.name}: topic {pipeline.topic} into {pipeline.table}, parsed as {pipeline.parse}"
+        starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "the earliest record"
+        yield f"  windows of {pipeline.interval} from {starts}, open {pipeline.lateness} for late records"
+        yield f"  {pipeline.isolation_level}"
+        yield from (f"  {name}: {value}" for name, value in sorted(pipeline.settings.items()))
+        up_to = f", up to {instant_text(self.loaded_up_to)}" if self.loaded_up_to else ""
+        yield f"  {len(self.windows)} windows, {len(self.loaded)} loaded{up_to}, {self.audited_count} audited"
+        yield f"  {behind_text(pipeline, self.gaps)}"
+
+
+class ProgressView:
+    """Asks the broker, once it has not answered no more; `note` then says what is missing for that."""
+
+    def __init__(self, ledger: Ledger, client_config: Mapping[str, Any]) -> None:
+        self.ledger = ledger
+        self.log = LogOffsets(client_config, timeout_seconds=BROKER_SECONDS_MAX)
+        self.note: str | None = None
+        self._is_unreachable = False
+
+    def progress(self, pipeline: Pipeline) -> Progress:
+        return Progress(pipeline=pipeline, windows=self.ledger.windows(pipeline.name), gaps=self.gaps(pipeline))
+
+    def gaps(self, pipeline: Pipeline, since: datetime | None = None, until: datetime | None = None) -> list[Gap]:
+        """Closed windows that are not loaded; without the broker only those that the ledger shows."""
+        if not self._is_unreachable:
+            try:
+                return pipeline_gaps(self.ledger, pipeline, self.log, options.clock(), since, until)
+            except LogbusError as error:
+                self._is_unreachable = isinstance(error, BrokerUnavailable)
+                self.note = f"hours that nobody has frozen yet are not counted: {error}"
+        return pipeline_gaps(self.ledger, pipeline, None, options.clock(), since, until)

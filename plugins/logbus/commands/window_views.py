@@ -1,0 +1,145 @@
+"""How windows are shown to people: tables and short lines. JSON comes from the values' own summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from logbus.windows.comparison import Difference, Reading
+from logbus.windows.gaps import Gap, Missing
+from logbus.windows.history import AttemptRecord, WindowHistory
+from logbus.windows.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
+
+ERROR_CHARACTERS_SHOWN = 160
+
+
+def windows_table(windows: Sequence[FrozenWindow], gaps: Sequence[Gap]) -> Table:
+    """Windows in order of time, and between them what nobody has frozen; runs of such intervals are one line."""
+    table = Table("window", "state", "records", "read", "loaded", "dead-lettered", "late", "attempt", "fingerprint")
+    rows = [(window.interval.start, window_row(window)) for window in windows]
+    rows += [(gap.interval.start, ()) for gap in gaps if gap.missing is Missing.NOT_FROZEN]
+    for is_gap, found in groupby(sorted(rows, key=lambda row: row[0]), key=lambda row: not row[1]):
+        for row in gap_rows([start for start, _ in found]) if is_gap else (row for _, row in found):
+            table.add_row(*row)
+    return table
+
+
+def window_row(window: FrozenWindow) -> tuple[str, ...]:
+    counts = window.counts or WindowCounts()
+    loaded = (counts.read, counts.loaded, counts.dead_lettered, counts.late) if window.counts else ("-",) * 4
+    numbers = (window.record_count, *loaded, window.loaded_attempt or "-")
+    return (instant_text(window.interval.start), str(window.state), *map(str, numbers), window.fingerprint or "-")
+
+
+def gap_rows(starts: Sequence[datetime]) -> Iterator[tuple[str, ...]]:
+    """One line for intervals behind each other that are not frozen."""
+    span = instant_text(starts[0]) if len(starts) == 1 else f"{instant_text(starts[0])} .. {instant_text(starts[-1])}"
+    how_many = "" if len(starts) == 1 else f", {len(starts)} windows"
+    yield (span, f"[yellow]{Missing.NOT_FROZEN}{how_many}[/]")
+
+
+def behind_text(pipeline: Pipeline, gaps: Sequence[Gap]) -> str:
+    """`3 hours behind, the oldest 2015-05-17T10:00:00Z`: closed windows that are not loaded."""
+    if not gaps:
+        return f"{pipeline.name} is up to date: every closed window is loaded"
+    unit = "hours" if pipeline.interval == HOUR else "windows"
+    frozen = sum(gap.missing is Missing.NOT_LOADED for gap in gaps)
+    return (
+        f"{pipeline.name} is {len(gaps)} {unit} behind, the oldest {instant_text(gaps[0].interval.start)} "
+        f"({len(gaps) - frozen} not frozen, {frozen} frozen and not loaded)"
+    )
+
+
+def history_lines(found: WindowHistory) -> Iterator[str]:
+    """A window from its state to its dead letters, line by line."""
+    window = found.window
+    yield f"window {window.interval} of {window.pipeline}: {window.state}"
+    if window.head_unknown:
+        yield "  retention took records before they were read: what is loaded is not all there was"
+    yield f"  topic {window.topic} ({window.topic_id}), frozen {stamp(window.frozen_at)}"
+    if window.counts is not None:
+        yield f"  loaded {stamp(window.loaded_at)} by attempt {window.loaded_attempt}, audited {stamp(window.audited_at)}"
+        yield f"  {counts_text(window.counts)}"
+        yield f"  fingerprint {window.fingerprint}"
+    yield from (f"  audit: {problem}" for problem in found.audit_problems)
+    yield from (redrive_line(redrive) for redrive in found.redrives)
+    if found.dead_letters:
+        classes = ", ".join(f"{name} {count}" for name, count in found.dead_letters.items())
+        see = f"logbus dead-letter show --pipeline {window.pipeline} {instant_text(window.interval.start)}"
+        yield f"  dead letters: {classes} ({see})"
+
+
+def redrive_line(redrive: Mapping[str, Any]) -> str:
+    moved = f"{redrive['loaded']} of {redrive['tried']} dead letters loaded"
+    return f"  redrive {stamp(redrive['redriven_at'])} of run {redrive['run_id']}: {moved}"
+
+
+def counts_text(counts: WindowCounts) -> str:
+    equation = f"read {counts.read} = loaded {counts.loaded} + dead-lettered {counts.dead_lettered} + filtered {counts.filtered}"
+    return f"{equation}; late {counts.late}, early {counts.early}, lost {counts.lost}; {counts.bytes:,} bytes"
+
+
+def stamp(instant: datetime | None) -> str:
+    return instant_text(instant.replace(microsecond=0)) if instant else "never"
+
+
+def ranges_table(found: WindowHistory) -> Table:
+    table = Table("partition", "offsets", "records", "lost", "first timestamp", "last timestamp")
+    for part in found.window.ranges:
+        first, last = found.spans.get(part.partition, (None, None))
+        span = (at and instant_text(at) for at in (first, last))
+        offsets = f"[{part.start_offset}, {part.end_offset})"
+        table.add_row(str(part.partition), escape(offsets), str(part.count), str(part.lost), *(at or "-" for at in span))
+    return table
+
+
+def attempts_table(attempts: Iterable[AttemptRecord]) -> Table:
+    table = Table("attempt", "state", "run", "try", "began", "ended", "loaded", "fingerprint", "error")
+    for found in attempts:
+        error = (found.error or "-")[:ERROR_CHARACTERS_SHOWN]
+        loaded = "-" if found.counts is None else str(found.counts.loaded)
+        times = (stamp(found.began_at), stamp(found.ended_at) if found.ended_at else "-")
+        row = (
+            str(found.number),
+            found.state,
+            found.run_id,
+            str(found.try_number),
+            *times,
+            loaded,
+            found.fingerprint or "-",
+            error,
+        )
+        table.add_row(*map(escape, row))
+    return table
+
+
+def sample_lines(found: WindowHistory) -> Iterator[str]:
+    """What an attempt over its error budget met; of the last such attempt."""
+    over = [attempt for attempt in found.attempts if attempt.error_samples]
+    if not over:
+        return
+    samples = over[-1].error_samples or {}
+    yield f"attempt {over[-1].number} was over its error budget:"
+    yield from (f"  {group['error_class']}: {group['count']}" for group in samples["classes"])
+    for example in samples["examples"]:
+        value = example["value"] if "value" in example else f"base64 {example['value_base64']}"
+        place = f"partition {example['partition']} offset {example['offset']}"
+        yield f"  {place}: {example['error_class']}: {example['error']}: {str(value)[:ERROR_CHARACTERS_SHOWN]!r}"
+
+
+def differences_table(left: Reading, right: Reading, differences: Sequence[Difference]) -> Table:
+    table = Table("", left.name, right.name)
+    for found in differences:
+        table.add_row(found.what, *(escape(shown(value)) for value in (found.left, found.right)))
+    return table
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(f"[{start}, {end})" for start, end in value) if value and isinstance(value[0], list) else str(value)
+    return "-" if value is None else str(value)

@@ -1,0 +1,138 @@
+"""`logbus window` and `logbus pipeline` over a real ledger; the broker is one that does not answer, unless a test puts one there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from logbus.cli import main
+from logbus.commands import options, progress
+from logbus.windows.gaps import Missing, pipeline_gaps
+
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+Run = Callable[..., Result]
+TEN = "2015-05-17T10:00:00Z"
+
+
+@pytest.fixture
+def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(progress, "LogOffsets", lambda *arguments, **options: world.log)
+    monkeypatch.setattr(options, "clock", lambda: NOW)
+
+    def call(*arguments: str) -> Result:
+        runner = CliRunner(env={"LOGBUS_WAREHOUSE_URL": warehouse_url, "COLUMNS": "200"})
+        return runner.invoke(main, [*arguments], catch_exceptions=False)
+
+    return call
+
+
+@pytest.fixture
+def loaded(world: World, warehouse_url: str) -> World:
+    """Hours 10 to 13 have records; 10 is loaded with one dead letter, 12 is frozen."""
+    world.log.append("t", *stamps(10, 10.2, 10.4, 11, 12, 13))
+    world.register(settings={"max_errors": 1})
+    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=frozenset({1})).load()
+    world.freeze(12)
+    return world
+
+
+def reload(world: World, url: str, *bad_offsets: int) -> None:
+    Loading(world=world, url=url, window=world.ledger.window("p", at(10)), bad_offsets=frozenset(bad_offsets)).load()
+
+
+def shown(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def test_closed_hours_that_are_not_frozen_or_not_loaded_are_listed_beside_the_windows(loaded: World, run: Run) -> None:
+    found = shown(run("window", "ls", "--pipeline", "p", "--json"))
+    assert [window["start"][11:13] for window in found["windows"]] == ["10", "12"]
+    assert [(gap["start"][11:13], gap["missing"]) for gap in found["gaps"]] == [
+        *(("11", "not frozen"), ("12", "not loaded"), ("13", "not frozen")),
+    ]
+    assert (found["behind"], found["note"]) == (3, None)
+    table = run("window", "ls", "--pipeline", "p").output
+    assert "p is 3 hours behind, the oldest 2015-05-17T11:00:00Z (2 not frozen, 1 frozen and not loaded)" in table
+
+
+def test_a_broker_that_does_not_answer_is_said_and_the_ledgers_own_gaps_are_listed(loaded: World, run: Run) -> None:
+    loaded.log.topics.clear()
+    found = shown(run("window", "ls", "--pipeline", "p", "--json"))
+    assert [gap["start"][11:13] for gap in found["gaps"]] == ["11", "12"]
+    assert "nobody has frozen yet" in found["note"]
+
+
+def test_hours_that_retention_took_before_anybody_froze_them_stay_gaps(loaded: World) -> None:
+    loaded.freeze(13)
+    loaded.log.delete_records("t", before_offset=5)
+    found = pipeline_gaps(loaded.ledger, loaded.ledger.pipeline("p"), loaded.log, NOW)
+    assert [(gap.interval.start.hour, gap.missing) for gap in found if gap.missing is Missing.NOT_FROZEN] == [
+        (11, Missing.NOT_FROZEN)
+    ]
+
+
+def test_a_window_is_shown_with_its_ranges_attempts_and_dead_letters(loaded: World, warehouse_url: str, run: Run) -> None:
+    reload(loaded, warehouse_url, 2)
+    text = run("window", "show", "--pipeline", "p", TEN).output
+    assert "window [2015-05-17T10:00:00Z, 2015-05-17T11:00:00Z) of p: loaded" in text
+    assert "read 3 = loaded 2 + dead-lettered 1 + filtered 0" in text
+    assert "[0, 3)" in text
+    assert "dead letters: NotUtf8 1" in text
+    found = shown(run("window", "show", "--pipeline", "p", "--json", TEN))
+    assert [(one["number"], one["state"], one["counts"]["loaded"]) for one in found["attempts"]] == [
+        *((1, "committed", 2), (2, "committed", 2)),
+    ]
+    assert found["attempts"][0]["partitions"]["0"]["read"] == 3
+    assert found["dead_letters"] == {"NotUtf8": 1}
+
+
+def test_a_window_that_was_only_frozen_is_shown_too(loaded: World, run: Run) -> None:
+    assert "of p: frozen" in run("window", "show", "--pipeline", "p", "2015-05-17T12:00:00Z").output
+
+
+def test_two_attempts_at_a_window_read_the_same_records_and_may_differ_in_what_parsed(
+    loaded: World, warehouse_url: str, run: Run
+) -> None:
+    reload(loaded, warehouse_url)
+    result = run("window", "diff", "--pipeline", "p", TEN, "--attempts", "1", "2", "--json")
+    found = {one["what"]: (one["left"], one["right"]) for one in shown(result)["differences"]}
+    # The made-up records of the two loads are not the same: one of them was bad.
+    assert found["loaded"] == (2, 3)
+    assert set(found) == {"loaded", "dead-lettered", "fingerprint", "partition 0 fingerprint"}
+    assert result.exit_code == 1
+    same = run("window", "diff", "--pipeline", "p", TEN, "--attempts", "2", "2")
+    assert (same.exit_code, same.output[:19]) == (0, "the same 3 records,")
+
+
+def test_two_windows_are_compared_by_name(loaded: World, warehouse_url: str, run: Run) -> None:
+    Loading(world=loaded, url=warehouse_url, window=loaded.ledger.window("p", at(12))).load()
+    result = run("window", "diff", "--pipeline", "p", TEN, "p@2015-05-17T12:00:00Z")
+    assert result.exit_code == 1
+    assert "partition 0 offsets" in result.output
+
+
+@pytest.mark.parametrize("arguments", [[TEN], [TEN, TEN, "--against", "broker"], [TEN, TEN, TEN], [TEN, "yesterday"]])
+def test_a_comparison_that_names_too_little_or_too_much_says_what_to_name(loaded: World, run: Run, arguments: list[str]) -> None:
+    result = run("window", "diff", "--pipeline", "p", *arguments)
+    assert (result.exit_code, result.output[:7]) == (1, "error: ")
+
+
+def test_pipelines_are_listed_with_how_far_they_have_come(loaded: World, run: Run) -> None:
+    (found,) = shown(run("pipeline", "ls", "--json"))
+    assert {name: found[name] for name in ("name", "windows", "loaded", "audited", "behind", "loaded_up_to")} == {
+        **{"name": "p", "windows": 2, "loaded": 1, "audited": 0, "behind": 3},
+        "loaded_up_to": "2015-05-17T11:00:00Z",
+    }
+    assert "p " in run("pipeline", "ls").output
+
+
+def test_a_pipeline_is_shown_with_its_settings_and_its_gaps(loaded: World, run: Run) -> None:
+    text = run("pipeline", "show", "p").output
+    assert "max_errors: 1" in text
+    assert "p is 3 hours behind" in text
+    assert len(shown(run("pipeline", "show", "p", "--json"))["gaps"]) == 3

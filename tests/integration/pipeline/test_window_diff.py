@@ -1,0 +1,74 @@
+"""A loaded window compared with what a real broker holds of it now; and a window over its error budget, by the same load."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Producer, TopicPartition
+from logbus.cli import main
+from logbus.warehouse.engine import connect
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.history import window_history
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import Interval, Pipeline
+
+from spark_jobs.outcomes import LoadState, WindowOutcome
+from tests.support.broker import AnyBroker
+from tests.support.spark import LoadInProcess
+from tests.support.topics import admin, create_topic
+
+NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+TEN = datetime(2015, 5, 17, 10, tzinfo=UTC)
+WINDOW = "2015-05-17T10:00:00Z"
+
+
+@pytest.fixture
+def topic(broker: AnyBroker) -> str:
+    """Five records of the hour from ten, with keys and headers, the second of which is no text; and one of the hour after."""
+    create_topic(broker.bootstrap, "diffed", config={"retention.ms": "-1"})
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(6):
+        stamp, value = milliseconds(TEN + timedelta(minutes=12 * number)), b"\xff" if number == 1 else b"line %d" % number
+        producer.produce("diffed", value, f"key {number}", timestamp=stamp, headers=[("host", b"web-1"), ("none", None)])
+    assert producer.flush(30) == 0
+    return "diffed"
+
+
+def test_a_loaded_window_is_compared_with_the_broker_and_what_is_gone_is_named(
+    broker: AnyBroker, topic: str, warehouse_url: str, load_in_process: LoadInProcess
+) -> None:
+    def load(**settings: object) -> WindowOutcome:
+        config = {"bootstrap.servers": broker.bootstrap}
+        ledger, log = Ledger(connect(warehouse_url)), LogOffsets(config)
+        ledger.register(Pipeline(name="p", topic=topic, table="t", parse="lines", settings=settings), log, NOW)
+        ledger.freeze_or_get("p", Interval.hour(TEN), log, NOW)
+        (outcome,) = load_in_process(warehouse_url, config, ledger.begin_attempts("p", [TEN], "run", 1, NOW))
+        return outcome
+
+    def diff() -> Result:
+        where = ["--warehouse", warehouse_url, "--bootstrap-server", broker.bootstrap]
+        return CliRunner().invoke(main, ["window", "diff", "--pipeline", "p", *where, "--against", "broker", "--json", WINDOW])
+
+    over = load(max_errors=0)
+    assert over.state is LoadState.FAILED
+    assert "NotUtf8 1" in str(over.error)
+    history = window_history(connect(warehouse_url), "p", TEN)
+    samples = history.attempts[0].error_samples
+    assert samples is not None
+    assert (history.window.loaded_attempt, samples["examples"][0]["offset"]) == (None, 1)
+
+    assert load().state is LoadState.COMMITTED
+    unchanged = diff()
+    assert (unchanged.exit_code, json.loads(unchanged.stdout)["same"]) == (0, True)
+
+    client, before = admin(broker.bootstrap), TopicPartition(topic, 0, 2)
+    client.delete_records([before])[before].result(30)
+    result = diff()
+    found = {one["what"]: (one["left"], one["right"]) for one in json.loads(result.stdout)["differences"]}
+    assert result.exit_code == 1
+    assert found["records"] == (5, 3)
+    assert found["partition 0 offsets without a record"] == ([], [[0, 2]])
