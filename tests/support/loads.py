@@ -12,6 +12,7 @@ from operator import itemgetter
 
 from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
+from logbus.warehouse.sinks.files import FileSink
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 
 from spark_jobs.application import Reads, staged_window, to_reads
@@ -44,6 +45,12 @@ class Loading:
     def sink(self) -> Sink:
         return sink_for(self.pipeline, self.world.ledger.engine)
 
+    @property
+    def file_sink(self) -> FileSink:
+        found = self.sink
+        assert isinstance(found, FileSink)
+        return found
+
     def begin(self) -> Loading:
         start = self.window.interval.start
         (self.attempt,) = self.world.ledger.begin_attempts(self.window.pipeline, [start], "test", 1, NOW)
@@ -57,7 +64,12 @@ class Loading:
 
     def run_task(self, task: int, offsets: Iterable[tuple[int, int]] | None = None, *, wins: bool = True) -> Loading:
         """Stages these (partition, offset) records as a Spark task would; a task that does not win leaves its rows only."""
-        job = TaskJob(
+        results = load(self.chunks(self.all_offsets() if offsets is None else offsets), self.job(), task)
+        self.results += results if wins else []
+        return self
+
+    def job(self) -> TaskJob:
+        return TaskJob(
             topic=self.window.topic,
             parse=self.pipeline.parse,
             settings=self.pipeline.settings,
@@ -65,9 +77,6 @@ class Loading:
             sink=self.sink.name,
             sink_options=self.sink.task_options(),
         )
-        results = load(self.chunks(self.all_offsets() if offsets is None else offsets), job, task)
-        self.results += results if wins else []
-        return self
 
     def all_offsets(self) -> Iterator[tuple[int, int]]:
         for part in self.window.ranges:

@@ -11,13 +11,15 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from logbus.warehouse.directory import AttemptFile
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
 from logbus.warehouse.target import SYSTEM_COLUMNS
-from logbus.windows.model import Pipeline
+from logbus.windows.audit import audit_window
+from logbus.windows.model import AuditReport, Pipeline
 from sqlalchemy import Engine, text
 
-from tests.support.ledgers import World, stamps
+from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
 
 Row = tuple[Any, ...]
@@ -173,3 +175,14 @@ def expected(*places: tuple[int, int]) -> list[Row]:
 
 HOUR_TEN = expected((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))
 HOUR_ELEVEN = expected((0, 3), (0, 4), (1, 2))
+
+
+def audit(bench: Bench, hour: int = 10) -> AuditReport:
+    return audit_window(bench.world.ledger.engine, bench.world.log, "p", at(hour), NOW, sink_for)
+
+
+def files_of(bench: Bench) -> list[AttemptFile]:
+    """Every file that any attempt left, public or not, in the order of windows and attempts."""
+    sink = bench.sink
+    assert isinstance(sink, FileSink)
+    return sorted(sink.directory().all_attempt_files(), key=lambda file: (file.start, file.number))

@@ -6,17 +6,11 @@ import threading
 
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, UserError
-from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.model import AuditReport, WindowState
+from logbus.windows.model import WindowState
 from sqlalchemy import text
 
-from tests.support.ledgers import NOW, World, at
-from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench
-
-
-def audit(world: World, hour: int = 10) -> AuditReport:
-    return audit_window(world.ledger.engine, world.log, "p", at(hour), NOW, sink_for)
+from tests.support.ledgers import NOW, at
+from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench, audit
 
 
 def dead_letters(bench: Bench) -> list[tuple[int, int]]:
@@ -30,7 +24,7 @@ def test_a_load_puts_exactly_the_windows_records_into_the_target(bench: Bench) -
     counts = bench.start(10).load()
     assert (counts.read, counts.loaded, counts.dead_lettered) == (5, 5, 0)
     assert bench.rows() == HOUR_TEN
-    assert audit(bench.world).ok
+    assert audit(bench).ok
     bench.start(11).load()
     assert bench.rows() == sorted(HOUR_TEN + HOUR_ELEVEN)
 
@@ -43,7 +37,7 @@ def test_a_reload_gives_the_same_rows_and_the_same_fingerprint(bench: Bench) -> 
     after = bench.world.ledger.window("p", at(10))
     assert bench.rows() == sorted(HOUR_TEN + HOUR_ELEVEN)
     assert (after.loaded_attempt, after.counts, after.fingerprint) == (2, before.counts, before.fingerprint)
-    assert audit(bench.world).ok
+    assert audit(bench).ok
 
 
 def test_several_tasks_make_one_window_and_those_that_lost_do_not_count(bench: Bench) -> None:
@@ -71,7 +65,7 @@ def test_an_attempt_that_was_sealed_and_then_superseded_is_refused(bench: Bench)
     with pytest.raises(AttemptSuperseded):
         slow.sink.commit(sealed, NOW)
     assert bench.rows() == HOUR_TEN
-    assert audit(bench.world).ok
+    assert audit(bench).ok
 
 
 def test_a_driver_that_dies_between_staging_and_commit_leaves_the_target_as_it_was(bench: Bench) -> None:
@@ -98,7 +92,7 @@ def test_an_empty_window_is_loaded_and_audited(bench: Bench) -> None:
     counts = bench.start(12).load()
     assert counts.read == 0
     assert bench.rows() == []
-    assert audit(bench.world, 12).ok
+    assert audit(bench, 12).ok
 
 
 def test_what_does_not_parse_is_a_dead_letter_and_the_audit_balances(bench: Bench) -> None:
@@ -106,7 +100,7 @@ def test_what_does_not_parse_is_a_dead_letter_and_the_audit_balances(bench: Benc
     assert (counts.loaded, counts.dead_lettered) == (3, 2)
     assert dead_letters(bench) == [(0, 1), (1, 1)]
     assert bench.rows() == [row for row in HOUR_TEN if row[1] != 1]
-    assert audit(bench.world).ok
+    assert audit(bench).ok
 
 
 def test_dead_letters_are_replaced_by_a_load_that_parses_them(bench: Bench) -> None:
@@ -114,22 +108,22 @@ def test_dead_letters_are_replaced_by_a_load_that_parses_them(bench: Bench) -> N
     bench.start(10).load()
     assert dead_letters(bench) == []
     assert bench.rows() == HOUR_TEN
-    assert audit(bench.world).ok
+    assert audit(bench).ok
 
 
 def test_the_audit_finds_a_row_that_was_removed_by_hand(bench: Bench) -> None:
     bench.start(10).load()
     bench.reader.remove_row(2)
-    report = audit(bench.world)
+    report = audit(bench)
     assert "t-0 [0, 3) holds 3 records, 2 are accounted for (-1)" in report.problems
     bench.start(10).load()
-    assert audit(bench.world).ok
+    assert audit(bench).ok
 
 
 def test_the_audit_finds_a_row_that_was_added_by_hand(bench: Bench) -> None:
     bench.start(10).load()
     bench.reader.repeat_row(2)
-    problems = audit(bench.world).problems
+    problems = audit(bench).problems
     assert "t-0 [0, 3) holds 3 records, 4 are accounted for (+1)" in problems
     assert any("3 different offsets (1 twice)" in problem for problem in problems)
     bench.start(10).load()
@@ -180,7 +174,7 @@ def test_a_column_that_the_parser_has_got_since_is_added_and_older_rows_have_non
     assert bench.values("line", "status") == [("a", None)] * 5 + [("b", 404)] * 3
     bench.start(10).load(value=b'{"line": "a", "status": 200}')
     assert bench.values("line", "status") == [("a", 200)] * 5 + [("b", 404)] * 3
-    assert audit(bench.world).ok
+    assert audit(bench).ok
 
 
 def test_a_column_that_changed_its_type_is_refused_and_nothing_is_touched(bench: Bench) -> None:

@@ -36,8 +36,11 @@ def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
     if name not in SINKS:
         raise UserError(f"pipeline {pipeline.name} loads into sink {name!r}, which is none of {', '.join(SINKS)}")
     module_name, _, attribute = SINKS[name].partition(":")
-    make = cast(MakeSink, getattr(importlib.import_module(module_name), attribute))
-    return make(pipeline, engine)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"the sink {name} needs {error.name}, which is not installed: pip install 'logbus[{name}]'") from None
+    return cast(MakeSink, getattr(module, attribute))(pipeline, engine)
 
 
 __all__ = ["SINKS", "Sink", "Upkeep", "sink_for"]

@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from sqlalchemy import text
 
-from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError
+from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, UserError
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.sinks.counting import COUNTED_COLUMNS
 from logbus.warehouse.sinks.entry import LedgerEntry, from_json
@@ -53,7 +53,10 @@ class IcebergSink(FileSink):
         with self.engine.begin() as connection:  # one maker at a time: catalogs race where two make a table
             key = {"key": TARGET_LOCK, "name": self.target.sql}
             connection.execute(text("select pg_advisory_xact_lock(:key, hashtext(:name))"), key)
-            self._table = ensure_table(open_catalog(self.pipeline, self.engine), self.pipeline, columns)
+            try:
+                self._table = ensure_table(open_catalog(self.pipeline, self.engine), self.pipeline, columns)
+            except OSError as error:
+                raise UserError(f"the Iceberg table {self.target} cannot be made or read: {error}") from error
 
     def table(self) -> Table:
         """The table as it is now."""

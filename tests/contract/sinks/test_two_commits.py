@@ -1,0 +1,187 @@
+"""Sinks whose rows are files: the table's commit and the ledger's are two, and whatever dies between them loses and doubles nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from logbus.errors import AttemptSuperseded, LoadFailed, UserError
+from logbus.warehouse.engine import libpq_uri
+from logbus.warehouse.sinks import Upkeep
+from logbus.warehouse.sinks.entry import LedgerEntry, entry_of, from_json
+from logbus.warehouse.sinks.files import FileSink
+from logbus.windows.model import WindowState
+from sqlalchemy import event, text
+
+from spark_jobs.load_task import load
+from tests.support.ledgers import NOW, at
+from tests.support.loads import Loading
+from tests.support.sinks import HOUR_TEN, Bench, audit, files_of
+
+pytestmark = pytest.mark.parametrize("bench", ["iceberg", "parquet"], indirect=True)
+
+
+class Killed(BaseException):
+    """Nothing is cleaned up on it, as on kill -9."""
+
+
+def die_after_publishing(monkeypatch: pytest.MonkeyPatch, sink: FileSink) -> None:
+    publish = type(sink).publish
+
+    def publish_and_die(self: FileSink, entry: LedgerEntry, files: Any) -> None:
+        publish(self, entry, files)
+        raise Killed
+
+    monkeypatch.setattr(type(sink), "publish", publish_and_die)
+
+
+def crash_between_the_commits(bench: Bench, monkeypatch: pytest.MonkeyPatch, loading: Loading) -> None:
+    with monkeypatch.context() as patch:
+        die_after_publishing(patch, loading.file_sink)
+        with pytest.raises(Killed):
+            loading.commit()
+
+
+def test_after_a_crash_between_the_commits_the_table_is_whole_and_the_ledger_is_brought_up_by_the_next_attempt(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading = bench.start(10).begin().create().run_task(1)
+    crash_between_the_commits(bench, monkeypatch, loading)
+    assert bench.rows() == HOUR_TEN
+    assert bench.world.ledger.window("p", at(10)).state is not WindowState.LOADED
+    bench.start(10).begin().create()  # and no further
+    window = bench.world.ledger.window("p", at(10))
+    assert (window.loaded_attempt, window.counts and window.counts.read) == (1, 5)
+    assert audit(bench).ok
+
+
+def test_after_a_crash_between_the_commits_a_rerun_replaces_the_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_between_the_commits(bench, monkeypatch, bench.start(10).begin().create().run_task(1))
+    bench.start(10).load()
+    assert bench.rows() == HOUR_TEN
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 2
+    assert audit(bench).ok
+
+
+def test_a_load_whose_dead_letters_went_with_a_crash_does_not_count_as_loaded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash_between_the_commits(bench, monkeypatch, bench.start(10, bad=[1]).begin().create().run_task(1))
+    bench.start(10).begin().create()
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt is None
+    bench.start(10, bad=[1]).load()
+    assert audit(bench).ok
+
+
+def test_a_reload_that_crashed_between_the_commits_is_found_whole(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.start(10).load()
+    crash_between_the_commits(bench, monkeypatch, bench.start(10).begin().create().run_task(1))
+    assert bench.rows() == HOUR_TEN
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 1
+    bench.start(10).begin().create()
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 2
+
+
+def test_a_ledger_whose_connection_dies_at_its_commit_is_written_again(bench: Bench) -> None:
+    loading = bench.start(10, bad=[1]).begin().create().run_task(1)
+    sealed = loading.seal()
+
+    @event.listens_for(bench.world.ledger.engine, "commit", once=True)
+    def kill_the_backend(connection: Any) -> None:
+        pid = connection.connection.dbapi_connection.info.backend_pid
+        with psycopg.connect(libpq_uri(bench.url), autocommit=True) as other:
+            other.execute("select pg_terminate_backend(%s, 5000)", [pid])
+
+    assert loading.sink.commit(sealed, NOW).loaded == 3
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 1
+    assert audit(bench).ok
+
+
+def test_the_tables_own_fence_refuses_an_attempt_that_lost_the_ledgers(bench: Bench) -> None:
+    """Its connection died, a newer attempt has loaded the window since, and it goes on to publish."""
+    slow = bench.start(10).begin().create().run_task(1)
+    entry = entry_of(slow.seal(), NOW)
+    bench.start(10).load()
+    with pytest.raises(AttemptSuperseded):
+        slow.file_sink.publish(entry, slow.reads.files[slow.window.id])
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 2
+    assert audit(bench).ok
+
+
+def test_publishing_again_changes_nothing(bench: Bench) -> None:
+    loading = bench.start(10).begin().create().run_task(1)
+    entry = entry_of(loading.seal(), NOW)
+    for _ in range(2):
+        loading.file_sink.publish(entry, loading.reads.files[loading.window.id])
+    assert bench.rows() == HOUR_TEN
+
+
+def test_a_table_that_knows_more_attempts_than_the_ledger_refuses_a_load_and_names_the_way_out(bench: Bench) -> None:
+    for _ in range(3):
+        bench.start(10).load()
+    with bench.world.ledger.engine.begin() as connection:  # a ledger restored from yesterday's backup
+        connection.execute(text("update logbus.window set last_attempt = 1, loaded_attempt = 1"))
+        connection.execute(text("delete from logbus.attempt where number > 1"))
+    with pytest.raises(UserError, match="logbus ledger rebuild --pipeline p"):
+        bench.start(10).begin().create()
+    assert bench.rows() == HOUR_TEN
+
+
+def test_files_of_a_task_that_fails_are_removed(bench: Bench) -> None:
+    loading = bench.start(10).begin().create()
+
+    def broken() -> Any:
+        yield from loading.chunks([(0, 0), (0, 1)])
+        raise LoadFailed("the broker went away")
+
+    with pytest.raises(LoadFailed, match="went away"):
+        load(broken(), loading.job(), 1)
+    assert files_of(bench) == []
+
+
+def test_files_of_attempts_that_never_published_go_with_the_next_commit(bench: Bench) -> None:
+    bench.start(10).begin().create().run_task(1)
+    bench.start(10).begin().create().run_task(1).seal()
+    assert len(files_of(bench)) == 2
+    bench.start(10).load()
+    assert [file.number for file in files_of(bench)] == [3]
+    assert bench.rows() == HOUR_TEN
+
+
+def test_files_of_a_load_that_does_not_add_up_are_removed(bench: Bench) -> None:
+    with pytest.raises(LoadFailed, match="does not add up"):
+        bench.start(10).begin().create().run_task(1, [(0, 0)]).commit()
+    assert files_of(bench) == []
+
+
+def test_upkeep_removes_old_files_that_nobody_needs_and_no_others(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(10).load()
+    bench.start(11).begin().create().run_task(1)
+    bench.start(11).begin().create().run_task(1)
+    sink = bench.sink
+    assert sink.maintain(Upkeep(now=files_of(bench)[0].changed_at + timedelta(hours=23), sleep=lambda seconds: None)) == []
+    done = sink.maintain(Upkeep(now=files_of(bench)[0].changed_at + timedelta(hours=25), sleep=lambda seconds: None))
+    kept = sorted((file.start.hour, file.number) for file in files_of(bench))
+    if bench.kind == "parquet":  # replaced a day ago
+        assert (kept, done) == ([(10, 2), (11, 2)], ["2 files removed that are not public (any more)"])
+    else:  # an older snapshot can still be read
+        assert (kept, done) == ([(10, 1), (10, 2), (11, 2)], ["1 files removed that are not public (any more)"])
+    assert bench.rows() == HOUR_TEN
+
+
+def test_an_entry_is_read_as_it_was_written(bench: Bench) -> None:
+    loading = bench.start(10, bad=[0]).begin().create().run_task(1)
+    entry = entry_of(loading.seal(), NOW)
+    assert from_json(entry.to_json()) == entry
+
+
+def test_a_directory_that_cannot_be_made_is_named(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    place = f"{tmp_path}/taken/below"
+    bench.register(warehouse=f"file://{place}", directory=place)
+    with pytest.raises(UserError, match="taken"):
+        bench.start(10).load()

@@ -1,0 +1,53 @@
+"""Choosing a sink by a pipeline's settings."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from logbus.errors import UserError
+from logbus.warehouse.sinks import SINKS, sink_for
+from logbus.windows.model import Pipeline
+from sqlalchemy import create_engine
+
+ENGINE = create_engine("postgresql+psycopg://user:secret@nowhere/logbus")  # connects to nothing until it is used
+
+
+def pipeline(**settings: object) -> Pipeline:
+    return Pipeline(name="p", topic="t", table="web.t", parse="lines", settings=settings)
+
+
+def test_a_pipeline_without_a_sink_loads_into_postgresql() -> None:
+    assert sink_for(pipeline(), ENGINE).name == "postgres"
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_every_sink_of_the_table_knows_itself_by_its_name_and_has_a_tasks_side(name: str) -> None:
+    from spark_jobs.sinks import SINKS as TASK_SINKS
+
+    assert sink_for(pipeline(sink=name), ENGINE).name == name
+    assert name in TASK_SINKS
+
+
+def test_an_unknown_sink_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UserError, match="sink 'delta', which is none of postgres, iceberg, parquet"):
+        sink_for(pipeline(sink="delta"), ENGINE)
+
+
+def test_a_sink_whose_library_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "logbus.warehouse.sinks.iceberg", None)
+    with pytest.raises(UserError, match=r"pip install 'logbus\[iceberg\]'"):
+        sink_for(pipeline(sink="iceberg"), ENGINE)
+
+
+@pytest.mark.parametrize("directory", [None, "", "relative/path"])
+def test_parquet_files_need_an_absolute_directory(directory: str | None) -> None:
+    with pytest.raises(UserError, match="absolute path"):
+        sink_for(pipeline(sink="parquet", directory=directory), ENGINE).ensure_target({})
+
+
+def test_iceberg_needs_a_place_or_a_catalog() -> None:
+    from logbus.warehouse.sinks.iceberg_table import open_catalog
+
+    with pytest.raises(UserError, match='"warehouse": "/data/lake"'):
+        open_catalog(pipeline(sink="iceberg"), ENGINE)
