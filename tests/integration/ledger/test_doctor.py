@@ -1,0 +1,186 @@
+"""`logbus doctor` over a real ledger and a log in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from logbus.cli import main
+from logbus.commands import doctor, options
+from logbus.errors import BrokerUnavailable
+from logbus.warehouse.sinks import sink_for
+from logbus.windows import checkup, leftovers
+from logbus.windows.audit import audit_window
+from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
+from sqlalchemy import text
+
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+Found = Callable[..., list[tuple[str, str]]]
+
+
+@pytest.fixture
+def healthy(world: World, warehouse_url: str) -> World:
+    """Hours 10 and 11 are loaded and audited, and there are no others."""
+    world.log.append("t", *stamps(10, 10.5, 11))
+    world.register()
+    for number in (10, 11):
+        Loading(world=world, url=warehouse_url, window=world.freeze(number)).load()
+        audit_window(world.ledger.engine, world.log, "p", at(number), NOW, sink_for)
+    return world
+
+
+def findings(world: World, later: timedelta = timedelta()) -> list[tuple[str, str]]:
+    """Severities and messages."""
+    found = checkup.check_all(world.ledger, world.log, world.ledger.pipelines(), NOW + later)
+    return [(str(finding.severity), finding.message) for finding in found]
+
+
+def change(world: World, statement: str) -> None:
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def test_a_healthy_pipeline_gives_no_finding(healthy: World) -> None:
+    assert findings(healthy) == []
+
+
+def test_closed_hours_that_are_not_loaded_are_counted(healthy: World) -> None:
+    healthy.log.append("t", *stamps(12, 13))
+    assert findings(healthy) == [
+        ("warning", "2 closed windows are not loaded: 2015-05-17T12:00:00Z, 2015-05-17T13:00:00Z"),
+    ]
+
+
+def test_an_attempt_without_a_sign_of_life_is_named_until_it_is_cleaned_away(healthy: World, warehouse_url: str) -> None:
+    Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10)).begin().create()
+    later = HEARTBEAT_EXPIRY + timedelta(seconds=1)
+    assert findings(healthy) == []
+    assert [severity for severity, message in findings(healthy, later) if "last sign of life" in message] == ["warning"]
+    done = checkup.clean(healthy.ledger, NOW + later)
+    assert done.ended == ("p 2015-05-17T10:00:00Z=2",)
+    assert findings(healthy, later) == []
+
+
+def test_staging_tables_that_nobody_owns_are_named_and_dropped_and_others_are_left(healthy: World, warehouse_url: str) -> None:
+    alive = Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10)).begin().create()
+    change(healthy, "create table logbus_staging.w77_a3_dead_sealed (x int)")
+    change(healthy, "create table logbus_staging.somebody_elses (x int)")
+    assert findings(healthy) == [("note", "staging tables of attempts that are over: w77_a3_dead_sealed")]
+    assert checkup.clean(healthy.ledger, NOW).dropped == ("w77_a3_dead_sealed",)
+    with healthy.ledger.engine.connect() as connection:
+        listed = connection.execute(text("select tablename from pg_tables where schemaname = 'logbus_staging'")).scalars().all()
+    assert set(listed) == {"somebody_elses", alive.attempt.staging_table, alive.attempt.dead_letter_table}
+
+
+def test_a_staging_table_that_somebody_holds_is_left_for_the_next_time(healthy: World) -> None:
+    change(healthy, "create table logbus_staging.w77_a3 (x int)")
+    with healthy.ledger.engine.begin() as holder:
+        holder.execute(text("lock table logbus_staging.w77_a3 in access share mode"))
+        assert leftovers.drop_ownerless(healthy.ledger.engine) == []
+    assert leftovers.drop_ownerless(healthy.ledger.engine) == ["w77_a3"]
+
+
+def test_a_failed_window_says_why_and_where_to_look(healthy: World) -> None:
+    healthy.log.append("t", *stamps(12))
+    healthy.freeze(12)
+    failed = healthy.ledger.begin_attempts("p", [at(12)], "run", 1, NOW)
+    healthy.ledger.fail_attempts(failed, "Java was not found\nat line 1", NOW)
+    assert ("error", "attempt 1 at 2015-05-17T12:00:00Z failed: Java was not found") in findings(healthy)
+
+
+def test_a_window_that_nobody_tries_to_load_hints_at_the_missing_pool(healthy: World) -> None:
+    healthy.log.append("t", *stamps(12))
+    healthy.freeze(12)
+    late = checkup.UNTRIED_AFTER + timedelta(seconds=1)
+    assert not any("nobody has tried" in message for _, message in findings(healthy))
+    found = checkup.check_all(healthy.ledger, healthy.log, healthy.ledger.pipelines(), NOW + late)
+    assert [finding.advice[:36] for finding in found if "nobody has tried" in finding.message] == [
+        "airflow pools set logbus_load 1 'Spa"
+    ]
+
+
+def test_records_that_retention_took_before_they_were_loaded_are_an_error(healthy: World) -> None:
+    healthy.log.append("t", *stamps(12, 12.5))
+    healthy.freeze(12)
+    healthy.log.delete_records("t", before_offset=4)
+    assert [message for severity, message in findings(healthy) if severity == "error"] == [
+        "retention took t-0 [3, 4) before [2015-05-17T12:00:00Z, 2015-05-17T13:00:00Z) was loaded"
+    ]
+
+
+def test_a_topic_made_again_is_an_error_with_the_way_out(healthy: World) -> None:
+    healthy.log.create("t")
+    (found,) = checkup.check_all(healthy.ledger, healthy.log, healthy.ledger.pipelines(), NOW)
+    assert (found.severity, found.advice) == ("error", "logbus pipeline rebase p")
+
+
+def test_a_window_that_an_audit_found_wrong_is_an_error_and_one_not_audited_a_warning(healthy: World) -> None:
+    change(healthy, "delete from t where _offset = 0")
+    audit_window(healthy.ledger.engine, healthy.log, "p", at(10), NOW, sink_for)
+    change(healthy, "update logbus.window set audited_at = null where starts_at = '2015-05-17T11:00:00Z'")
+    (wrong, unaudited) = findings(healthy)
+    assert wrong[0] == "error"
+    assert wrong[1].startswith("the audit of 2015-05-17T10:00:00Z found: ")
+    assert unaudited == ("warning", "loaded and not audited: 2015-05-17T11:00:00Z")
+
+
+def test_dead_letters_are_good_to_know(healthy: World, warehouse_url: str) -> None:
+    Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10), bad_offsets=frozenset({1})).load()
+    audit_window(healthy.ledger.engine, healthy.log, "p", at(10), NOW, sink_for)
+    assert findings(healthy) == [("note", "1 records did not parse and are kept as dead letters")]
+
+
+def test_a_broker_that_does_not_answer_is_one_finding_and_the_ledger_is_looked_at_all_the_same(healthy: World) -> None:
+    healthy.freeze(12)
+
+    def refuse(question: str) -> None:
+        raise BrokerUnavailable("no answer within 5 s")
+
+    healthy.log.interrupt = refuse
+    assert findings(healthy) == [
+        ("error", "no answer within 5 s"),
+        ("warning", "1 closed windows are not loaded: 2015-05-17T12:00:00Z"),
+    ]
+
+
+@pytest.fixture
+def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setattr(doctor, "LogOffsets", lambda *arguments, **settings: world.log)
+    monkeypatch.setattr(options, "clock", lambda: NOW)
+
+    def call(*arguments: str, url: str = warehouse_url) -> Result:
+        return CliRunner().invoke(main, ["doctor", "--warehouse", url, *arguments], catch_exceptions=False)
+
+    return call
+
+
+def test_the_command_ends_well_where_nothing_is_wrong(healthy: World, run: Any) -> None:
+    assert (run().exit_code, run().output) == (0, "nothing is wrong\n")
+
+
+def test_the_command_names_the_error_and_what_to_type_and_fails(healthy: World, run: Any) -> None:
+    healthy.log.create("t")
+    result = run()
+    assert result.exit_code == 1
+    assert result.output == "error: pipeline p: topic t was deleted and made again\n    logbus pipeline rebase p\n"
+    (found,) = json.loads(run("--json", "--pipeline", "p").output)
+    assert found["severity"] == "error"
+
+
+def test_a_ledger_that_is_not_there_yet_is_not_made_by_looking(run: Any, world: World) -> None:
+    assert "logbus ledger upgrade" in run().output
+    assert "is at version none" in run().output
+    assert "no pipeline is registered" in run("--clean").output
+
+
+def test_a_warehouse_that_does_not_answer_is_an_error(run: Any) -> None:
+    result = run("--json", url="postgresql://nobody:secret@127.0.0.1:1/none")
+    assert result.exit_code == 1
+    assert [found["subject"] for found in json.loads(result.output)] == ["warehouse"]
+    assert "secret" not in result.output
