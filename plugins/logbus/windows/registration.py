@@ -38,8 +38,11 @@ def register(engine: Engine, pipeline: Pipeline, log: OffsetLog, now: datetime) 
     with engine.begin() as connection:
         refuse_shared_table(connection, pipeline)
         made = connection.execute(
-            insert_if_absent(schema.pipeline).values(values).on_conflict_do_nothing(index_elements=["name"])
-        )
+            insert_if_absent(schema.pipeline)
+            .values(values)
+            .on_conflict_do_nothing(index_elements=["name"])
+            .returning(schema.pipeline.c.name)  # a conflict returns nothing; the count of rows is -1 for every insert
+        ).scalar_one_or_none()
         row = pipeline_row(connection, pipeline.name, lock=True)
         refuse_conflict(row, values)
         connection.execute(
@@ -47,7 +50,7 @@ def register(engine: Engine, pipeline: Pipeline, log: OffsetLog, now: datetime) 
             .where(schema.pipeline.c.name == pipeline.name)
             .values({name: values[name] for name in CHANGEABLE})
         )
-        if made.rowcount:
+        if made is not None:
             Chain(connection, pipeline.name, facts.topic_id).anchor(pipeline.starts_at, anchors.items(), now)
         return to_pipeline(pipeline_row(connection, pipeline.name))
 

@@ -142,6 +142,17 @@ def test_a_partition_first_seen_later_enters_behind_what_is_frozen_and_loses_not
     assert world.offsets(12, partition=1) == (0, 3)
 
 
+def test_registering_again_after_a_partition_was_added_does_not_begin_its_chain_behind_its_records(world: World) -> None:
+    """Every run of a DAG registers its pipeline again."""
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    world.freeze(10)
+    world.log.add_partitions("t", 2)
+    world.log.append("t", *stamps(10.5, 11.5), partition=1)
+    world.register()
+    assert world.offsets(11, partition=1) == (0, 2)
+
+
 def test_a_partition_added_while_an_hour_is_frozen_is_not_missed_when_a_later_hour_was_faster(world: World) -> None:
     """Who freezes 11 has seen one partition; somebody freezes 12 with two before he writes down what he saw."""
     world.log.append("t", *stamps(11, 12, 13))

@@ -1,0 +1,83 @@
+"""What windows must be, said once more and as plainly as possible: one thread, no database, every record looked at.
+
+The ledger asks indexes, locks rows and clamps; here a boundary is found by walking over all records of the partition. The two must
+agree on every offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.model import Interval
+
+from tests.support.fake_log import FakePartition
+
+FUTURE = timedelta(hours=1)
+
+Ranges = dict[int, tuple[int, int, int]]  # partition to start, end and how many at its head are lost
+
+
+class Lost(Exception):
+    """The window cannot be frozen: deleted records belong, or may belong, to it."""
+
+
+@dataclass
+class ChainModel:
+    """The boundaries of one topic (one that is made again begins another chain)."""
+
+    anchors: dict[int, tuple[datetime | None, int]] = field(default_factory=dict)
+    boundaries: dict[int, dict[datetime, int]] = field(default_factory=dict)
+
+    def freeze(self, partitions: list[FakePartition], interval: Interval, now: datetime, last_end: datetime | None) -> Ranges:
+        """Decides the interval's boundaries in every partition. A partition nobody has seen begins behind the last window."""
+        for number in range(len(partitions)):
+            self.anchors.setdefault(number, (last_end, 0))
+            self.boundaries.setdefault(number, {})
+        return {number: self.range_of(number, part, interval, now) for number, part in enumerate(partitions)}
+
+    def range_of(self, number: int, part: FakePartition, interval: Interval, now: datetime) -> tuple[int, int, int]:
+        unknown = self.known(number, interval.start) is None and self.may_be_cut(number, part, interval.start, now)
+        start, end = (self.decide(number, part, at, now) for at in (interval.start, interval.end))
+        lost = max(0, min(part.start_offset, end) - start)
+        if lost or unknown:
+            raise Lost(f"partition {number}: {start}, {end}, log from {part.start_offset}")
+        return start, end, lost
+
+    def known(self, number: int, at: datetime) -> int | None:
+        anchored_at, offset = self.anchors[number]
+        if anchored_at is not None and anchored_at >= at:
+            return offset
+        return self.boundaries[number].get(at)
+
+    def around(self, number: int, at: datetime) -> tuple[int, int | None, bool]:
+        """The frozen offsets before and behind, and whether the one before is the anchor."""
+        before = [offset for when, offset in self.boundaries[number].items() if when < at]
+        behind = [offset for when, offset in self.boundaries[number].items() if when > at]
+        return max(before, default=self.anchors[number][1]), min(behind, default=None), not before
+
+    def decide(self, number: int, part: FakePartition, at: datetime, now: datetime) -> int:
+        known = self.known(number, at)
+        if known is not None:
+            return known
+        lower, upper, is_first = self.around(number, at)
+        found = max(lower, self.candidate(part, at, now, lower if is_first else None))
+        self.boundaries[number][at] = found if upper is None else min(found, upper)
+        return self.boundaries[number][at]
+
+    def candidate(self, part: FakePartition, at: datetime, now: datetime, first_of_all: int | None) -> int:
+        """The first record from `at` on that is not from the future, else the end. What leads the whole log without a usable time
+        goes with what comes behind it."""
+        end, horizon, at_ms = part.end_offset("read_committed"), milliseconds(now + FUTURE), milliseconds(at)
+        records = list(part.records(0, len(part.stamps_ms)))
+        found = min([record.offset for record in records if at_ms <= record.timestamp_ms <= horizon] + [end])
+        older = [record for record in records if record.offset < found and 0 <= record.timestamp_ms < at_ms]
+        return found if older or first_of_all is None else first_of_all
+
+    def may_be_cut(self, number: int, part: FakePartition, at: datetime, now: datetime) -> bool:
+        """Whether deleted records may have come at or after `at`: nothing left from before shows that they did not."""
+        lower, upper, is_first = self.around(number, at)
+        if upper is not None and upper <= lower:
+            return False
+        return part.start_offset > lower and self.candidate(part, at, now, lower if is_first else None) <= part.start_offset
