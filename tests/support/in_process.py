@@ -1,40 +1,101 @@
 """The Spark application without Spark: the driver's own code and the tasks' own code, one task after another in this process.
 
-Records come from a log in memory: a `Topic` knows what every record of every topic held that ever had the name, so that reading a
-deleted or another topic's record shows. `pause` is called before each task.
+Records come from a log in memory. What a record held is known by its topic's id, partition and offset for ever, so reading a
+deleted record or another topic's shows. `without_spark` puts this in Spark's place; the driver is then given `Tasks` in its
+client configuration, which passes through it untouched.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import adbc_driver_postgresql
-import pyarrow as pa
+import pytest
 from adbc_driver_manager import AdbcDatabase
 from logbus.errors import RecordsLost, ShortRead
-from logbus.warehouse.engine import libpq_uri
 from logbus.windows.model import Pipeline
 
-from spark_jobs.application import Application, Reads, to_reads
-from spark_jobs.kafka_source import to_batch
-from spark_jobs.load_task import ARROW_RESULT_SCHEMA, StagedWindow, TaskJob, load
+from spark_jobs import application
+from spark_jobs.load_task import load
 from spark_jobs.packing import Run, TaskPlan
+from spark_jobs.parsers import Parser, Unparsable
+from spark_jobs.records import Records
+from spark_jobs.task_job import TaskJob, TaskResult
 from tests.support.fake_log import FakeLog
-from tests.support.loads import ResultRow
+
+TASKS = "tasks"
 
 _task_ids = itertools.count(1)
 
 
-class InProcessSession:
-    """Stands where the driver asks for a Spark session."""
+def value_of(topic_id: str, partition: int, offset: int) -> bytes:
+    """What a record holds: JSON, text that is no JSON, or bytes that are no text, by its offset."""
+    name = f"{topic_id}/{partition}/{offset}"
+    return {0: b"\xff" + name.encode(), 1: name.encode()}.get(offset % 5, json.dumps({"name": name}).encode())
 
-    builder = SimpleNamespace(getOrCreate=lambda: SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
+
+def is_dead(parser: Parser, value: bytes) -> bool:
+    try:
+        parser.parse(value)
+    except Unparsable:
+        return True
+    return False
+
+
+@dataclass(kw_only=True)
+class Tasks:
+    """Runs a job's tasks. `pause` is called before each; `repeats` says of which a second attempt wins, the first one having
+    committed."""
+
+    log: FakeLog
+    pause: Callable[[str], None] = lambda where: None
+    repeats: Iterator[bool] = field(default_factory=lambda: itertools.repeat(False))
+
+    def run(self, plans: Sequence[TaskPlan], job: TaskJob) -> list[TaskResult]:
+        return [result for plan in plans for result in self.run_task(plan, job)]
+
+    def run_task(self, plan: TaskPlan, job: TaskJob) -> list[TaskResult]:
+        if next(self.repeats):
+            self.pause("task")
+            load(self.records(plan, job.topic), job, next(_task_ids))
+        self.pause("task")
+        return load(self.records(plan, job.topic), job, next(_task_ids))
+
+    def records(self, plan: TaskPlan, topic: str) -> Iterator[Records]:
+        for run in plan.runs:
+            yield from self.read(run, topic)
+
+    def read(self, run: Run, topic: str) -> Iterator[Records]:
+        """What the exact reader gives, or raises, for this range of the log as it is now."""
+        part, missing = self.log.topics[topic][run.partition], f"{topic}-{run.partition} [{run.start_offset}, {run.end_offset})"
+        if part.start_offset > run.start_offset:
+            raise RecordsLost(f"{missing} cannot be read from its start", lost=[missing])
+        if len(part.stamps_ms) < run.end_offset:
+            raise ShortRead(f"{missing} is not there")
+        found = list(part.records(run.start_offset, run.end_offset))
+        for window_id, start, end in run.split([record.offset for record in found]):
+            chosen = found[start:end]
+            yield Records(
+                window_id=window_id,
+                partition=run.partition,
+                offsets=[record.offset for record in chosen],
+                stamps_ms=[record.timestamp_ms for record in chosen],
+                keys=[b"key"] * len(chosen),
+                values=[value_of(self.log.ids[topic], run.partition, record.offset) for record in chosen],
+            )
+
+
+def run_job(
+    context: Any, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
+) -> list[TaskResult]:
+    tasks: Tasks = client_config[TASKS]
+    return tasks.run(plans, job)
 
 
 class KeptDatabase(AdbcDatabase):  # type: ignore[misc]
@@ -50,56 +111,10 @@ def kept_database(uri: str) -> KeptDatabase:
     return KeptDatabase(driver=adbc_driver_postgresql._driver_path(), uri=uri)
 
 
-def value_of(topic_id: str, partition: int, offset: int) -> bytes:
-    """What a record holds: JSON, text that is no JSON, or bytes that are no text, by its offset."""
-    name = f"{topic_id}/{partition}/{offset}"
-    return {0: b"\xff" + name.encode(), 1: name.encode()}.get(offset % 5, json.dumps({"name": name}).encode())
-
-
-@dataclass(kw_only=True)
-class InProcessApplication(Application):
-    """`repeats` says of which tasks a second attempt wins, the first one having committed."""
-
-    pause: Callable[[str], None] = lambda where: None
-    repeats: Iterator[bool] = field(default_factory=lambda: itertools.repeat(False))
-
-    def run_job(self, spark: Any, pipeline: Pipeline, plans: Sequence[TaskPlan], windows: Sequence[StagedWindow]) -> Reads:
-        assert isinstance(self.log, FakeLog)
-        job = TaskJob(
-            topic=pipeline.topic,
-            parse=pipeline.parse,
-            settings=pipeline.settings,
-            warehouse_uri=libpq_uri(self.warehouse_url),
-            windows={window.window_id: window for window in windows},
-        )
-        rows: list[ResultRow] = []
-        for plan in plans:
-            if next(self.repeats):
-                self.pause("task")
-                run_task(self.log, plan, job)
-            self.pause("task")
-            rows += run_task(self.log, plan, job)
-        return to_reads(rows)
-
-
-def run_task(log: FakeLog, plan: TaskPlan, job: TaskJob) -> list[ResultRow]:
-    """One task attempt, to its commit."""
-    batches = [batch for run in plan.runs for batch in batches_of(log, job.topic, run)]
-    results = load(iter(batches), job, next(_task_ids))
-    return [ResultRow(**row) for batch in results for row in batch.cast(ARROW_RESULT_SCHEMA).to_pylist()]
-
-
-def batches_of(log: FakeLog, topic: str, run: Run) -> Iterator[pa.RecordBatch]:
-    """What the exact reader gives, or raises, for this range of the log as it is now."""
-    part, missing = log.topics[topic][run.partition], f"{topic}-{run.partition} [{run.start_offset}, {run.end_offset})"
-    if part.start_offset > run.start_offset:
-        raise RecordsLost(f"{missing} cannot be read from its start", lost=[missing])
-    if len(part.stamps_ms) < run.end_offset:
-        raise ShortRead(f"{missing} is not there")
-    rows = [
-        (run.window_of(found.offset), run.partition, found.offset, found.timestamp_ms, b"key", value, [])
-        for found in part.records(run.start_offset, run.end_offset)
-        for value in [value_of(log.ids[topic], run.partition, found.offset)]
-    ]
-    if rows:
-        yield to_batch(rows)
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Driver and tasks in this process."""
+    session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
+    monkeypatch.setattr(application, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: session)))
+    monkeypatch.setattr(application, "run_job", run_job)
+    monkeypatch.setattr(adbc_driver_postgresql, "connect", kept_database)

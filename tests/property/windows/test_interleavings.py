@@ -10,51 +10,31 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-import adbc_driver_postgresql
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 from logbus.errors import RecordsLost, TopicRecreated, WindowNotClosed, WindowOverlap
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import warehouse_url as sqlalchemy_url
 from logbus.warehouse.sinks import sink_for
 from logbus.windows.audit import audit_window
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, Interval, Pipeline
+from logbus.windows.model import Interval, Pipeline
 from sqlalchemy import Engine, create_engine, text
 
-from spark_jobs import application
+from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState, WindowOutcome
-from spark_jobs.parsers import Unparsable, parser_for
+from spark_jobs.parsers import parser_for
 from tests.support.examples import examples
-from tests.support.fake_log import NO_TIMESTAMP, FakeLog
-from tests.support.in_process import InProcessApplication, InProcessSession, kept_database, value_of
+from tests.support.in_process import TASKS, Tasks, is_dead, value_of
 from tests.support.ledgers import at, hour
+from tests.support.log_machine import FIRST_HOUR, LAST_HOUR, LATENESS, LogMachine, Row, Window
 from tests.support.stepping import Stepped, pause_before_transactions
 from tests.support.window_model import ChainModel, Lost
-
-FIRST_HOUR, LAST_HOUR = 8, 13
-LATENESS = timedelta(minutes=5)
-IN_2099 = milliseconds(datetime(2099, 1, 1, tzinfo=UTC))
-
-_numbers = itertools.count(1)
-
-Row = tuple[datetime, int, int, bool]  # window start, partition, offset, is it a dead letter
-
-
-@dataclass
-class Window:
-    """What the model knows of a frozen window: `rows` are those of its last commit."""
-
-    frozen: FrozenWindow
-    newest_attempt: int = 0
-    loaded_attempt: int | None = None
-    rows: frozenset[Row] = frozenset()
 
 
 @dataclass
@@ -68,111 +48,12 @@ class Load:
     outcomes: list[WindowOutcome] = field(default_factory=list)
 
 
-class Interleavings(RuleBasedStateMachine):
+class Interleavings(LogMachine):
     """One pipeline over one topic of its own, in a database shared with the other examples."""
 
     def __init__(self, url: str, engine: Engine) -> None:
-        super().__init__()
-        self.url, self.engine = url, engine
-        self.name = f"p{next(_numbers)}"
-        self.log = FakeLog()
-        self.ledger = Ledger(engine)
-        self.now = at(10.5)
-        self.windows: dict[datetime, Window] = {}
+        super().__init__(url, engine)
         self.loads: list[Load] = []
-        self.chain = ChainModel()
-        self.refused_hours: set[int] = set()
-
-    # What producers, brokers and clocks do
-
-    @initialize(
-        partitions=st.integers(1, 2), starts_at=st.sampled_from([None, None, at(10)]), parse=st.sampled_from(["lines", "json"])
-    )
-    def register(self, partitions: int, starts_at: datetime | None, parse: str) -> None:
-        self.log.create(self.name, partitions)
-        self.pipeline = Pipeline(
-            name=self.name,
-            topic=self.name,
-            table=self.name,
-            parse=parse,
-            lateness=LATENESS,
-            starts_at=starts_at,
-            settings={"offset_gaps": True},
-        )
-        self.ledger.register(self.pipeline, self.log, self.now)
-        self.chain.anchors = dict.fromkeys(range(partitions), (starts_at, 0))
-        self.chain.boundaries = {number: {} for number in range(partitions)}
-
-    @rule(partition=st.integers(0, 2), minutes_ago=st.lists(st.integers(-70, 240), min_size=1, max_size=6))
-    def append(self, partition: int, minutes_ago: list[int]) -> None:
-        """On time, late, or by a clock that is fast."""
-        self.send(partition, *(milliseconds(self.now - timedelta(minutes=minutes)) for minutes in minutes_ago))
-
-    @rule(partition=st.integers(0, 2), stamp=st.sampled_from([IN_2099, NO_TIMESTAMP]))
-    def append_without_usable_time(self, partition: int, stamp: int) -> None:
-        self.send(partition, stamp)
-
-    @rule(partition=st.integers(0, 2))
-    def leave_a_hole(self, partition: int) -> None:
-        """As the marker of a transaction."""
-        self.send(partition, None)
-
-    def send(self, partition: int, *stamps: int | None) -> None:
-        self.log.append(self.name, *stamps, partition=partition % len(self.partitions))
-
-    @property
-    def partitions(self) -> Any:
-        return self.log.topics[self.name]
-
-    @rule(partition=st.integers(0, 2))
-    def begin_transaction(self, partition: int) -> None:
-        part = self.partitions[partition % len(self.partitions)]
-        if part.stable_end is None:
-            part.stable_end = len(part.stamps_ms)
-
-    @rule(aborted=st.booleans())
-    def end_transactions(self, aborted: bool) -> None:
-        for part in self.partitions:
-            if part.stable_end is not None:
-                if aborted:
-                    part.stamps_ms[part.stable_end :] = [None] * (len(part.stamps_ms) - part.stable_end)
-                part.stamps_ms.append(None)
-                part.stable_end = None
-
-    @rule(hours=st.sampled_from([0.3, 1, 2]))
-    def pass_time(self, hours: float) -> None:
-        self.now = min(self.now + timedelta(hours=hours), at(LAST_HOUR))
-
-    @precondition(lambda self: len(self.partitions) < 3)
-    @rule()
-    def add_a_partition(self) -> None:
-        self.log.add_partitions(self.name, len(self.partitions) + 1)
-
-    @rule(partition=st.integers(0, 2), share=st.floats(0, 1))
-    def retention(self, partition: int, share: float) -> None:
-        part = self.partitions[partition % len(self.partitions)]
-        part.start_offset = max(part.start_offset, int(share * part.end_offset("read_committed")))
-
-    @precondition(lambda self: len(self.windows) > 1)
-    @rule(partitions=st.integers(1, 2))
-    def make_the_topic_again(self, partitions: int) -> None:
-        self.log.create(self.name, partitions)
-        for window in self.missing():
-            with pytest.raises(TopicRecreated):
-                self.ledger.freeze_or_get(self.name, window.frozen.interval, self.log, self.now)
-        with pytest.raises((TopicRecreated, WindowOverlap)):
-            self.ledger.freeze_or_get(self.name, hour(FIRST_HOUR - 1), self.log, self.now)
-        self.ledger.rebase(self.name, self.log, self.now)
-        self.chain = ChainModel(anchors={number: (self.last_end(), 0) for number in range(partitions)})
-        self.chain.boundaries = {number: {} for number in range(partitions)}
-
-    def missing(self) -> list[Window]:
-        return [window for window in self.windows.values() if window.loaded_attempt is None]
-
-    def last_end(self) -> datetime | None:
-        return max((window.frozen.interval.end for window in self.windows.values()), default=None)
-
-    # What the scheduler does
 
     @rule(number=st.integers(FIRST_HOUR, LAST_HOUR - 1))
     def freeze(self, number: int) -> None:
@@ -204,7 +85,6 @@ class Interleavings(RuleBasedStateMachine):
         except Lost:
             with pytest.raises(RecordsLost):
                 self.ledger.freeze_or_get(self.name, interval, self.log, self.now)
-            self.refused_hours.add(interval.start.hour)
             return
         found = self.ledger.freeze_or_get(self.name, interval, self.log, self.now)
         assert {part.partition: (part.start_offset, part.end_offset, part.lost) for part in found.ranges} == expected
@@ -239,15 +119,12 @@ class Interleavings(RuleBasedStateMachine):
 
         def work(pause: Any) -> Any:
             pause_before_transactions(engine, pause)
-            driver = InProcessApplication(
+            driver = Application(
                 ledger=Ledger(engine),
                 log=self.log,
-                client_config={},
-                warehouse_url=self.url,
+                client_config={TASKS: Tasks(log=self.log, pause=pause, repeats=itertools.cycle(repeats))},
                 now=lambda: self.now,
                 report=outcomes.append,
-                pause=pause,
-                repeats=itertools.cycle(repeats),
             )
             return driver.load(self.name, tokens)
 
@@ -407,21 +284,11 @@ class Interleavings(RuleBasedStateMachine):
             assert {(number, offset) for offset in everything} <= held
 
 
-def is_dead(parser: Any, value: bytes) -> bool:
-    try:
-        parser.parse(value)
-    except Unparsable:
-        return True
-    return False
-
-
 def test_no_record_twice_none_missing_windows_disjoint_and_touching(
-    postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+    postgres_server: EmbeddedPostgres, without_spark: None
 ) -> None:
     url = postgres_server.create_database("interleavings")
     engine = create_engine(sqlalchemy_url(url))
-    monkeypatch.setattr(application, "SparkSession", InProcessSession)
-    monkeypatch.setattr(adbc_driver_postgresql, "connect", kept_database)
     run_state_machine_as_test(
         lambda: Interleavings(url, engine),
         settings=settings(
