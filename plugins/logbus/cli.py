@@ -17,7 +17,7 @@ COMMANDS = {
     "broker": ("logbus.commands.broker:command", "Run the log broker (python -m broker)."),
     "dead-letter": ("logbus.commands.dead_letter:command", "List, show and export records that did not parse."),
     "demo": ("logbus.commands.demo:command", "Take a log through broker, Airflow and Spark into PostgreSQL, and prove it."),
-    "ledger": ("logbus.commands.ledger:command", "Show the ledger's version, bring its tables up to date."),
+    "ledger": ("logbus.commands.ledger:command", "Show the ledger's version, bring it up to date, make a lost one again."),
     "doctor": ("logbus.commands.doctor:command", "Say what is not as it should be, and what to type."),
     "group": ("logbus.commands.group:command", "Move consumer groups to a time, an offset or a window."),
     "load": ("logbus.commands.load:command", "Load the closed hours of a topic with one Spark application, without Airflow."),

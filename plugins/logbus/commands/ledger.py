@@ -1,6 +1,6 @@
-"""`logbus ledger`: the version of the ledger's tables.
+"""`logbus ledger`: the version of the ledger's tables, and making a lost ledger again.
 
-Every task and every command brings them up to date by itself; these are for whoever wants to do that at a time of his own.
+Every task and every command brings the tables up to date by itself; `upgrade` is for who wants to do that at a chosen time.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 import click
 
 from logbus.commands import options
+from logbus.errors import LogbusError
 from logbus.warehouse.engine import connect
+from logbus.warehouse.rebuild import rebuild
 from logbus.windows.migrations import REVISION, create_ledger, ledger_revision
+from logbus.windows.model import instant_text
 
 
 @click.group("ledger")
@@ -33,6 +36,26 @@ def version(warehouse_url: str) -> None:
     """Print the version of the ledger in the warehouse, and the one that this logbus makes."""
     found = ledger_revision(connect(warehouse_url))
     click.echo(f"ledger: {described(found)}; this logbus: {REVISION}")
+
+
+@command.command("rebuild")
+@options.pipeline_option
+@options.warehouse_option
+def rebuild_windows(pipeline_name: str, warehouse_url: str) -> None:
+    """Make a pipeline's windows again from its Iceberg or Parquet table, after the ledger was lost.
+
+    Register the pipeline first, as it was. Windows that the ledger knows already stay as they are.
+    """
+    engine = connect(warehouse_url)
+    create_ledger(engine)
+    done = rebuild(engine, pipeline_name)
+    click.echo(f"{len(done.made)} windows made again, {len(done.unchanged)} known already")
+    if done.made:
+        click.echo(f"audit them: logbus load --pipeline {pipeline_name} --only-missing")
+    for interval in done.without_dead_letters:
+        click.echo(f"{instant_text(interval.start)} had dead letters, which went with the ledger: load it again")
+    if done.refused:
+        raise LogbusError(f"{len(done.refused)} windows could not be made again: " + "; ".join(done.refused))
 
 
 def described(revision: str | None) -> str:

@@ -1,0 +1,146 @@
+"""A lost ledger, made again from the table: every commit of a file sink carries its ledger entry.
+
+The pipeline is registered anew first (its DAG does that, or `logbus pipeline register`). Then each entry becomes a window
+with its boundaries, ranges, counts and attempt. What the ledger knows already stays; where it knows otherwise (it has
+frozen other offsets since), nothing is changed and the window is named. Audits are to be done again. Dead letters were in
+the ledger's database only: windows that had some are named too, because loading them again brings those back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, Engine, insert, select, update
+
+from logbus.errors import UserError, WindowOverlap
+from logbus.warehouse.sinks import sink_for
+from logbus.warehouse.sinks.entry import LedgerEntry
+from logbus.warehouse.sinks.files import FileSink
+from logbus.warehouse.sinks.settle import dead_letters_kept, write_entry
+from logbus.windows import schema
+from logbus.windows.attempts import COMMITTED
+from logbus.windows.chain import Chain
+from logbus.windows.freezing import find_window, range_values
+from logbus.windows.ledger import Ledger
+from logbus.windows.model import Interval, OffsetRange
+from logbus.windows.rows import Row, pipeline_row
+
+# What stands in an attempt for the Airflow run it was of, which nobody knows any more.
+REBUILT = "rebuilt from the table"
+
+
+@dataclass(slots=True, kw_only=True)
+class Rebuilt:
+    """What became of the windows that the table holds."""
+
+    made: list[Interval] = field(default_factory=list)
+    unchanged: list[Interval] = field(default_factory=list)
+    without_dead_letters: list[Interval] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+class Conflict(Exception):
+    """The ledger has decided otherwise since."""
+
+
+def rebuild(engine: Engine, pipeline_name: str) -> Rebuilt:
+    """Makes the ledger's windows of a pipeline again; a transaction for each window, so it may be run again at any time."""
+    sink = sink_for(Ledger(engine).pipeline(pipeline_name), engine)
+    if not isinstance(sink, FileSink):
+        raise UserError(f"pipeline {pipeline_name} loads into PostgreSQL, where rows and ledger are one database: restore that")
+    done = Rebuilt()
+    for entry in sink.entries():
+        try:
+            with engine.begin() as connection:
+                rebuild_window(connection, pipeline_name, entry, done)
+        except (Conflict, WindowOverlap) as error:
+            done.refused.append(str(error))
+    return done
+
+
+def rebuild_window(connection: Connection, pipeline_name: str, entry: LedgerEntry, done: Rebuilt) -> None:
+    pipeline_row(connection, pipeline_name, lock=True)
+    known = find_window(connection, pipeline_name, entry.interval)
+    if known is not None:
+        refuse_other_offsets(entry.interval, known.ranges, entry.ranges)
+    if known is not None and known.loaded_attempt is not None and known.loaded_attempt >= entry.attempt:
+        done.unchanged.append(entry.interval)
+        return
+    window_id = insert_window(connection, pipeline_name, entry) if known is None else known.id
+    insert_attempt(connection, window_id, entry)
+    write_entry(connection, {"id": window_id}, entry)
+    done.made.append(entry.interval)
+    if not dead_letters_kept(connection, window_id, entry):
+        done.without_dead_letters.append(entry.interval)
+
+
+def refuse_other_offsets(interval: Interval, known: tuple[OffsetRange, ...], found: tuple[OffsetRange, ...]) -> None:
+    if sorted(known, key=lambda part: part.partition) != sorted(found, key=lambda part: part.partition):
+        raise Conflict(
+            f"{interval}: the ledger has frozen {', '.join(map(str, known))}, the table holds {', '.join(map(str, found))}: "
+            "load the window again, which replaces what the table holds"
+        )
+
+
+def insert_window(connection: Connection, pipeline_name: str, entry: LedgerEntry) -> int:
+    chain = Chain(connection, pipeline_name, entry.topic_id)
+    for part in entry.ranges:
+        lower_anchor(connection, chain, part, entry)
+        freeze_boundaries(chain, part, entry)
+    window, part_of = schema.window, schema.window_range
+    values = {
+        "pipeline": pipeline_name,
+        "topic_id": entry.topic_id,
+        "starts_at": entry.interval.start,
+        "ends_at": entry.interval.end,
+        "head_unknown": entry.head_unknown,
+        "frozen_at": entry.loaded_at,
+    }
+    window_id: int = connection.execute(insert(window).values(values).returning(window.c.id)).scalar_one()
+    if entry.ranges:
+        connection.execute(insert(part_of), [range_values(window_id, part) for part in entry.ranges])
+    return window_id
+
+
+def lower_anchor(connection: Connection, chain: Chain, part: OffsetRange, entry: LedgerEntry) -> None:
+    """Registering anew anchored the chain where the log begins today; it began before."""
+    chain.anchor(None, [(part.partition, part.start_offset)], entry.loaded_at)
+    anchor = schema.anchor
+    mine = (anchor.c.pipeline == chain.pipeline_name, anchor.c.topic_id == chain.topic_id, anchor.c.partition == part.partition)
+    connection.execute(update(anchor).where(*mine, anchor.c.offset > part.start_offset).values(offset=part.start_offset))
+
+
+def freeze_boundaries(chain: Chain, part: OffsetRange, entry: LedgerEntry) -> None:
+    for at, offset in ((entry.interval.start, part.start_offset), (entry.interval.end, part.end_offset)):
+        frozen, around = chain.boundary(part.partition, at), chain.neighbours(part.partition, at)
+        fits = around.lower <= offset and (around.upper is None or offset <= around.upper)
+        if frozen not in (None, offset) or not fits:
+            raise Conflict(
+                f"{entry.interval}: {part.topic}-{part.partition} begins or ends at {offset} in the table, which does not fit "
+                f"between the boundaries that the ledger has frozen since: load the hours around it again"
+            )
+        if frozen is None:
+            chain.freeze(part.partition, at, offset, None, entry.loaded_at)
+
+
+def insert_attempt(connection: Connection, window_id: int, entry: LedgerEntry) -> None:
+    window, attempt = schema.window, schema.attempt
+    row: Row = connection.execute(select(window).where(window.c.id == window_id).with_for_update()).mappings().one()
+    mine = (attempt.c.window_id == window_id, attempt.c.number == entry.attempt)
+    if connection.execute(select(attempt.c.number).where(*mine)).scalar_one_or_none() is None:
+        name = f"w{window_id}_a{entry.attempt}"
+        values = {
+            "window_id": window_id,
+            "number": entry.attempt,
+            "state": COMMITTED,
+            "run_id": REBUILT,
+            "try_number": 1,
+            "staging_table": name,
+            "dead_letter_table": f"{name}_dead",
+            "cleaned": True,
+            "began_at": entry.loaded_at,
+            "heartbeat_at": entry.loaded_at,
+        }
+        connection.execute(insert(attempt).values(values))
+    newest = max(row["last_attempt"], entry.attempt)
+    connection.execute(update(window).where(window.c.id == window_id).values(last_attempt=newest))

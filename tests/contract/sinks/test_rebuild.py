@@ -1,0 +1,117 @@
+"""A ledger that was lost is made again from the table alone, and the pipeline goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+from logbus.cli import main
+from logbus.errors import UserError
+from logbus.warehouse.rebuild import rebuild
+from logbus.windows.model import FrozenWindow, WindowState
+from sqlalchemy import text
+
+from tests.support.ledgers import World, at, hour
+from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench, audit
+
+on_file_sinks = pytest.mark.parametrize("bench", ["iceberg", "parquet"], indirect=True)
+
+
+def lose_the_ledger(bench: Bench) -> None:
+    with bench.world.ledger.engine.begin() as connection:
+        connection.execute(text("drop schema logbus cascade"))
+    bench.register()
+
+
+def facts(window: FrozenWindow) -> tuple[object, ...]:
+    return window.interval, window.ranges, window.topic_id, window.loaded_attempt, window.counts, window.fingerprint
+
+
+@on_file_sinks
+def test_windows_are_made_again_as_they_were_and_the_audit_is_exact(bench: Bench) -> None:
+    bench.start(9).load()
+    bench.start(10).load()
+    bench.start(10).load()
+    bench.start(11).load()
+    before = [facts(window) for window in bench.world.ledger.windows("p")]
+    lose_the_ledger(bench)
+    done = rebuild(bench.world.ledger.engine, "p")
+    assert (done.made, done.refused, done.without_dead_letters) == ([hour(9), hour(10), hour(11)], [], [])
+    assert [facts(window) for window in bench.world.ledger.windows("p")] == before
+    assert audit(bench).ok
+    assert bench.world.ledger.window("p", at(10)).state is WindowState.AUDITED
+
+
+@on_file_sinks
+def test_a_rebuilt_pipeline_goes_on_where_it_was(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(10).load()
+    lose_the_ledger(bench)
+    rebuild(bench.world.ledger.engine, "p")
+    bench.start(10).load()
+    bench.start(11).load()
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 3
+    assert bench.rows() == sorted(HOUR_TEN + HOUR_ELEVEN)
+    assert bench.world.offsets(11) == (3, 5)
+
+
+@on_file_sinks
+def test_windows_whose_records_retention_has_taken_since_are_made_again_too(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.world.log.delete_records("t", before_offset=4, partition=0)
+    bench.world.log.delete_records("t", before_offset=2, partition=1)
+    lose_the_ledger(bench)
+    assert rebuild(bench.world.ledger.engine, "p").made == [hour(10)]
+    report = audit(bench)
+    assert report.ok
+    assert "no longer replayable" in report.notes[0]
+
+
+@on_file_sinks
+def test_windows_that_had_dead_letters_are_named(bench: Bench) -> None:
+    bench.start(10, bad=[1]).load()
+    lose_the_ledger(bench)
+    assert rebuild(bench.world.ledger.engine, "p").without_dead_letters == [hour(10)]
+    assert "0 dead letters are kept, 2 were written (-2)" in audit(bench).problems
+    bench.start(10, bad=[1]).load()
+    assert audit(bench).ok
+
+
+@on_file_sinks
+def test_a_window_that_the_ledger_has_frozen_otherwise_since_is_named_and_left(bench: Bench) -> None:
+    bench.start(10).load()
+    lose_the_ledger(bench)
+    freeze_with_fewer_records(bench.world)
+    done = rebuild(bench.world.ledger.engine, "p")
+    assert done.made == []
+    assert "load the window again" in done.refused[0]
+
+
+def freeze_with_fewer_records(world: World) -> None:
+    world.freeze(10)
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text('update logbus.window_range set end_offset = end_offset - 1 where "partition" = 0'))
+
+
+@on_file_sinks
+def test_rebuilding_again_changes_nothing(bench: Bench) -> None:
+    bench.start(10).load()
+    lose_the_ledger(bench)
+    rebuild(bench.world.ledger.engine, "p")
+    done = rebuild(bench.world.ledger.engine, "p")
+    assert (done.made, done.unchanged) == ([], [hour(10)])
+
+
+@on_file_sinks
+def test_the_command_says_what_it_did(bench: Bench) -> None:
+    bench.start(10, bad=[1]).load()
+    lose_the_ledger(bench)
+    result = CliRunner().invoke(main, ["ledger", "rebuild", "--pipeline", "p", "--warehouse", bench.url])
+    assert result.exit_code == 0, result.output
+    assert "1 windows made again, 0 known already" in result.output
+    assert "2015-05-17T10:00:00Z had dead letters, which went with the ledger: load it again" in result.output
+
+
+@pytest.mark.parametrize("bench", ["partitioned"], indirect=True)
+def test_a_ledger_that_lies_beside_its_rows_is_not_rebuilt(bench: Bench) -> None:
+    with pytest.raises(UserError, match="one database"):
+        rebuild(bench.world.ledger.engine, "p")
