@@ -19,6 +19,8 @@ COMMANDS = {
     "demo": ("logbus.commands.demo:command", "Take a log through broker, Airflow and Spark into PostgreSQL, and prove it."),
     "ledger": ("logbus.commands.ledger:command", "Show the ledger's version, bring it up to date, make a lost one again."),
     "doctor": ("logbus.commands.doctor:command", "Say what is not as it should be, and what to type."),
+    "lag": ("logbus.commands.lag:command", "Show how many closed hours are not loaded, and since when."),
+    "ledger": ("logbus.commands.ledger:command", "Show the ledger's version, bring its tables up to date."),
     "group": ("logbus.commands.group:command", "Move consumer groups to a time, an offset or a window."),
     "load": ("logbus.commands.load:command", "Load the closed hours of a topic with one Spark application, without Airflow."),
     "maintain": ("logbus.commands.maintain:command", "Merge old hourly partitions into days, remove files nobody needs."),

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from logbus.windows.model import FrozenWindow, Interval, OffsetRange, WindowCounts, WindowState
-from logbus.windows.retention_model import Anchor, PipelineChain, RetentionPolicy, TopicState
+from logbus.windows.retention_model import RetentionPolicy, TopicState
+from logbus.windows.stretches import Anchor, PipelineChain
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 RECORDS = 10

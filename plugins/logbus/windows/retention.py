@@ -22,14 +22,14 @@ from logbus.windows.retention_model import (
     Deletion,
     Held,
     Hold,
-    PipelineChain,
     Reach,
     RetentionPolicy,
     TopicPlan,
     TopicState,
     hours_text,
 )
-from logbus.windows.retention_reach import OTHER_TOPIC, overdue_since, reach
+from logbus.windows.retention_reach import overdue_since, reach
+from logbus.windows.stretches import OTHER_TOPIC, PipelineChain
 
 # Settings of a topic by which the broker deletes without asking anybody.
 OWN_LIMITS = ("retention.ms", "retention.bytes")

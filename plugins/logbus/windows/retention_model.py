@@ -18,7 +18,7 @@ MAX_HOLD_DEFAULT = timedelta(days=3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """What of a topic is kept: windows younger than `retain`, and the newest `retain_bytes` of records (key, value, headers)."""
+    """What of a topic is kept: windows younger than `retain`, and the newest `retain_bytes` of records (keys and values)."""
 
     topic: str
     retain: timedelta | None = None
@@ -53,26 +53,6 @@ class Hold:
     def __str__(self) -> str:
         end = "it is released" if self.until is None else instant_text(self.until)
         return f"hold {self.id} until {end}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Anchor:
-    """Where a pipeline's windows begin in a partition; `at` None means before all time."""
-
-    offset: int
-    at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineChain:
-    """A pipeline's windows on the topic as it is now, oldest first. `running` are the ids of those that an attempt works on."""
-
-    pipeline: str
-    interval: timedelta
-    anchors: Mapping[int, Anchor]
-    windows: tuple[FrozenWindow, ...]
-    running: frozenset[int] = frozenset()
-    is_other_topic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Engine, select
 
 from logbus.errors import LogbusError, UserError
 from logbus.windows import boundaries, schema
@@ -22,9 +22,9 @@ from logbus.windows.log_admin import LogAdmin
 from logbus.windows.log_offsets import TopicFacts
 from logbus.windows.model import Interval, utc
 from logbus.windows.retention import OWN_LIMITS, plan_topic
-from logbus.windows.retention_model import DELETE, Anchor, Held, PipelineChain, RetentionPolicy, TopicPlan, TopicState
+from logbus.windows.retention_model import DELETE, Held, RetentionPolicy, TopicPlan, TopicState
 from logbus.windows.retention_store import RetentionStore
-from logbus.windows.rows import Row, load_windows, running_windows
+from logbus.windows.stretches import PipelineChain, load_chain
 
 # What a topic must answer for; -1 is how Kafka says "no limit".
 SETTINGS = (*OWN_LIMITS, "cleanup.policy")
@@ -178,19 +178,3 @@ class Retention:
 
 def overlap(one: Interval, other: Interval) -> bool:
     return one.start < other.end and other.start < one.end
-
-
-def load_chain(connection: Connection, row: Row, topic_id: str) -> PipelineChain:
-    """A pipeline's windows on the topic of that id, all of them: what is missing among them is what counts."""
-    anchor, window, name = schema.anchor, schema.window, row["name"]
-    anchors = select(anchor).where(anchor.c.pipeline == name, anchor.c.topic_id == topic_id)
-    windows = select(window).where(window.c.pipeline == name, window.c.topic_id == topic_id).order_by(window.c.starts_at)
-    found = load_windows(connection, windows)
-    return PipelineChain(
-        pipeline=name,
-        interval=row["interval"],
-        anchors={one["partition"]: Anchor(offset=one["offset"], at=one["at"]) for one in connection.execute(anchors).mappings()},
-        windows=tuple(found),
-        running=frozenset(running_windows(connection, [one.id for one in found])),
-        is_other_topic=row["topic_id"] != topic_id,
-    )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logbus.windows.model import FrozenWindow, OffsetRange
 from logbus.windows.retention import plan_topic
-from logbus.windows.retention_model import Anchor, PipelineChain
+from logbus.windows.stretches import Anchor, PipelineChain
 
 from tests.support.retention import at, chain, hourly, policy, state
 

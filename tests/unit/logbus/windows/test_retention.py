@@ -7,16 +7,8 @@ import pytest
 from logbus.errors import UserError
 from logbus.windows.model import OffsetRange
 from logbus.windows.retention import plan_topic
-from logbus.windows.retention_model import (
-    Anchor,
-    Hold,
-    PipelineChain,
-    RetentionPolicy,
-    TopicPlan,
-    TopicState,
-    hours_text,
-    window_name,
-)
+from logbus.windows.retention_model import Hold, RetentionPolicy, TopicPlan, TopicState, hours_text, window_name
+from logbus.windows.stretches import Anchor, PipelineChain
 
 from tests.support.retention import at, chain, hourly, policy, state
 

@@ -1,0 +1,168 @@
+"""Lag, in the schedule's terms: how many closed hours are not loaded, which is the oldest, how many records they hold.
+
+Counted from the ledger's windows and the broker's offsets, a few questions for each topic; nothing is interpolated, and
+what nobody can know is None. Records of the hour that is still open are told apart: nobody could have loaded them. Hours
+behind the last record are no lag: a pipeline over a log of 2015 is not ten years behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+
+from logbus.windows import lag_questions
+from logbus.windows.coverage import first_gap
+from logbus.windows.lag_questions import Seen
+from logbus.windows.log_admin import LogAdmin
+from logbus.windows.model import Interval, Pipeline, instant_text, utc
+from logbus.windows.retention import OWN_LIMITS
+from logbus.windows.retention_model import DELETE, RetentionPolicy
+from logbus.windows.retention_store import RetentionStore
+from logbus.windows.rows import pipeline_row, to_pipeline
+from logbus.windows.stretches import OTHER_TOPIC, PipelineChain, Stretch, load_chain, not_loaded, undone_stretches
+
+# Bytes of the keys and values in the offsets [start, end) of a partition of a topic; only reading them tells.
+Measure = Callable[[str, int, int, int], int]
+
+NO_LIMIT = "-1"
+MANAGED = "managed retention"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a pipeline is behind.
+
+    `records_behind` lie in closed hours, by partition; `records_open` behind them; `records_lost` were deleted unloaded.
+    `oldest_record_at` is the timestamp of the first record of the oldest hour. `taken_by` is what would delete that record
+    and `taken_at` when: None with a `taken_by` is a limit by size, for which nobody knows. `bytes_behind` is None unless
+    somebody read them.
+    """
+
+    pipeline: str
+    topic: str
+    records_behind: Mapping[int, int]
+    hours_behind: int = 0
+    oldest_hour: datetime | None = None
+    oldest_record_at: datetime | None = None
+    records_open: int = 0
+    records_lost: int = 0
+    bytes_behind: int | None = None
+    taken_at: datetime | None = None
+    taken_by: str | None = None
+    problem: str | None = None
+
+    @property
+    def records(self) -> int:
+        return sum(self.records_behind.values())
+
+    def age(self, now: datetime) -> timedelta | None:
+        """Since the oldest record happened that is not loaded and could be; None where nothing is behind."""
+        since = self.oldest_record_at or self.oldest_hour
+        return None if since is None else utc(now) - since
+
+    def summary(self, now: datetime) -> dict[str, Any]:
+        """The lag as JSON-ready values."""
+        age = self.age(now)
+        return {
+            "pipeline": self.pipeline,
+            "topic": self.topic,
+            "hours_behind": self.hours_behind,
+            "oldest_hour": self.oldest_hour and instant_text(self.oldest_hour),
+            "oldest_record_at": self.oldest_record_at and instant_text(self.oldest_record_at),
+            "age_seconds": None if age is None else age.total_seconds(),
+            "records_behind": self.records,
+            "records_behind_by_partition": {str(part): count for part, count in self.records_behind.items()},
+            "records_open": self.records_open,
+            "records_lost": self.records_lost,
+            "bytes_behind": self.bytes_behind,
+            "seconds_until_taken": None if self.taken_at is None else (self.taken_at - utc(now)).total_seconds(),
+            "taken_by": self.taken_by,
+            "problem": self.problem,
+        }
+
+
+def lag_of(engine: Engine, log: LogAdmin, pipeline_name: str, now: datetime, measure: Measure | None = None) -> Lag:
+    """The lag of a registered pipeline. With `measure` the bytes are counted too, by reading every record that is behind."""
+    with engine.connect() as connection:
+        row = pipeline_row(connection, pipeline_name)
+        facts = log.topic(row["topic"])
+        pipeline, chain = to_pipeline(row), load_chain(connection, row, facts.topic_id)
+    policy = next((one for one in RetentionStore(engine).policies() if one.topic == pipeline.topic), None)
+    return lag_over(pipeline, chain, log, utc(now), facts.partitions, policy, measure)
+
+
+def lag_over(
+    pipeline: Pipeline,
+    chain: PipelineChain,
+    log: LogAdmin,
+    now: datetime,
+    partitions: Sequence[int],
+    policy: RetentionPolicy | None = None,
+    measure: Measure | None = None,
+) -> Lag:
+    """The lag of these windows, with what the log says."""
+    if chain.is_other_topic:
+        problem = OTHER_TOPIC.format(pipeline=pipeline.name)
+        return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)
+    undone = {part: list(undone_stretches(chain, part, not_loaded)) for part in partitions}
+    seen = lag_questions.ask(log, pipeline, chain, undone, now)
+    lag = count(pipeline, chain, undone, seen)
+    if lag.oldest_hour is not None:
+        lag = replace(lag, oldest_record_at=lag_questions.first_record_at(log, pipeline, undone, seen, lag.oldest_hour))
+    size = None if measure is None else measured(pipeline.topic, undone, seen, measure)
+    return replace(lag, bytes_behind=size, **taken(lag, pipeline, policy, log.settings(pipeline.topic, OWN_LIMITS)))
+
+
+def count(pipeline: Pipeline, chain: PipelineChain, undone: Mapping[int, Sequence[Stretch]], seen: Seen) -> Lag:
+    """What follows from windows and offsets."""
+    loaded = [window.interval for window in chain.windows if window.loaded_attempt is not None]
+    with_starts = [(part, seen.starts[part], found) for part, found in undone.items()]
+    missing = None if seen.span is None else first_gap(seen.span, loaded)
+    return Lag(
+        pipeline=pipeline.name,
+        topic=pipeline.topic,
+        hours_behind=0 if seen.span is None else uncovered(seen.span, loaded) // pipeline.interval,
+        oldest_hour=None if missing is None else missing.start,
+        records_behind={part: total(found, first, seen.closed[part]) for part, first, found in with_starts},
+        records_open=sum(
+            total(found, max(seen.closed[part], seen.starts[part]), seen.ends[part]) for part, found in undone.items()
+        ),
+        records_lost=sum(total(found, 0, first) for _, first, found in with_starts),
+    )
+
+
+def total(stretches: Sequence[Stretch], start: int, end: int) -> int:
+    return sum(one.within(start, end) for one in stretches)
+
+
+def uncovered(span: Interval, covered: Sequence[Interval]) -> timedelta:
+    """How much of the span lies in none of the intervals, which do not overlap each other."""
+    inside = [(max(one.start, span.start), min(one.end, span.end)) for one in covered]
+    return span.end - span.start - sum((end - start for start, end in inside if start < end), timedelta(0))
+
+
+def measured(topic: str, undone: Mapping[int, Sequence[Stretch]], seen: Seen, measure: Measure) -> int:
+    parts = [
+        (part, max(one.first, seen.starts[part]), min(one.end, seen.closed[part]))
+        for part, found in undone.items()
+        for one in found
+    ]
+    return sum(measure(topic, part, start, end) for part, start, end in parts if start < end)
+
+
+def taken(lag: Lag, pipeline: Pipeline, policy: RetentionPolicy | None, own: Mapping[str, str]) -> dict[str, Any]:
+    """When the oldest record that is behind would be deleted, and by what; nothing where nothing would."""
+    if lag.oldest_hour is None or not lag.records:
+        return {}
+    limits: dict[datetime, str] = {}
+    if own.get("retention.ms", NO_LIMIT) != NO_LIMIT and lag.oldest_record_at is not None:
+        limits[lag.oldest_record_at + timedelta(milliseconds=int(own["retention.ms"]))] = "retention.ms"
+    if policy is not None and policy.when_overdue == DELETE:
+        limits[lag.oldest_hour + pipeline.interval + (policy.retain or timedelta(0)) + policy.max_hold] = MANAGED
+    if limits:
+        return {"taken_at": min(limits), "taken_by": limits[min(limits)]}
+    return {"taken_by": "retention.bytes"} if own.get("retention.bytes", NO_LIMIT) != NO_LIMIT else {}

@@ -1,0 +1,65 @@
+"""What the command prints; what lag is is tested beside it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner, Result
+from logbus.cli import main
+from logbus.commands import lag as command
+from logbus.windows.lag import Lag
+
+NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+BEHIND = Lag(
+    pipeline="a",
+    topic="t",
+    records_behind={0: 30, 1: 5},
+    hours_behind=3,
+    oldest_hour=NOW - timedelta(hours=4.5),
+    records_open=7,
+    taken_at=NOW + timedelta(days=2),
+    taken_by="retention.ms",
+)
+LAGS = {"a": BEHIND, "b": Lag(pipeline="b", topic="t", records_behind={}, problem="the topic was made again")}
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pipelines, one of them with a problem."""
+    ledger = SimpleNamespace(engine=None, pipelines=lambda: [SimpleNamespace(name=name) for name in LAGS])
+    monkeypatch.setattr(command.options, "open_ledger", lambda url: ledger)
+    monkeypatch.setattr(command.options, "clock", lambda: NOW)
+    monkeypatch.setattr(command, "lag_of", lambda engine, log, name, now, measure: LAGS[name])
+
+
+def lag(*words: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(main, ["lag", *words, "--warehouse", "postgresql://h/d"])
+
+
+def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
+    shown = lag().stdout
+    row = next(line for line in shown.splitlines() if line.startswith("│ a "))
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells == ["a", "t", "3", "2026-11-21T08:00:00Z", "4:30:00", "35", "-", "7", "0", "in 2 days, 0:00:00 by retention.ms"]
+    assert "b: the topic was made again" in shown
+
+
+def test_a_program_gets_numbers_and_nulls_never_guesses(known: None) -> None:
+    (found,) = json.loads(lag("--pipeline", "a", "--json").stdout)
+    assert (found["hours_behind"], found["age_seconds"], found["records_behind"]) == (3, 16_200.0, 35)
+    assert (found["seconds_until_taken"], found["bytes_behind"]) == (172_800.0, None)
+
+
+@pytest.mark.parametrize(
+    ("at", "by", "text"),
+    [
+        (None, None, "-"),
+        (None, "retention.bytes", "by retention.bytes, nobody knows when"),
+        (NOW, "retention.ms", "any moment by retention.ms"),
+    ],
+)
+def test_when_records_would_be_taken_is_told_as_it_is_known(at: datetime | None, by: str | None, text: str) -> None:
+    assert command.taken_text(Lag(pipeline="a", topic="t", records_behind={}, taken_at=at, taken_by=by), NOW) == text
