@@ -24,6 +24,7 @@ COMMANDS = {
     "load": ("logbus.commands.load:command", "Load the closed hours of a topic with one Spark application, without Airflow."),
     "maintain": ("logbus.commands.maintain:command", "Merge old hourly partitions into days, remove files nobody needs."),
     "pipeline": ("logbus.commands.pipeline:command", "List and register pipelines."),
+    "query": ("logbus.commands.query:command", "Ask the Parquet tables of pipelines in SQL, by DuckDB."),
     "redrive": ("logbus.commands.redrive:command", "Parse dead letters again, into the same windows."),
     "replay": ("logbus.commands.replay:command", "Load windows again, from the same records; plan shows what that would do."),
     "retention": ("logbus.commands.retention:command", "Delete old records once every pipeline has loaded them."),

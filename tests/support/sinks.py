@@ -79,9 +79,13 @@ class ParquetReader:
 
     sink: Any
 
+    @property
+    def root(self) -> Path:
+        return Path(self.sink.root)
+
     def rows(self, *columns: str) -> list[Row]:
         with duckdb.connect() as connection:
-            connection.execute((self.sink.root / "read.sql").read_text())
+            connection.execute((self.root / "read.sql").read_text())
             found = connection.sql(f"select {', '.join(columns)} from t").to_arrow_table()
         return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
 

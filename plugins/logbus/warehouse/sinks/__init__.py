@@ -43,4 +43,4 @@ def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
     return cast(MakeSink, getattr(module, attribute))(pipeline, engine)
 
 
-__all__ = ["SINKS", "Sink", "Upkeep", "sink_for"]
+__all__ = ["SINK", "SINKS", "Sink", "Upkeep", "sink_for"]

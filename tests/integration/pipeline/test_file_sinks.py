@@ -1,0 +1,54 @@
+"""One real Spark job for each sink whose rows are files: what the tasks write is what the driver commits and the audit finds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from logbus.warehouse.engine import connect
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import Pipeline
+
+from spark_jobs.outcomes import LoadState
+from tests.support.broker import AnyBroker
+from tests.support.spark import LoadInProcess
+from tests.support.topics import create_topic
+
+START = datetime(2015, 5, 17, 10, tzinfo=UTC)
+HOURS, PARTITIONS, RECORDS_PER_HOUR = 3, 2, 3_000
+
+
+def fill(bootstrap: str, topic: str) -> None:
+    """Three hours in two partitions; the last record of each hour does not parse."""
+    create_topic(bootstrap, topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for hour in range(HOURS):
+        for number in range(RECORDS_PER_HOUR):
+            at = START + timedelta(hours=hour, seconds=number)
+            value = b"\xff" if number == RECORDS_PER_HOUR - 1 else f"line {number}".encode()
+            producer.produce(topic, value, partition=number % PARTITIONS, timestamp=round(at.timestamp() * 1000))
+    assert producer.flush(60) == 0
+
+
+@pytest.mark.parametrize("sink", ["iceberg", "parquet"])
+def test_a_spark_job_loads_many_windows_into_files(
+    broker: AnyBroker, warehouse_url: str, load_in_process: LoadInProcess, tmp_path: Path, sink: str
+) -> None:
+    topic, client_config, now = f"files_{sink}", {"bootstrap.servers": broker.bootstrap}, datetime.now(UTC)
+    fill(broker.bootstrap, topic)
+    ledger, log = Ledger(connect(warehouse_url)), LogOffsets(client_config)
+    settings = {"sink": sink, "warehouse": f"file://{tmp_path}/lake", "directory": f"{tmp_path}/files"}
+    ledger.register(Pipeline(name="p", topic=topic, table="t", parse="lines", settings=settings), log, now)
+    windows = [ledger.freeze_or_get("p", interval, log, now) for interval in ledger.closed_intervals("p", log, now)]
+    starts = [window.interval.start for window in windows]
+    for _ in range(2):
+        outcomes = load_in_process(warehouse_url, client_config, ledger.begin_attempts("p", starts, "test", 1, now))
+        assert [(outcome.state, outcome.error) for outcome in outcomes] == [(LoadState.COMMITTED, None)] * HOURS
+    reports = [audit_window(ledger.engine, log, "p", start, now, sink_for) for start in starts]
+    assert [(report.ok, report.problems) for report in reports] == [(True, ())] * HOURS
+    assert sum(tally.loaded for report in reports for tally in report.found.values()) == HOURS * (RECORDS_PER_HOUR - 1)
