@@ -1,7 +1,7 @@
-"""What Airflow reads through the entry point `apache_airflow_provider`: the connection type.
+"""What Airflow reads through the entry point `apache_airflow_provider`: what this package adds to it.
 
-Only an installed distribution can register these; the plugin (logbus_plugin.py) cannot. Airflow loads this in every process
-it starts, so nothing is imported here.
+Only an installed distribution can register these; the plugin (logbus_plugin.py) cannot, and is not named here either, because it
+would be registered twice. Airflow loads this in every process it starts, so nothing is imported here.
 """
 
 from __future__ import annotations
@@ -10,32 +10,58 @@ from typing import Any
 
 CONNECTION_TYPE = "logbus_warehouse"
 
+INTEGRATION = "logbus"
+MODULES = {
+    "operators": (
+        "audit_window",
+        "catch_up",
+        "freeze_window",
+        "load_window",
+        "maintain",
+        "retention",
+        "spark_submit_window",
+        "take_windows",
+    ),
+    "sensors": ("window_closed", "window_loaded"),
+    "hooks": ("broker", "warehouse"),
+    "triggers": ("window_closed", "window_event", "window_loaded"),
+}
+
 
 def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "logbus",
         "name": "logbus",
         "description": "Hourly offset windows of a Kafka topic, loaded exactly once into PostgreSQL by Spark, with proof.",
-        "connection-types": [
-            {
-                "connection-type": CONNECTION_TYPE,
-                "hook-class-name": "logbus.hooks.warehouse.WarehouseHook",
-                "hook-name": "logbus warehouse",
-                "ui-field-behaviour": {
-                    "hidden-fields": [],
-                    "relabeling": {
-                        "host": "Host or socket directory",
-                        "schema": "Database",
-                        "login": "User",
-                        "extra": "libpq parameters",
-                    },
-                    "placeholders": {
-                        "host": "warehouse.example.com",
-                        "schema": "logbus",
-                        "port": "5432",
-                        "extra": '{"sslmode": "require"}',
-                    },
-                },
-            }
-        ],
+        **{kind: [integration(kind, names)] for kind, names in MODULES.items()},
+        "extra-links": ["logbus.links.WindowLink"],
+        "connection-types": [warehouse_connection()],
+    }
+
+
+def integration(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
+    return {"integration-name": INTEGRATION, "python-modules": [f"logbus.{kind}.{name}" for name in names]}
+
+
+def warehouse_connection() -> dict[str, Any]:
+    """The connection's form. The broker's is the Kafka provider's own type `kafka`."""
+    return {
+        "connection-type": CONNECTION_TYPE,
+        "hook-class-name": "logbus.hooks.warehouse.WarehouseHook",
+        "hook-name": "logbus warehouse",
+        "ui-field-behaviour": {
+            "hidden-fields": [],
+            "relabeling": {
+                "host": "Host or socket directory",
+                "schema": "Database",
+                "login": "User",
+                "extra": "libpq parameters",
+            },
+            "placeholders": {
+                "host": "warehouse.example.com",
+                "schema": "logbus",
+                "port": "5432",
+                "extra": '{"sslmode": "require"}',
+            },
+        },
     }

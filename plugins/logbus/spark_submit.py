@@ -22,6 +22,7 @@ from logbus.windows.model import Attempt
 
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
 KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
+WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for programs of others: logbus.windows.handover
 RESULT_PREFIX = "LOGBUS_RESULT "
 
 LOCAL_MASTER = "local[2]"
@@ -59,11 +60,11 @@ def conf() -> dict[str, str]:
     return {**CONF, "spark.driver.extraJavaOptions": java_options}
 
 
-def environment(warehouse_url: str, client_config: Mapping[str, Any]) -> dict[str, str]:
+def environment(warehouse_url: str | None, client_config: Mapping[str, Any]) -> dict[str, str]:
     """What the application finds in its environment; both values are secrets. Python's workers are our own interpreter,
     and find what it finds: otherwise Spark takes whatever python3 is first on PATH."""
     return {
-        WAREHOUSE_URL_VARIABLE: warehouse_url,
+        **({WAREHOUSE_URL_VARIABLE: warehouse_url} if warehouse_url is not None else {}),
         KAFKA_CONFIG_VARIABLE: json.dumps(dict(client_config)),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -72,6 +72,10 @@ class WarehouseHook(BaseHook):
         create_ledger(self.get_engine())
         return Ledger(self.get_engine())
 
+    def existing_ledger(self) -> Ledger:
+        """The ledger for somebody who only looks: nothing is made."""
+        return Ledger(self.get_engine())
+
     def test_connection(self) -> tuple[bool, str]:
         """For the button in Airflow's connection form."""
         try:

@@ -19,6 +19,7 @@ from logbus import spark_submit
 from logbus.errors import LoadFailed, UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.links import WindowLink
 from logbus.operators.window_operator import CONNECTION_FIELDS, OverWindows
 from logbus.triggers.window_closed import utc_now
 
@@ -35,6 +36,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         them on its command line: mount them as secrets in the driver there and set this to False.
     """
 
+    operator_extra_links = (WindowLink(),)
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "windows", *CONNECTION_FIELDS)
 
     def __init__(

@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import PipelineConflict, RecordsLost, TopicRecreated, UserError, WindowOverlap
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.links import WindowLink
 from logbus.run_interval import run_interval
 from logbus.triggers.window_closed import utc_now
 from logbus.windows.model import Pipeline, parse_instant
@@ -47,6 +48,7 @@ class OverWindows:
 class WindowOperator(OverWindows, BaseOperator):
     """Base of the operators that work on windows by themselves (not through spark-submit)."""
 
+    operator_extra_links = (WindowLink(),)
     template_fields: Sequence[str] = ("windows", *CONNECTION_FIELDS)
 
     def __init__(

@@ -11,6 +11,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.links import WindowLink
 from logbus.run_interval import run_interval
 from logbus.sensors.window_sensor import WindowSensor
 from logbus.triggers.window_loaded import WindowLoadedTrigger
@@ -26,6 +27,7 @@ class WindowLoadedSensor(WindowSensor):
     Returns the span that is loaded. A pipeline that nobody has registered yet is waited for.
     """
 
+    operator_extra_links = (WindowLink(),)
     template_fields: Sequence[str] = ("pipeline_name", "warehouse_conn_id")
 
     def __init__(

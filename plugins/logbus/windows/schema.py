@@ -231,3 +231,30 @@ retention_deletion = Table(
     Column("log_start_offset", BigInteger),
     Column("deleted_at", DateTime(timezone=True)),
 )
+
+watcher = Table(
+    "watcher",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("pipeline", Text, nullable=False),  # by name: it may be watched before it is registered
+    Column("stage", Text, nullable=False),
+    Column("began_at", DateTime(timezone=True), nullable=False),
+)
+
+announcement = Table(
+    "announcement",
+    metadata,
+    Column("watcher", Text, ForeignKey(watcher.c.name), primary_key=True),
+    Column("starts_at", DateTime(timezone=True), primary_key=True),
+    Column("announced_at", DateTime(timezone=True), nullable=False),
+)
+
+taken_window = Table(
+    "taken_window",
+    metadata,
+    Column("consumer", Text, primary_key=True),
+    Column("pipeline", Text, primary_key=True),
+    Column("starts_at", DateTime(timezone=True), primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("taken_at", DateTime(timezone=True), nullable=False),
+)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,22 +17,9 @@ from logbus.windows.model import Pipeline
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger, window
+from tests.support.fake_submit import FakeSubmit
 
 SECRETS = ("warehouse-password", "broker-password")
-
-
-class FakeSubmit:
-    """Stands where spark-submit would be started; keeps what it would have been started with."""
-
-    def __init__(self, command: list[str], *, env: dict[str, str] | None = None, **arguments: Any) -> None:
-        self.command = command
-        self.env = env or {}
-        self.stdout: Iterator[str] = iter(["loading\n", "java.lang.Boom: out of luck\n"])
-
-    def wait(self) -> int:
-        return self.exit_code
-
-    exit_code = 0
 
 
 @pytest.fixture

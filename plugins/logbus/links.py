@@ -1,0 +1,45 @@
+"""The button on every task that leads to its window in the ledger (logbus.ui serves the page).
+
+Airflow asks for the link in the worker when the task ends, and hands over the running task instance as its key; so the run's
+interval is at hand and nothing has to be kept for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseOperatorLink
+
+from logbus.errors import UserError
+from logbus.run_interval import run_interval
+from logbus.windows.model import instant_text
+
+PAGES = "/logbus/windows"
+
+
+class WindowLink(BaseOperatorLink):
+    """To the run's window; for a task over many windows, to all of its pipeline's."""
+
+    name = "Window in the ledger"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        base_url = str(conf.get("api", "base_url", fallback="")).rstrip("/")
+        return base_url + page_path(operator, ti_key)
+
+
+def page_path(operator: Any, task_instance: Any) -> str:
+    """Path and query of the page."""
+    path = f"{PAGES}/{quote(pipeline_name(operator), safe='')}"
+    if getattr(operator, "windows", None) is None:
+        try:
+            path += "/" + quote(instant_text(run_interval(task_instance.get_template_context()).start), safe=":")
+        except UserError:  # a run without an interval has no window of its own
+            pass
+    return f"{path}?{urlencode({'warehouse_conn_id': operator.warehouse_conn_id})}"
+
+
+def pipeline_name(operator: Any) -> str:
+    pipeline = getattr(operator, "pipeline", None) or operator.pipeline_name
+    return str(getattr(pipeline, "name", pipeline))

@@ -1,0 +1,74 @@
+"""Any Spark program over exactly the offsets of the run's window.
+
+The program finds them in three places, whichever suits it: the environment variable LOGBUS_WINDOWS and the Spark setting
+`spark.logbus.windows` hold the same JSON (logbus.windows.handover); `spark.logbus.topic`, `spark.logbus.startingOffsets` and
+`spark.logbus.endingOffsets` are ready for the Kafka connector. A rerun gets the same offsets. What the program writes is its own
+affair: nothing here makes that exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import Context
+
+from logbus import spark_submit
+from logbus.operators.spark_window_operator import SparkWindowOperator
+from logbus.operators.window_operator import beyond_retry_fails_at_once
+from logbus.windows.handover import as_text, hand_over
+from logbus.windows.ledger import Ledger
+from logbus.windows.model import FrozenWindow, Interval, Pipeline
+
+
+class SparkSubmitWindowOperator(SparkWindowOperator):
+    """Freeze the run's window (or all of `windows`) unless it is frozen, and hand its offsets to a Spark program of your own.
+
+    :param pipeline: whose windows: the name of a registered pipeline (templated), or a `Pipeline`, which is registered if need be
+    :param application: the program, as spark-submit takes it
+    :param warehouse_in_environment: also hand over LOGBUS_WAREHOUSE_URL, with its password. The broker's configuration always
+        comes in LOGBUS_KAFKA_CONFIG.
+
+    Returns the windows: their ranges and how many records they hold.
+    """
+
+    template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "pipeline_name")
+    ui_color = "#f3e2f7"
+
+    def __init__(
+        self, *, pipeline: Pipeline | str, application: str, warehouse_in_environment: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(application=application, **kwargs)
+        self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
+        self.registered_as = None if isinstance(pipeline, str) else pipeline
+        self.warehouse_in_environment = warehouse_in_environment
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        warehouse = self._warehouse()
+        with beyond_retry_fails_at_once():
+            pipeline, windows = self._frozen(warehouse.ledger(), self._starts(context))
+        text = as_text(content := hand_over(pipeline, windows))
+        self.conf: dict[str, Any] = {**(self.conf or {}), **spark_settings(content, text)}
+        if self.credentials_in_environment:
+            secrets = warehouse.url if self.warehouse_in_environment else None
+            environment = spark_submit.environment(secrets, self._broker().client_config())
+            self._hand_over({**environment, spark_submit.WINDOWS_VARIABLE: text})
+        self.log.info("Handing over %d window(s) of %s: %s", len(windows), pipeline.name, text)
+        self._submit(context)
+        return {"pipeline": pipeline.name, "windows": [window.summary() for window in windows]}
+
+    def _frozen(self, ledger: Ledger, starts: Sequence[datetime]) -> tuple[Pipeline, list[FrozenWindow]]:
+        log, now = self._broker().log_offsets(), self._now()
+        if self.registered_as is not None:
+            ledger.register(self.registered_as, log, now)
+        pipeline = ledger.pipeline(self.pipeline_name)
+        intervals = [Interval(start, start + pipeline.interval) for start in starts]
+        return pipeline, [ledger.freeze_or_get(pipeline.name, interval, log, now) for interval in intervals]
+
+
+def spark_settings(content: dict[str, Any], text: str) -> dict[str, str]:
+    """The same in Spark's settings, which reach a driver on any kind of cluster."""
+    names = ("topic", "startingOffsets", "endingOffsets")
+    single = {f"spark.logbus.{name}": content[name] for name in names if content[name] is not None}
+    return {"spark.logbus.windows": text, **single}

@@ -1,0 +1,123 @@
+"""Starts DAGs when an hour closes, is loaded or is audited, wherever that was done: an event for each hour, nothing consumed.
+
+For an AssetWatcher. What has been announced is kept in the ledger (logbus.windows.announcements), not in this process: Airflow
+tells us when it has stored an event, and only then is the hour noted. A triggerer that dies in between announces the hour once
+more after its restart, never not at all; `TakeWindowsOperator` in the DAG makes even that once.
+
+Triggers of the same watcher share one look at the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+from airflow.utils.log.logging_mixin import LoggingMixin
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from logbus.errors import WarehouseUnavailable
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.triggers.window_closed import utc_now
+from logbus.triggers.window_loaded import POLL_SECONDS_DEFAULT
+from logbus.windows.announcements import Stage, begin_watch, note_announced, unannounced
+from logbus.windows.model import Interval, instant_text
+
+AWAY = (WarehouseUnavailable, OperationalError)
+Answer = TypeVar("Answer")
+
+
+class WindowEventTrigger(BaseEventTrigger):
+    """An event for each window of the pipeline that reaches the stage from now on: `{"pipeline", "stage", "start", "end"}`.
+
+    :param stage: "closed", "loaded" or "audited"
+    :param watcher: under which name the ledger remembers what was announced; whoever shares a name shares the memory
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        stage: str = Stage.AUDITED,
+        watcher: str | None = None,
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        poll_seconds: float = POLL_SECONDS_DEFAULT,
+    ) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.stage = str(Stage(stage))
+        self.watcher = watcher or f"{pipeline}/{self.stage}"
+        self.warehouse_conn_id = warehouse_conn_id
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        fields = ("pipeline", "stage", "watcher", "warehouse_conn_id", "poll_seconds")
+        return ("logbus.triggers.window_event.WindowEventTrigger", {name: getattr(self, name) for name in fields})
+
+    def shared_stream_key(self) -> Hashable:
+        return ("logbus", self.warehouse_conn_id, self.watcher)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return WindowEvents(cls(**kwargs))
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        async for event in shared_stream:
+            yield TriggerEvent(event)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        raise NotImplementedError(
+            "Airflow 3.3 and later run this trigger by its shared stream, which tells when an event is stored"
+        )
+        yield TriggerEvent(None)
+
+
+class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
+    """Looks into the ledger for windows to announce, and notes those whose events are stored."""
+
+    def __init__(self, trigger: WindowEventTrigger, now: Callable[[], datetime] = utc_now) -> None:
+        super().__init__()
+        self._trigger = trigger
+        self._now = now
+        self._under_way: set[datetime] = set()
+
+    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], datetime]]:
+        trigger = self._trigger
+        await self._ask(lambda engine: begin_watch(engine, trigger.watcher, trigger.pipeline, Stage(trigger.stage), self._now()))
+        while True:
+            for interval in await self._ask(lambda engine: unannounced(engine, trigger.watcher, self._now())):
+                if interval.start not in self._under_way:
+                    self._under_way.add(interval.start)
+                    yield self._event(interval), interval.start
+            await asyncio.sleep(trigger.poll_seconds)
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Notes what is stored; what is not will be found again by the next look."""
+        stored = [item.broker_payload for item in batch if item.outcome.is_clean]
+        if stored:
+            await self._ask(lambda engine: note_announced(engine, self._trigger.watcher, stored, self._now()))
+        self._under_way.difference_update(item.broker_payload for item in batch)
+
+    def _event(self, interval: Interval) -> dict[str, Any]:
+        span = {"start": instant_text(interval.start), "end": instant_text(interval.end)}
+        return {"pipeline": self._trigger.pipeline, "stage": self._trigger.stage, **span}
+
+    async def _ask(self, question: Callable[[Engine], Answer]) -> Answer:
+        """An answer of the ledger, from a thread beside the triggerer's loop; a warehouse that is away is waited for."""
+        while True:
+            try:
+                return await asyncio.to_thread(self._answer, question)
+            except AWAY as error:
+                self.log.warning("The ledger did not answer, asking again in %g s: %s", self._trigger.poll_seconds, error)
+            await asyncio.sleep(self._trigger.poll_seconds)
+
+    def _answer(self, question: Callable[[Engine], Answer]) -> Answer:
+        engine = WarehouseHook(self._trigger.warehouse_conn_id).ledger().engine
+        try:
+            return question(engine)
+        finally:
+            engine.dispose()

@@ -1,0 +1,1 @@
+"""What the Airflow user interface shows of the ledger: read-only pages below /logbus."""

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.hooks import spark_submit as provider
+from airflow.sdk.exceptions import AirflowFailException
+from logbus.errors import RecordsLost
+from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
+from logbus.windows.model import Interval, Pipeline
+
+from tests.support.airflow_context import HOUR_START, run_context
+from tests.support.fake_ledger import FakeLedger
+from tests.support.fake_submit import FakeSubmit
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
+    started: list[FakeSubmit] = []
+
+    def popen(command: list[str], **arguments: Any) -> FakeSubmit:
+        started.append(FakeSubmit(command, **arguments))
+        return started[-1]
+
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.setattr(provider.subprocess, "Popen", popen)
+    return started
+
+
+def operator(**arguments: Any) -> SparkSubmitWindowOperator:
+    return SparkSubmitWindowOperator(task_id="mine", application="mine.py", **{"pipeline": "access_log", **arguments})
+
+
+def conf(submit: FakeSubmit) -> dict[str, str]:
+    pairs = [word for before, word in zip(submit.command, submit.command[1:], strict=False) if before == "--conf"]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+@pytest.fixture
+def registered(ledger: FakeLedger, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
+    monkeypatch.setattr(ledger, "pipeline", lambda name: pipeline, raising=False)
+    return ledger
+
+
+def test_the_program_gets_the_frozen_offsets_in_environment_and_settings(
+    registered: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    result = operator(application_args=["--mine"]).execute(run_context())
+    [submit] = submitted
+    handed = json.loads(submit.env["LOGBUS_WINDOWS"])
+    assert handed["windows"][0]["ranges"] == {"0": [5, 15]}
+    settings = conf(submit)
+    assert json.loads(settings["spark.logbus.windows"]) == handed
+    assert settings["spark.logbus.topic"] == "access_log"
+    assert json.loads(settings["spark.logbus.startingOffsets"]) == {"access_log": {"0": 5}}
+    assert json.loads(settings["spark.logbus.endingOffsets"]) == {"access_log": {"0": 15}}
+    assert submit.command[-2:] == ["mine.py", "--mine"]
+    assert result["windows"][0]["records"] == 10
+
+
+def test_a_pipeline_by_name_must_be_registered_and_one_given_whole_is(
+    registered: FakeLedger, pipeline: Pipeline, submitted: list[FakeSubmit]
+) -> None:
+    operator().execute(run_context())
+    assert registered.registered == []
+    operator(pipeline=pipeline).execute(run_context())
+    assert registered.registered == [pipeline]
+
+
+def test_only_what_is_asked_for_of_the_secrets_is_handed_over(registered: FakeLedger, submitted: list[FakeSubmit]) -> None:
+    operator().execute(run_context())
+    operator(warehouse_in_environment=True).execute(run_context())
+    assert "broker-password" in submitted[0].env["LOGBUS_KAFKA_CONFIG"]
+    assert ["LOGBUS_WAREHOUSE_URL" in submit.env for submit in submitted] == [False, True]
+    assert not [word for submit in submitted for word in submit.command if "password" in word]
+
+
+def test_many_windows_can_be_asked_for(registered: FakeLedger, submitted: list[FakeSubmit]) -> None:
+    windows = [(HOUR_START + timedelta(hours=number)).isoformat() for number in range(3)]
+    operator(windows=windows).execute(run_context())
+    assert registered.frozen == [Interval.hour(HOUR_START + timedelta(hours=number)) for number in range(3)]
+    assert len(json.loads(submitted[0].env["LOGBUS_WINDOWS"])["windows"]) == 3
+
+
+def test_lost_records_fail_at_once(registered: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise RecordsLost("offsets 3 to 9")
+
+    monkeypatch.setattr(registered, "freeze_or_get", refuse)
+    with pytest.raises(AirflowFailException, match="offsets 3 to 9"):
+        operator().execute(run_context())
+    assert submitted == []
+
+
+def test_the_pipelines_name_is_a_template() -> None:
+    assert {"pipeline_name", "windows", "application_args"} <= set(SparkSubmitWindowOperator.template_fields)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+from logbus.errors import UserError
+from logbus.operators import take_windows
+from logbus.operators.take_windows import TakeWindowsOperator, windows_of_events
+from logbus.windows.model import instant_text
+
+from tests.support.fake_ledger import FakeLedger
+
+TEN, ELEVEN = "2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z"
+
+
+def of_trigger(start: str) -> SimpleNamespace:
+    return SimpleNamespace(extra={"from_trigger": True, "payload": {"pipeline": "p", "stage": "audited", "start": start}})
+
+
+def of_task(*starts: str) -> SimpleNamespace:
+    return SimpleNamespace(extra={"pipeline": "p", "windows": [{"pipeline": "p", "start": start} for start in starts]})
+
+
+def context(*events: Any) -> dict[str, Any]:
+    return {"triggering_asset_events": {"asset": events}, "run_id": "r"}
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> set[str]:
+    """Windows that other runs have."""
+    others: set[str] = set()
+
+    def take(engine: object, consumer: str, name: str, starts: list[datetime], run_id: str, now: datetime) -> list[datetime]:
+        return [start for start in starts if instant_text(start) not in others]
+
+    monkeypatch.setattr(take_windows, "take", take)
+    return others
+
+
+def test_windows_of_triggers_and_of_tasks_are_told_alike() -> None:
+    assert windows_of_events({"a": [of_trigger(TEN)], "b": [of_task(TEN, ELEVEN)]}) == {"p": [TEN, TEN, ELEVEN]}
+
+
+def test_a_window_that_is_announced_twice_is_worked_on_once(taken: set[str]) -> None:
+    operator = TakeWindowsOperator(task_id="windows", consumer="c")
+    assert operator.execute(context(of_trigger(ELEVEN), of_trigger(TEN), of_trigger(TEN))) == [TEN, ELEVEN]
+
+
+def test_what_another_run_has_taken_is_left_to_it(taken: set[str]) -> None:
+    taken.add(TEN)
+    assert TakeWindowsOperator(task_id="windows").execute(context(of_task(TEN, ELEVEN))) == [ELEVEN]
+    taken.add(ELEVEN)
+    with pytest.raises(AirflowSkipException):
+        TakeWindowsOperator(task_id="windows").execute(context(of_task(TEN, ELEVEN)))
+
+
+def test_events_that_tell_of_no_window_are_a_clear_error(taken: set[str]) -> None:
+    with pytest.raises(UserError, match="no event"):
+        TakeWindowsOperator(task_id="windows").execute(context(SimpleNamespace(extra={})))
