@@ -110,3 +110,7 @@ class AuditMismatch(LogbusError):
 
 class RetentionOverdue(LogbusError):
     """A pipeline holds records back for longer than it may, or records were deleted before they were loaded."""
+
+
+class ProduceFailed(LogbusError):
+    """A record was not acknowledged; those before it may well be stored."""

@@ -1,0 +1,61 @@
+"""Send records to a topic, and succeed only when the broker has acknowledged all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+
+from logbus.errors import UserError
+from logbus.hooks.broker import BrokerHook
+from logbus.producing import produce
+
+Records = Iterable[Any] | Callable[..., Iterable[Any]]
+
+
+class ProduceOperator(BaseOperator):
+    """Send `records` to `topic`, in order, with an idempotent producer and acks=all.
+
+    A task that is retried sends everything again: what a failed try had stored is in the topic twice then. Give records a key or
+    an id that tells (`{{ run_id }}` in a header), or send with `logbus ship`, which goes on where the broker says that it ended.
+
+    :param topic: it must be there; templated.
+    :param records: a list (templated), or a function that returns records and gets `op_kwargs`. Each is a value (text, bytes, or
+        what JSON can say) or a mapping with `value` and any of `key`, `headers`, `timestamp`, `partition`.
+
+    Returns how many records each partition took, and their first and last offsets. The first record that fails fails the task,
+    by name.
+    """
+
+    template_fields: Sequence[str] = ("topic", "records", "op_kwargs", "kafka_conn_id")
+    ui_color = "#e4e0f4"
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        records: Records,
+        op_kwargs: Mapping[str, Any] | None = None,
+        kafka_conn_id: str = BrokerHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if isinstance(records, Iterator):
+            raise UserError(
+                "records is an iterator, which a second try would find empty: give a list, or the function that makes it"
+            )
+        self.topic = topic
+        self.records = records
+        self.op_kwargs = op_kwargs
+        self.kafka_conn_id = kafka_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        broker = BrokerHook(self.kafka_conn_id)
+        broker.log_offsets().topic(self.topic)  # a producer would wait half a minute for one that is not there
+        records = self.records(**(self.op_kwargs or {})) if callable(self.records) else self.records
+        if isinstance(records, (str, bytes, Mapping)):
+            raise UserError("records is one record: put it into a list")
+        done = produce(broker.client_config(), self.topic, records)
+        self.log.info("%d records stored in topic %s: %s", done["records"], self.topic, done["partitions"])
+        return done
