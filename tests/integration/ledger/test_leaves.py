@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from click.testing import CliRunner
+from logbus.cli import main
+from logbus.errors import LogbusError
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.operators.maintain import MaintainOperator
 from logbus.warehouse.leaves import leaves, merge_closed_days
 from logbus.warehouse.names import parse_table
 from logbus.warehouse.sinks import Upkeep, sink_for
+from logbus.warehouse.upkeep import maintain
 from logbus.windows.audit import audit_window
-from logbus.windows.model import Interval
+from logbus.windows.model import Interval, Pipeline
 from sqlalchemy import text
 
 from tests.support.ledgers import DAY, NOW, World, at, stamps
@@ -154,3 +160,27 @@ def test_leaves_are_found_whatever_the_sessions_time_zone(day: World) -> None:
     day.ledger.engine.dispose()
     assert merge(day) == (1, 0)
     assert count(day) == 6
+
+
+def test_the_command_maintains_every_pipeline_and_says_what_it_did(day: World, warehouse_url: str) -> None:
+    arguments = ["maintain", "--keep-hourly-days", "35", "--warehouse", warehouse_url]
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, result.output) == (0, "p: 2015-05-17: hourly leaves of public.t merged into one\n")
+    assert CliRunner().invoke(main, arguments).output == "p: nothing to do\n"
+    unknown = CliRunner().invoke(main, [*arguments, "q"])
+    assert (unknown.exit_code, "no pipeline q is registered" in unknown.output) == (1, True)
+
+
+def test_a_pipeline_that_cannot_be_maintained_does_not_keep_the_others_from_it(day: World) -> None:
+    day.log.create("other")
+    broken = {"sink": "parquet", "directory": "nowhere"}
+    day.ledger.register(Pipeline(name="a", topic="other", table="other", parse="lines", settings=broken), day.log, NOW)
+    with pytest.raises(LogbusError, match="1 of 2 pipelines: a: .*absolute path"):
+        maintain(day.ledger.engine, Upkeep(now=NOW, sleep=lambda seconds: None))
+    assert spans(day) == [Interval(DAY, TOMORROW), HOUR_AFTER]
+
+
+def test_the_operator_returns_what_was_done(day: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WarehouseHook, "get_engine", lambda hook: day.ledger.engine)
+    operator = MaintainOperator(task_id="maintain", now=lambda: NOW, keep_hourly=timedelta(days=1))
+    assert operator.execute({}) == {"p": ["2015-05-17: hourly leaves of public.t merged into one"]}
