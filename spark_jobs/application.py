@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, RecordsLost
+from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
 from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
@@ -25,7 +26,7 @@ from logbus.windows.heartbeats import Heartbeat
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline
-from logbus.windows.retained import lost_ranges, refuse_if_recreated
+from logbus.windows.retained import refuse_if_recreated, why_unreadable
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -85,33 +86,31 @@ class Application:
         current.sort(key=lambda attempt: attempt.interval)
         for attempt in superseded:
             yield WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error="a newer attempt has begun")
+        readable = current
         try:
             windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
-            readable, lost = self.split_lost(current, windows)
-            for attempt, ranges in lost:
-                yield self.failed(
-                    attempt, RecordsLost(f"retention has deleted {', '.join(ranges)}; the window cannot be loaded again")
-                )
+            readable, unreadable = self.split(current, windows)
+            for attempt, reason in unreadable:
+                yield self.failed(attempt, reason)
             reads = self.read(pipeline, sink, readable, windows)
         except (LogbusError, SQLAlchemyError) as error:
-            yield from [self.failed(attempt, error) for attempt in current]
+            yield from [self.failed(attempt, error) for attempt in readable]
             return
         for attempt in readable:
             yield self.finish(pipeline, sink, windows[attempt.window_id], attempt, reads)
 
-    def split_lost(
+    def split(
         self, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]
-    ) -> tuple[list[Attempt], list[tuple[Attempt, list[str]]]]:
-        """Attempts whose records are all there, and those whose are not, with what is missing."""
+    ) -> tuple[list[Attempt], list[tuple[Attempt, WindowError]]]:
+        """Attempts whose records are all there, and those whose are not, with the reason."""
         if not attempts:
             return [], []
-        first = windows[attempts[0].window_id]
-        facts = self.log.topic(first.topic)
-        for attempt in attempts:
-            refuse_if_recreated(first.topic, windows[attempt.window_id].topic_id, facts.topic_id)
-        starts = self.log.start_offsets(first.topic, facts.partitions)
-        lost = [(attempt, lost_ranges(windows[attempt.window_id], starts)) for attempt in attempts]
-        return [attempt for attempt, ranges in lost if not ranges], [(attempt, ranges) for attempt, ranges in lost if ranges]
+        topic = windows[attempts[0].window_id].topic
+        facts = self.log.topic(topic)
+        starts = self.log.start_offsets(topic, facts.partitions)
+        reasons = [(attempt, why_unreadable(windows[attempt.window_id], facts, starts)) for attempt in attempts]
+        unreadable = [(attempt, reason) for attempt, reason in reasons if reason is not None]
+        return [attempt for attempt, reason in reasons if reason is None], unreadable
 
     def read(self, pipeline: Pipeline, sink: Sink, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]) -> Reads:
         """One Spark job over the attempts' windows. Windows without records need none."""
@@ -155,9 +154,12 @@ class Application:
         return WindowOutcome(attempt=attempt, state=LoadState.COMMITTED, counts=counts)
 
     def failed(self, attempt: Attempt, error: Exception) -> WindowOutcome:
-        """Ends the attempt with the reason. What fails because a newer attempt took the tables away is superseded, not failed."""
-        self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error))
-        is_superseded = attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
+        """Ends the attempt with the reason. What fails because a newer attempt took the tables away is superseded, not failed.
+        Where the ledger cannot be reached the attempt is left to the next one, which supersedes it."""
+        is_superseded = False
+        with suppress(SQLAlchemyError):
+            self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error))
+            is_superseded = attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
 
 

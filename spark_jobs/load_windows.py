@@ -23,6 +23,7 @@ from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, RESULT_PREFIX, WAREHOUSE_
 from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
+from sqlalchemy.exc import DBAPIError
 
 from spark_jobs.application import Application
 from spark_jobs.outcomes import SUCCESSFUL, WindowOutcome, outcome_line, result
@@ -66,6 +67,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         outcomes = run(argv, environ)
     except LogbusError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except DBAPIError as error:
+        print(f"error: the warehouse: {error.orig}", file=sys.stderr)
         return 1
     print(RESULT_PREFIX + json.dumps(result(outcomes)), flush=True)
     return 0 if all(outcome.state in SUCCESSFUL for outcome in outcomes) else 1

@@ -11,6 +11,7 @@ deleted before that answer.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,6 +33,10 @@ from logbus.windows.rows import count_values, to_counts
 
 # ATTACH waits for whoever alters the parent; nobody does for long.
 COMMIT_LOCK_TIMEOUT_MS = 60_000
+
+# A server that crashed is there again in seconds; longer, and somebody has to look at it.
+RECOVERY_SECONDS_MAX = 60.0
+RECOVERY_PAUSE_SECONDS = 0.25
 
 OVERLAPPING_PARTITION = "42P17"
 SERVER_WENT_AWAY = ("08", "57P")  # classes of SQLSTATE: connection exceptions, the operator's or a crash's shutdown
@@ -91,13 +96,28 @@ def connection_died(error: DBAPIError) -> bool:
 
 
 def resolve_unknown(engine: Engine, load: SealedWindow, error: DBAPIError) -> WindowCounts:
-    """Nobody said whether the commit took place: the ledger knows."""
-    counts = committed_counts(engine, load.attempt)
+    """Nobody said whether the commit took place: the ledger knows, as soon as the server answers again."""
+    counts = when_it_answers(lambda: committed_counts(engine, load.attempt), load)
     if counts is None:
         raise LoadFailed(
             f"the connection died while window {load.attempt.interval} was committed, and it was not: {error.orig}"
         ) from error
     return counts
+
+
+def when_it_answers(ask: Callable[[], WindowCounts | None], load: SealedWindow) -> WindowCounts | None:
+    """The answer of a server that may be starting again."""
+    deadline = time.monotonic() + RECOVERY_SECONDS_MAX
+    while True:
+        try:
+            return ask()
+        except OperationalError as error:
+            if time.monotonic() > deadline:
+                raise LoadFailed(
+                    f"the connection died while window {load.attempt.interval} was committed, and the warehouse has not answered "
+                    f"for {RECOVERY_SECONDS_MAX:g} s: its ledger knows whether it was (`logbus window show`); load it again"
+                ) from error
+            time.sleep(RECOVERY_PAUSE_SECONDS)
 
 
 def committed_counts(engine: Engine, attempt: Attempt) -> WindowCounts | None:

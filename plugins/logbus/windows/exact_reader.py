@@ -91,10 +91,11 @@ def read_lists(
         found = consumer.consume(min(wanted, end_offset - next_offset), timeout=CALL_SECONDS_MAX)
         for messages, error in runs(found):
             if messages:
-                heard_at, wanted = time.monotonic(), call_size(messages)
+                wanted = call_size(messages)
                 kept = ascending(messages, next_offset, end_offset)
                 next_offset = min(messages[-1].offset() + 1, end_offset)
                 yield kept
+                heard_at = time.monotonic()  # how long the records took to be dealt with is not the broker's silence
             if error is not None:
                 next_offset = end_offset if at_end(error, end_offset) else next_offset
                 raise_for(error.error(), topic, partition, next_offset, end_offset)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from logbus.errors import RecordsLost, TopicRecreated
-from logbus.windows.log_offsets import OffsetLog
+from logbus.errors import RecordsLost, TopicRecreated, WindowError
+from logbus.windows.log_offsets import OffsetLog, TopicFacts
 from logbus.windows.model import FrozenWindow
 
 
@@ -26,6 +26,18 @@ def refuse_if_cut(window: FrozenWindow, log: OffsetLog) -> None:
     lost = lost_ranges(window, log.start_offsets(window.topic, [part.partition for part in window.ranges]))
     if lost:
         raise RecordsLost(f"retention has deleted {', '.join(lost)} of window {window.interval} before it was loaded", lost=lost)
+
+
+def why_unreadable(window: FrozenWindow, facts: TopicFacts, start_offsets: Mapping[int, int]) -> WindowError | None:
+    """Why the window's records cannot be read any more; None where they can."""
+    try:
+        refuse_if_recreated(window.topic, window.topic_id, facts.topic_id)
+    except TopicRecreated as error:
+        return error
+    lost = lost_ranges(window, start_offsets)
+    if not lost:
+        return None
+    return RecordsLost(f"retention has deleted {', '.join(lost)}; the window cannot be loaded again", lost=lost)
 
 
 def lost_ranges(window: FrozenWindow, start_offsets: Mapping[int, int]) -> list[str]:

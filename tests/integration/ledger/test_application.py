@@ -70,6 +70,14 @@ def test_windows_of_a_topic_that_was_made_again_all_fail(world: World, applicati
     assert "made again" in outcome_line(outcomes[0])
 
 
+def test_a_window_of_the_former_topic_fails_alone_after_a_rebase(world: World, application: Application) -> None:
+    former = tokens(world, 12)
+    world.log.create("t")
+    world.ledger.rebase("p", world.log, NOW)
+    outcomes = application.load("p", [*former, *tokens(world, 13)])
+    assert by_hour(outcomes) == {12: LoadState.FAILED, 13: LoadState.COMMITTED}
+
+
 def test_an_attempt_that_was_never_taken_is_refused(world: World, application: Application) -> None:
     world.freeze(9)
     with pytest.raises(WindowUnknown, match="2015-05-17T09:00:00Z=5"):

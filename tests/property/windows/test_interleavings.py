@@ -284,6 +284,7 @@ class Interleavings(LogMachine):
             assert {(number, offset) for offset in everything} <= held
 
 
+@pytest.mark.timeout(3600)  # of a long run
 def test_no_record_twice_none_missing_windows_disjoint_and_touching(
     postgres_server: EmbeddedPostgres, without_spark: None
 ) -> None:

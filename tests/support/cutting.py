@@ -1,0 +1,77 @@
+"""A database connection cut at any point of a program: after any statement, before any commit, after any commit.
+
+`Cut` numbers the points as the program passes them and does something at one of them: `kill` ends the program there (SIGKILL: no
+clean-up of its own), `lose` ends the connection there and lets the program go on. At the point behind a commit, `lose` takes the
+answer away: the server has committed and nobody was told.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from sqlalchemy import Engine
+
+from tests.support.stepping import Killed
+
+Act = Callable[[Any], None]
+
+
+@dataclass
+class Cut:
+    """Put on an engine before it is used. `at` is the point's number; None only counts them. `passed` says what each point was."""
+
+    act: Act
+    at: int | None = None
+    passed: list[str] = field(default_factory=list)
+    is_done: bool = False
+    thread: int = field(default_factory=threading.get_ident)
+
+    def on(self, engine: Engine) -> Engine:
+        dialect = engine.dialect
+        execute, execute_plain, commit = dialect.do_execute, dialect.do_execute_no_params, dialect.do_commit
+
+        def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+            execute(cursor, statement, parameters, context)
+            self.point(statement, cursor.connection)
+
+        def do_execute_no_params(cursor: Any, statement: str, context: Any = None) -> None:
+            execute_plain(cursor, statement, context)
+            self.point(statement, cursor.connection)
+
+        def do_commit(connection: Any) -> None:
+            raw = getattr(connection, "driver_connection", connection)
+            self.point("before commit", raw)
+            commit(connection)
+            if self.point("after commit", raw):
+                raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        dialect.do_execute, dialect.do_execute_no_params, dialect.do_commit = do_execute, do_execute_no_params, do_commit  # type: ignore[method-assign]
+        return engine
+
+    def point(self, what: str, connection: Any) -> bool:
+        """True if this was the one. Signs of life, which come from a thread of their own at any time, are no points."""
+        if threading.get_ident() != self.thread:
+            return False
+        number = len(self.passed)
+        self.passed.append(" ".join(what.split())[:60])
+        if number != self.at or self.is_done:
+            return False
+        self.is_done = True
+        self.act(connection)
+        return True
+
+
+def kill(connection: Any) -> None:
+    connection.close()
+    raise Killed
+
+
+def lose(connection: Any) -> None:
+    """The server ends the session; the client finds out when it next says something."""
+    pid = connection.info.backend_pid
+    with psycopg.connect(connection.info.dsn, autocommit=True) as other:
+        other.execute("select pg_terminate_backend(%s, 5000)", [pid])
