@@ -27,6 +27,7 @@ from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline
 from logbus.windows.retained import refuse_if_recreated, why_unreadable
+from logbus.windows.sent_numbers import join_streams
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -195,6 +196,7 @@ def to_reads(results: Sequence[TaskResult]) -> Reads:
             bytes=before.bytes + result.bytes,
             fingerprint=combine([before.fingerprint, result.fingerprint]),
             staged_fingerprint=combine([before.staged_fingerprint, result.staged_fingerprint]),
+            sent=join_streams(before.sent, result.sent),
         )
         files[result.window_id] = files.get(result.window_id, ()) + result.files
     return Reads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from logbus.windows.fingerprint import MODULUS, as_signed, combine, record_hashes
+from logbus.windows.sent_numbers import Numbers, count_sent
 
 from spark_jobs.parsers import Parser, parser_for
 from spark_jobs.parsing import Parsed, parse_chunk
@@ -35,6 +36,7 @@ class Tally:
     bytes: int = 0
     fingerprint: int = 0
     filtered_fingerprint: int = 0
+    sent: dict[str, Numbers] = field(default_factory=dict)
 
 
 Tallies = dict[tuple[int, int], Tally]
@@ -88,6 +90,8 @@ def count(tally: Tally, window: StagedWindow, records: Records, hashes: Sequence
     tally.bytes += sum(map(len, filter(None, records.values))) + sum(map(len, filter(None, records.keys)))
     tally.fingerprint = (tally.fingerprint + sum(hashes)) % MODULUS
     tally.filtered_fingerprint = combine([tally.filtered_fingerprint, *(hashes[place] for place in filtered)])
+    if records.headers is not None:
+        count_sent(tally.sent, records.headers)
 
 
 def to_rows(
@@ -167,4 +171,5 @@ def to_result(task: int, window_id: int, partition: int, tally: Tally, files: tu
         fingerprint=tally.fingerprint,
         staged_fingerprint=(tally.fingerprint - tally.filtered_fingerprint) % MODULUS,
         files=files,
+        sent=tally.sent,
     )

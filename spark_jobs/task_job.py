@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from logbus.windows.sent_numbers import Numbers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedWindow:
@@ -50,3 +52,4 @@ class TaskResult:
     fingerprint: int
     staged_fingerprint: int
     files: tuple[str, ...] = ()
+    sent: Mapping[str, Numbers] = field(default_factory=dict)  # by stream, of producers that number their records

@@ -5,7 +5,7 @@ Record `n` of partition `p` is the line `line p/n`; `BAD` offsets hold bytes tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -34,6 +34,7 @@ class Loading:
     window: FrozenWindow
     bad_offsets: frozenset[int] = frozenset()
     fixed_value: bytes | None = None
+    numbers: Mapping[tuple[int, int], bytes] = field(default_factory=dict)  # headers `logbus-sent` by partition and offset
     attempt: Attempt = field(init=False)
     results: list[TaskResult] = field(default_factory=list)
 
@@ -93,8 +94,12 @@ class Loading:
                 stamps_ms=[stamps[offset] for offset in offsets],
                 keys=[b"key"] * len(offsets),
                 values=[self.value(partition, offset) for offset in offsets],
-                headers=[[("host", b"web-1")]] * len(offsets),
+                headers=[self.headers(partition, offset) for offset in offsets],
             )
+
+    def headers(self, partition: int, offset: int) -> list[tuple[str, bytes | None]]:
+        number = self.numbers.get((partition, offset))
+        return [("host", b"web-1")] + ([("logbus-sent", number)] if number else [])
 
     def value(self, partition: int, offset: int) -> bytes:
         if offset in self.bad_offsets:

@@ -17,6 +17,7 @@ from logbus.collector.errors import DeliveryFailed
 
 DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before the run gives up; the next one goes on from there
 POLL_EVERY_LINES = 2048
+CLIENTS_CHOICE = -1  # a partition: the client's partitioner chooses
 _logger = logging.getLogger("logbus.collector")
 
 PRODUCER_DEFAULTS: Mapping[str, Any] = {
@@ -46,11 +47,13 @@ class Delivery:
         self._failure: KafkaError | None = None
         self._sent = 0
 
-    def send(self, value: bytes, *, key: bytes, timestamp_ms: int, headers: list[tuple[str, bytes]]) -> None:
+    def send(
+        self, value: bytes, *, key: bytes, timestamp_ms: int, headers: list[tuple[str, bytes]], partition: int = CLIENTS_CHOICE
+    ) -> None:
         """Queue one record; waits while the queue is full, raises DeliveryFailed once something failed."""
         while True:
             try:
-                self._producer.produce(self._topic, value, key=key, timestamp=timestamp_ms, headers=headers)
+                self._producer.produce(self._topic, value, key, partition, timestamp=timestamp_ms, headers=headers)
                 break
             except BufferError:
                 self._producer.poll(0.1)

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from logbus.collector import sources as files_seen
-from logbus.collector.delivery import Delivery
+from logbus.collector.delivery import PRODUCER_DEFAULTS, Delivery
 from logbus.collector.errors import UnreadableLog
+from logbus.collector.numbering import Numbering
 from logbus.collector.shipment import Progress, Shipment
 from logbus.collector.sources import Source
 from logbus.collector.stamped_lines import Reading
@@ -33,6 +34,7 @@ TOPIC_SETTINGS_DEFAULT: Mapping[str, str] = {"retention.ms": "-1"}
 LINE_BYTES_MAX = 900_000  # below the client's message.max.bytes of 1,000,000 with room for key, headers and the batch around it
 CHECKPOINT_LINES = 100_000  # what a run after a kill may have to read back; about a second of sending
 SETTLE_SECONDS = 2.0  # twice the broker's default flush interval: by then it has shown what a killed run had under way
+KNOWN_PARTITIONER = PRODUCER_DEFAULTS["partitioner"]
 FILES_MAX = 500  # open at once while merging; a process may usually open 1,024
 
 
@@ -92,6 +94,7 @@ def ship(
             server_name=server_name or socket.gethostname(),
             progress=progress or (lambda done, total, lines: None),
             checkpoint_lines=checkpoint_lines,
+            numbering=numbering(len(before.next_offsets), producer_config or {}),
         )
         sent = shipment.run(Reading(int(started * 1000), line_bytes_max, include_partial_line))
     return ShipReport(files=len(paths), seconds=clock() - started, **sent.as_dict())
@@ -115,6 +118,13 @@ def recover(before: TopicState, client: TopicClient, *, sleep: Callable[[float],
 def _with_ahead(source: Source, found: set[int]) -> Source:
     beyond = {position for position in found.union(source.ahead) if position >= source.position}
     return replace(source, ahead=tuple(sorted(beyond)))
+
+
+def numbering(partition_count: int, producer_config: Mapping[str, Any]) -> Numbering | None:
+    """Numbers for this run's records, unless somebody else's partitioner decides where they go."""
+    if producer_config.get("partitioner", KNOWN_PARTITIONER) != KNOWN_PARTITIONER:
+        return None
+    return Numbering(f"ship-{secrets.token_hex(6)}", partition_count)
 
 
 class _Checkpoints:

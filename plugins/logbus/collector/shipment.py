@@ -11,8 +11,9 @@ from os import fsencode
 from pathlib import Path
 
 from logbus.collector import line_reader
-from logbus.collector.delivery import Delivery
+from logbus.collector.delivery import CLIENTS_CHOICE, Delivery
 from logbus.collector.errors import UnreadableLog
+from logbus.collector.numbering import Numbering
 from logbus.collector.sources import Fingerprint, Source
 from logbus.collector.stamped_lines import Reading, StampedLine, merged
 from logbus.collector.topic_client import position_header
@@ -49,6 +50,7 @@ class Shipment:
         server_name: str,
         progress: Progress,
         checkpoint_lines: int,
+        numbering: Numbering | None = None,
     ) -> None:
         self._sources = {source.source_id: source for source in sources}
         self._delivery = delivery
@@ -56,6 +58,7 @@ class Shipment:
         self._server_name = server_name.encode()
         self._progress = progress
         self._checkpoint_lines = checkpoint_lines
+        self._numbering = numbering
         self._headers = {name: self._fixed_headers(source) for name, source in self._sources.items()}
         self._ahead = {name: set(source.ahead) for name, source in self._sources.items()}
         self._last: dict[str, StampedLine] = {}
@@ -97,12 +100,19 @@ class Shipment:
         elif line.text is None:
             sent.skipped += 1
         else:
-            headers = [*self._headers[name], position_header(name.encode(), line.position)]
-            self._delivery.send(line.text, key=line.host or self._server_name, timestamp_ms=line.timestamp_ms, headers=headers)
+            self._send(line, line.text)
             sent.lines += 1
             sent.bytes += len(line.text)
             sent.undated += not line.has_own_time
         self._last[name] = line
+
+    def _send(self, line: StampedLine, text: bytes) -> None:
+        key, partition = line.host or self._server_name, CLIENTS_CHOICE
+        headers = [*self._headers[line.source_id], position_header(line.source_id.encode(), line.position)]
+        if self._numbering is not None:
+            partition, number = self._numbering.next(key)
+            headers.append(number)
+        self._delivery.send(text, key=key, timestamp_ms=line.timestamp_ms, headers=headers, partition=partition)
 
     def _settle(self, *, clean: bool) -> None:
         self._delivery.settle()

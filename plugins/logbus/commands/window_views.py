@@ -14,8 +14,10 @@ from logbus.windows.comparison import Difference, Reading
 from logbus.windows.gaps import Gap, Missing
 from logbus.windows.history import AttemptRecord, WindowHistory
 from logbus.windows.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
+from logbus.windows.producers import StreamCount
 
 ERROR_CHARACTERS_SHOWN = 160
+STREAMS_SHOWN_MAX = 10
 
 
 def windows_table(windows: Sequence[FrozenWindow], gaps: Sequence[Gap]) -> Table:
@@ -68,10 +70,19 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
         yield f"  fingerprint {window.fingerprint}"
     yield from (f"  audit: {problem}" for problem in found.audit_problems)
     yield from (redrive_line(redrive) for redrive in found.redrives)
+    yield from stream_lines(found.streams)
     if found.dead_letters:
         classes = ", ".join(f"{name} {count}" for name, count in found.dead_letters.items())
         see = f"logbus dead-letter show --pipeline {window.pipeline} {instant_text(window.interval.start)}"
         yield f"  dead letters: {classes} ({see})"
+
+
+def stream_lines(streams: Sequence[StreamCount]) -> Iterator[str]:
+    """Producers that number their records; the first few."""
+    for stream in streams[:STREAMS_SHOWN_MAX]:
+        yield f"  producer {stream.stream}: {stream.count} records, numbers {stream.first} to {stream.last}"
+    if len(streams) > STREAMS_SHOWN_MAX:
+        yield f"  and {len(streams) - STREAMS_SHOWN_MAX} producers more (--json has all)"
 
 
 def redrive_line(redrive: Mapping[str, Any]) -> str:

@@ -24,12 +24,13 @@ from logbus.errors import EquationMismatch, LoadFailed
 from logbus.warehouse.names import TableName, leaf_name, parse_table, quoted, staging
 from logbus.warehouse.staging import LEAF_CHECK
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
-from logbus.windows import fingerprint, schema, tally
+from logbus.windows import fingerprint, producers, schema, tally
 from logbus.windows.attempts import COMMITTED, lock_if_current, sealed
 from logbus.windows.error_budget import refuse_over_budget
 from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text
 from logbus.windows.places import SCHEMA
 from logbus.windows.rows import count_values, to_counts
+from logbus.windows.sent_numbers import Numbers, join_streams
 
 # ATTACH waits for whoever alters the parent; nobody does for long.
 COMMIT_LOCK_TIMEOUT_MS = 60_000
@@ -53,6 +54,7 @@ class ReadTally:
     bytes: int = 0
     fingerprint: int = 0
     staged_fingerprint: int = 0
+    sent: Mapping[str, Numbers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,8 +260,18 @@ def write_ledger(connection: Connection, load: SealedWindow, counts: WindowCount
         mine = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
     ended: dict[str, Any] = {"state": COMMITTED, "ended_at": now, "cleaned": True, "partitions": by_partition(load)}
+    ended["streams"] = write_sent(connection, load)
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
+
+
+def write_sent(connection: Connection, load: SealedWindow) -> int:
+    """Which numbers of which producers arrived; how many streams there are."""
+    sent: dict[str, Numbers] = {}
+    for read in load.reads.values():
+        sent = join_streams(sent, read.sent)
+    producers.write_sent(connection, load.window.id, load.attempt.number, sent)
+    return len(sent)
 
 
 def by_partition(load: SealedWindow) -> dict[str, dict[str, Any]]:

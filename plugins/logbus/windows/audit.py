@@ -3,7 +3,7 @@
 The table is counted anew (not the numbers the load wrote), the ledger is compared, and the broker is asked whether it
 still holds the same topic and the same offsets. Exact, or every difference is named with its partition and how many.
 Records that retention has deleted since are no fault of the load: the window is audited and noted as no longer
-replayable.
+replayable. Where producers number their records, what did not arrive at the broker is found as well.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from logbus.windows.fingerprint import as_text, combine
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
+from logbus.windows.producers import check_producers
 from logbus.windows.retained import lost_ranges
 
 
@@ -42,6 +43,8 @@ def audit_window(
     found = {} if window.counts is None else sink_for(pipeline, engine).recount(window)  # unloaded: there may be no table
     notes: list[str] = []
     problems = [*table_problems(pipeline, window, found), *broker_problems(log, pipeline, window, notes)]
+    wrong, odd = check_producers(engine, pipeline, window)
+    problems, notes = [*problems, *wrong], [*notes, *odd]
     expected = {part.partition: part.count for part in window.ranges}
     report = AuditReport(window=window, expected=expected, found=found, problems=tuple(problems), notes=tuple(notes))
     ledger.record_audit(report, now)

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, func, select
 from logbus.windows import schema
 from logbus.windows.ledger import Ledger
 from logbus.windows.model import FrozenWindow, WindowCounts, counts_json, instant_text
+from logbus.windows.producers import StreamCount, streams_of
 from logbus.windows.rows import COUNT_COLUMNS, Row
 
 
@@ -60,6 +61,7 @@ class WindowHistory:
     dead_letters: Mapping[str, int]
     redrives: tuple[Mapping[str, Any], ...]
     audit_problems: tuple[str, ...]
+    streams: tuple[StreamCount, ...] = ()
 
     def attempt(self, number: int) -> AttemptRecord | None:
         return next((found for found in self.attempts if found.number == number), None)
@@ -78,6 +80,7 @@ class WindowHistory:
             "dead_letters": dict(self.dead_letters),
             "redrives": [{**found, "redriven_at": instant_text(found["redriven_at"])} for found in self.redrives],
             "audit_problems": list(self.audit_problems),
+            "producers": [found.summary() for found in self.streams],
         }
 
 
@@ -92,6 +95,7 @@ def window_history(engine: Engine, pipeline_name: str, start: datetime) -> Windo
             dead_letters=dead_letter_counts(connection, window.id),
             redrives=tuple(redrives_of(connection, window.id)),
             audit_problems=audit_problems(connection, window.id),
+            streams=tuple(streams_of(connection, window)),
         )
 
 

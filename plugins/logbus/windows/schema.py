@@ -8,6 +8,7 @@
     attempt        one try at loading a window; the number is the fence
     dead_letter    records that did not parse, with the reason and the raw bytes
     redrive        dead letters of a window parsed again
+    producer_count which numbers of a producer's stream arrived in a window
 
     retention_policy    how long and how much of a topic is kept, and for how long unloaded windows hold it back
     retention_hold      a topic of which nothing is deleted, until when and why
@@ -27,6 +28,7 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
+    Index,
     Integer,
     Interval,
     LargeBinary,
@@ -149,6 +151,7 @@ attempt = Table(
     Column("fingerprint", Text),
     Column("partitions", JSONB),
     Column("error_samples", JSONB),  # of an attempt over its error budget: what did not parse
+    Column("streams", Integer),  # how many of producers that number their records; null: nobody counted
 )
 
 dead_letter = Table(
@@ -181,6 +184,19 @@ redrive = Table(
     Column("tried_count", BigInteger, nullable=False),
     Column("loaded_count", BigInteger, nullable=False),
     Column("dead_lettered_count", BigInteger, nullable=False),
+)
+
+producer_count = Table(
+    "producer_count",
+    metadata,
+    Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True, autoincrement=False),
+    Column("stream", Text, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("record_count", BigInteger, nullable=False),
+    Column("first_number", BigInteger, nullable=False),
+    Column("last_number", BigInteger, nullable=False),
+    Column("runs", JSONB(none_as_null=True)),  # [first, last] each; null: too many to keep
+    Index("ix_logbus_producer_count_stream", "stream", "last_number"),
 )
 
 retention_policy = Table(

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Message
 from confluent_kafka.admin import OffsetSpec
 from logbus.collector.ship import ShipReport, ship
+from logbus.windows.sent_numbers import Numbers, count_sent
 
 from benchmarks import processes
 from benchmarks.processes import wait_until
@@ -61,9 +63,8 @@ def stored(broker: AnyBroker) -> int:
 
 
 def assert_each_line_once_and_in_order(broker: AnyBroker, files: list[Path]) -> None:
-    partitions = [
-        [message.value() or b"" for message in read_partition(broker.bootstrap, "shipped", partition)] for partition in range(2)
-    ]
+    messages = [read_partition(broker.bootstrap, "shipped", partition) for partition in range(2)]
+    partitions = [[message.value() or b"" for message in found] for found in messages]
     assert sorted(value for values in partitions for value in values) == sorted(
         b"".join(file.read_bytes() for file in files).splitlines()
     )
@@ -71,6 +72,15 @@ def assert_each_line_once_and_in_order(broker: AnyBroker, files: list[Path]) -> 
         for file in files:
             of_file = [value for value in values if value.endswith(file.name.encode())]
             assert of_file == sorted(of_file)
+    assert_no_number_is_missing_or_twice([message for found in messages for message in found])
+
+
+def assert_no_number_is_missing_or_twice(messages: list[Message]) -> None:
+    """What an audit of producers' counts finds: a killed run's numbers end where it was killed, without a hole before."""
+    sent: dict[str, Numbers] = {}
+    count_sent(sent, [message.headers() or [] for message in messages])
+    assert sent
+    assert {stream: numbers for stream, numbers in sent.items() if numbers.runs != [(1, numbers.count)]} == {}
 
 
 def test_a_collector_killed_again_and_again_sends_every_line_once(broker: AnyBroker, tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""The numbers that producers give their records: which arrived, kept as runs instead of one by one. Pure, and light for workers.
+
+A producer that wants to be checked adds the header `logbus-sent: <stream>:<number>` to every record. A STREAM is what one
+producer sends to one partition, in order; its numbers are 1, 2, 3 and so on. The set of numbers that arrived is kept as runs
+[first, last], usually one. Sets can be joined in any order (tasks, partitions, windows), so a count is exact whoever read what;
+and the number of records beside it tells how many arrived twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+SENT_HEADER = "logbus-sent"
+
+# A stream that comes in no order at all makes a run of every number; beyond this only its count is kept.
+RUNS_MAX = 10_000
+
+# Streams of one partition of one window; a producer that makes a stream of every record has not understood it.
+STREAMS_MAX = 10_000
+OTHER_STREAMS = ""
+
+NUMBER_DIGITS_MAX = 18  # so that it fits into a bigint
+
+Run = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Numbers:
+    """How many records of a stream arrived, and their numbers. `is_vague`: too many runs, only the first and last are known."""
+
+    count: int = 0
+    runs: list[Run] = field(default_factory=list)
+    is_vague: bool = False
+
+    def add(self, number: int) -> None:
+        """One record more. Usually its number is the next one."""
+        self.count += 1
+        if self.runs and number == self.runs[-1][1] + 1:
+            self.runs[-1] = (self.runs[-1][0], number)
+        else:
+            self._keep([*self.runs, (number, number)])
+
+    def join(self, other: Numbers) -> Numbers:
+        """Both together."""
+        both = Numbers(count=self.count + other.count, is_vague=self.is_vague or other.is_vague)
+        both._keep([*self.runs, *other.runs])
+        return both
+
+    def _keep(self, runs: list[Run]) -> None:
+        self.runs = joined(runs)
+        self.is_vague = self.is_vague or len(self.runs) > RUNS_MAX
+        if self.is_vague and self.runs:
+            self.runs = [(self.runs[0][0], self.runs[-1][1])]
+
+
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """The same numbers in ascending runs that neither overlap nor touch."""
+    found: list[Run] = []
+    for first, last in sorted(runs):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found
+
+
+def size(runs: Iterable[Run]) -> int:
+    """How many numbers there are in runs that do not overlap."""
+    return sum(last - first + 1 for first, last in runs)
+
+
+def holes(runs: Iterable[Run], first: int, last: int) -> Iterator[Run]:
+    """What of [first, last] is in none of the runs."""
+    expected = first
+    for start, end in joined(runs):
+        if start > expected and expected <= last:
+            yield expected, min(start - 1, last)
+        expected = max(expected, end + 1)
+    if expected <= last:
+        yield expected, last
+
+
+def sent_number(content: bytes | None) -> tuple[bytes, int] | None:
+    """Stream and number of a header's content; None for one that cannot be read, which is not counted."""
+    stream, _, number = (content or b"").rpartition(b":")
+    if not stream or not number.isdigit() or len(number) > NUMBER_DIGITS_MAX:
+        return None
+    return stream, int(number)
+
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def count_sent(sent: dict[str, Numbers], headers: Iterable[Headers]) -> None:
+    """Adds the records whose headers these are to what is known of their streams."""
+    place, stream_before, numbers = 0, b"", Numbers()
+    for pairs in headers:
+        if place >= len(pairs) or pairs[place][0] != SENT_HEADER:
+            place = next((at for at, (name, _) in enumerate(pairs) if name == SENT_HEADER), -1)
+            if place < 0:
+                place = 0
+                continue
+        found = sent_number(pairs[place][1])
+        if found is None:
+            continue
+        stream, number = found
+        if stream != stream_before:
+            stream_before, numbers = stream, numbers_of(sent, stream)
+        numbers.add(number)
+
+
+def numbers_of(sent: dict[str, Numbers], stream: bytes) -> Numbers:
+    name = stream.decode(errors="backslashreplace").replace("\0", "\\0")
+    if name not in sent and len(sent) >= STREAMS_MAX:
+        return sent.setdefault(OTHER_STREAMS, Numbers(is_vague=True))
+    return sent.setdefault(name, Numbers())
+
+
+def join_streams(left: Mapping[str, Numbers], right: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    """What two tasks, or two partitions, counted, together."""
+    both = {name: left[name].join(right[name]) for name in left.keys() & right.keys()}
+    return {**left, **right, **both}
