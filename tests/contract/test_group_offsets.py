@@ -18,7 +18,6 @@ from tests.support.broker import AnyBroker, any_broker
 from tests.support.consumers import GROUP_SETTINGS, GroupMember, poll_until, produce_numbers
 from tests.support.fake_groups import FakeGroups
 from tests.support.fake_log import FakeLog
-from tests.support.kafka_peer import apache_kafka  # noqa: F401
 from tests.support.topics import create_topic
 
 _numbers = itertools.count(1)

@@ -10,10 +10,8 @@ import pytest
 from logbus.errors import TopicMissing, UserError
 from logbus.windows.log_admin import LogAdmin, TopicAdmin
 
-from tests.support.broker import broker  # noqa: F401
 from tests.support.consumers import produce_numbers
 from tests.support.fake_log import FakeLog
-from tests.support.kafka_peer import apache_kafka  # noqa: F401
 from tests.support.topics import create_topic
 
 _numbers = itertools.count(1)

@@ -8,8 +8,6 @@ import pytest
 from logbus.errors import ProduceFailed
 from logbus.producing import produce
 
-from tests.support.broker import broker  # noqa: F401
-from tests.support.kafka_peer import apache_kafka  # noqa: F401
 from tests.support.topics import create_topic, read_partition, read_topic
 
 _numbers = itertools.count(1)

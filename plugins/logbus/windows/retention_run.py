@@ -171,8 +171,8 @@ class Retention:
         until = utc(now) - (policy.retain or timedelta(0)) - policy.max_hold
         for pipeline in [one for one in self.ledger.pipelines() if one.topic == policy.topic]:
             frozen = [window.interval for window in self.ledger.windows(pipeline.name)]
-            for interval in self.ledger.closed_intervals(pipeline.name, self.log, now, until=until):
-                if not any(overlap(interval, one) for one in frozen):
+            for interval in self.ledger.closed_intervals(pipeline.name, self.log, now):
+                if interval.end <= until and not any(overlap(interval, one) for one in frozen):
                     self.ledger.freeze_or_get(pipeline.name, interval, self.log, now)
 
 
