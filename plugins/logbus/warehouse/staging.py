@@ -2,8 +2,8 @@
 
 Two for each window and attempt: rows (the target's columns) and dead letters (the ledger's). Each row also carries
 `_task`, the Spark task attempt that wrote it, because Spark may run a task twice. SEALING renames the tables, so
-whoever still writes is waited for and whoever comes later fails; it keeps the winners' rows and drops `_task`. From
-then on the tables never change.
+whoever still writes is waited for and whoever comes later fails; it counts the winners' rows, deletes what others there are
+(usually none, and one look tells both) and drops `_task`. From then on the tables never change.
 """
 
 from __future__ import annotations
@@ -81,37 +81,43 @@ def seal(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Co
 
     Raises `AttemptSuperseded`: then the tables are, or soon will be, dropped by somebody newer.
     """
-    close_tables(engine, attempt, winners, [attempt.staging_table, attempt.dead_letter_table])
-    return count_sealed(engine, attempt)
+    names = [attempt.staging_table, attempt.dead_letter_table]
+    close_tables(engine, attempt, names)
+    return count_sealed(engine, attempt, winners, tally.target_rows(staging(sealed(names[0])).sql, counted=WON), names)
 
 
-def close_tables(engine: Engine, attempt: Attempt, winners: Collection[int], names: Iterable[str]) -> None:
+def seal_dead_letters(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Counted:
+    """The same where the rows lie elsewhere."""
+    names = [attempt.dead_letter_table]
+    close_tables(engine, attempt, names)
+    return count_sealed(engine, attempt, winners, tally.NO_ROWS, names)
+
+
+WON = f"{TASK_COLUMN} = any(:winners)"
+
+
+def close_tables(engine: Engine, attempt: Attempt, names: Iterable[str]) -> None:
     with engine.begin() as connection:
         lock_if_current(connection, attempt)
         connection.execute(text(f"set local lock_timeout = {SEAL_LOCK_TIMEOUT_MS}"))
         for name in names:
-            open_table, closed_table = staging(name), staging(sealed(name))
-            connection.execute(text(f"alter table {open_table.sql} rename to {quoted(closed_table.name)}"))
-            losers = text(f"delete from {closed_table.sql} where {TASK_COLUMN} <> all(:winners)")
-            connection.execute(losers, {"winners": list(winners)})
-            connection.execute(text(f"alter table {closed_table.sql} drop column {TASK_COLUMN}"))
+            connection.execute(text(f"alter table {staging(name).sql} rename to {quoted(sealed(name))}"))
 
 
-def count_sealed(engine: Engine, attempt: Attempt) -> tally.Counted:
-    rows = tally.target_rows(staging(sealed(attempt.staging_table)).sql)
-    return count_tables(engine, attempt, rows)
-
-
-def count_sealed_dead_letters(engine: Engine, attempt: Attempt) -> tally.Counted:
-    """Where the rows lie elsewhere."""
-    return count_tables(engine, attempt, tally.NO_ROWS)
-
-
-def count_tables(engine: Engine, attempt: Attempt, rows: tally.RowSource) -> tally.Counted:
-    dead = tally.dead_letters(staging(sealed(attempt.dead_letter_table)).sql)
+def count_sealed(
+    engine: Engine, attempt: Attempt, winners: Collection[int], rows: tally.RowSource, names: Iterable[str]
+) -> tally.Counted:
+    """One look at the closed tables: what the winners wrote, and whether anybody else did."""
+    dead = tally.dead_letters(staging(sealed(attempt.dead_letter_table)).sql, counted=WON)
+    won = {"winners": list(winners)}
     try:
-        with engine.connect() as connection:
-            return tally.count(connection, rows, dead)
+        with engine.begin() as connection:
+            counted = tally.count(connection, rows, dead, won)
+            for table in [staging(sealed(name)).sql for name in names]:
+                if counted.others:
+                    connection.execute(text(f"delete from {table} where not {WON}"), won)
+                connection.execute(text(f"alter table {table} drop column {TASK_COLUMN}"))
+            return counted
     except ProgrammingError as error:
         if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
             raise AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error

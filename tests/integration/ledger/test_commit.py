@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed, UserError
+from logbus.warehouse import commit
 from logbus.warehouse.commit import commit_window
 from logbus.warehouse.engine import libpq_uri
 from logbus.windows.model import WindowState
@@ -287,7 +288,11 @@ def test_a_window_inside_a_merged_leaf_is_reloaded_in_place(world: World, start:
     assert public(world) == HOUR_TEN
 
 
-def test_a_reload_does_not_wait_for_a_reader_of_another_hour(world: World, start: Start) -> None:
+@pytest.mark.parametrize("swapped_rows_min", [1, 1_000_000], ids=["large", "small"])
+def test_a_reload_does_not_wait_for_a_reader_of_another_hour(
+    world: World, start: Start, swapped_rows_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", swapped_rows_min)
     start(10).load()
     start(11).load()
     with world.ledger.engine.connect() as reader:
@@ -297,3 +302,30 @@ def test_a_reload_does_not_wait_for_a_reader_of_another_hour(world: World, start
         reload.join(30)
         assert not reload.is_alive()
     assert world.ledger.window("p", at(10)).loaded_attempt == 2
+
+
+def test_a_large_reload_takes_the_place_of_the_leaf(world: World, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commit takes no longer than a first load's, whatever its size."""
+    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
+    leaf = "select 'logbus_leaf.t_201505171000'::regclass::oid"
+    start(10).load()
+    start(11).load()
+    (first,) = rows(world, leaf)
+    start(10).load()
+    (second,) = rows(world, leaf)
+    assert second != first
+    assert public(world) == [*HOUR_TEN[:3], (0, 3, "line 0/3"), *HOUR_TEN[3:], (1, 2, "line 1/2")]
+    assert rows(world, "select count(*) from pg_inherits where inhparent = 't'::regclass") == [(2,)]
+
+
+def test_a_large_reload_of_a_table_with_indexes_keeps_its_leaf(
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
+    start(10).load()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("create index on t (_offset)"))
+    leaf = rows(world, "select 'logbus_leaf.t_201505171000'::regclass::oid")
+    start(10).load()
+    assert rows(world, "select 'logbus_leaf.t_201505171000'::regclass::oid") == leaf
+    assert public(world) == HOUR_TEN

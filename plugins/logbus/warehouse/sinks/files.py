@@ -101,8 +101,7 @@ class FileSink:
 
     def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
         """Files that no winner named do not count, whoever writes them and whenever: naming is the seal."""
-        staging.close_tables(self.engine, attempt, winners, [attempt.dead_letter_table])
-        dead = staging.count_sealed_dead_letters(self.engine, attempt)
+        dead = staging.seal_dead_letters(self.engine, attempt, winners)
         rows = count_batches(lambda: read_files(self.directory(), files))
         return with_dead_letters(rows, dead)
 
