@@ -37,6 +37,7 @@ class FakeLedger:
         self.registered: list[Pipeline] = []
         self.frozen: list[Interval] = []
         self.begun: list[tuple[list[datetime], str, int]] = []
+        self.too_much: list[str] = []
         self.failed: list[tuple[list[Attempt], str]] = []
 
     def register(self, pipeline: Pipeline, log: object, now: datetime) -> Pipeline:
@@ -72,6 +73,9 @@ class FakeLedger:
 
     def fail_attempts(self, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
         self.failed.append((list(attempts), error))
+
+    def over_budget(self, attempts: Sequence[Attempt]) -> list[str]:
+        return self.too_much
 
     def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
         return window(start, attempt=len(self.begun))

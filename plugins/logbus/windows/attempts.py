@@ -166,6 +166,15 @@ def fail(
     drop_leftovers(engine, [attempt.window_id for attempt in attempts])
 
 
+def over_budget(engine: Engine, attempts: Sequence[Attempt]) -> list[str]:
+    """The errors of those of the attempts that failed because too much did not parse: no retry mends that."""
+    row_of = schema.attempt
+    mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
+    query = select(row_of.c.error).where(mine, row_of.c.error_samples.is_not(None)).order_by(row_of.c.window_id)
+    with engine.connect() as connection:
+        return list(connection.execute(query).scalars())
+
+
 def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
     row_of = schema.attempt
     for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # in the order in which everybody locks

@@ -98,6 +98,10 @@ class Ledger:
         """Ends those of the attempts that still run, with the reason (and samples of the records), and drops what they staged."""
         attempts.fail(self.engine, failed, error, utc(now), samples)
 
+    def over_budget(self, failed: Sequence[Attempt]) -> list[str]:
+        """The errors of those of the attempts that were over their error budget."""
+        return attempts.over_budget(self.engine, failed)
+
     def record_audit(self, report: AuditReport, now: datetime) -> None:
         """Keeps an audit's outcome, unless the window has been loaded again since."""
         window = schema.window

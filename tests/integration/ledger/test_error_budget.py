@@ -36,6 +36,7 @@ def test_over_budget_nothing_becomes_public_and_the_error_has_examples(
     assert one(world, "select count(*) from t") == 0
     assert one(world, "select count(*) from logbus.dead_letter") == 0
     assert world.ledger.window("p", at(10)).loaded_attempt is None
+    assert world.ledger.over_budget([over.attempt]) == [str(caught.value)]
     samples = one(world, "select error_samples from logbus.attempt")
     assert samples["classes"] == [{"error_class": "NotUtf8", "count": 2}]
     assert [(found["offset"], found["value_base64"]) for found in samples["examples"]] == [(1, "/w=="), (4, "/w==")]
@@ -50,6 +51,12 @@ def test_a_reload_over_budget_leaves_the_former_load_as_it_was(world: World, war
         worse.load()
     assert one(world, "select count(*) from t") == 6
     assert world.ledger.window("p", at(10)).counts == window.counts
+
+
+def test_an_attempt_that_failed_otherwise_may_be_retried(world: World, warehouse_url: str) -> None:
+    attempt = loading(world, warehouse_url).begin().attempt
+    world.ledger.fail_attempts([attempt], "the broker was away", NOW)
+    assert world.ledger.over_budget([attempt]) == []
 
 
 def test_within_budget_the_window_is_loaded_with_its_dead_letters(world: World, warehouse_url: str) -> None:

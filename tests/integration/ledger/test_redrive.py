@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +176,26 @@ def test_a_window_that_is_not_loaded_has_nothing_to_redrive(loaded: World) -> No
         redrive(loaded, Mended()).run(loaded.freeze(11))
 
 
-def test_a_sink_of_files_says_to_load_the_window_again(loaded: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Files:
-        name = "parquet"
-
-    monkeypatch.setattr("logbus.warehouse.redrive.sink_for", lambda pipeline, engine: Files())
+def test_a_sink_of_files_says_to_load_the_window_again(world: World, warehouse_url: str, tmp_path: Path) -> None:
+    world.log.append("t", *stamps(10, 10.5))
+    world.register(settings={"sink": "parquet", "directory": str(tmp_path)})
+    Loading(world=world, url=warehouse_url, window=world.freeze(10), bad_offsets=frozenset({1})).load()
     with pytest.raises(UserError, match="load the windows again"):
-        redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
+        redrive(world, Mended()).run(world.ledger.window("p", at(10)))
+    assert rows(world, "select count(*) from logbus.dead_letter") == [(1,)]
+
+
+def test_a_redrive_and_a_reload_at_once_leave_an_exact_window(loaded: World, warehouse_url: str) -> None:
+    """Whoever is second works on what the first left."""
+    reload = (
+        Loading(world=loaded, url=warehouse_url, window=loaded.freeze(10), bad_offsets=BAD_OFFSETS).begin().create().run_task(9)
+    )
+    window = loaded.ledger.window("p", at(10))
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(redrive(loaded, Mended()).run, window), pool.submit(reload.commit)]:
+            done.result(60)
+    assert rows(loaded, "select count(*) from t") in ([(3,)], [(6,)])
+    assert audit_problems(loaded) == ()
 
 
 def test_a_reload_after_a_redrive_replaces_rows_and_dead_letters_alike(loaded: World, warehouse_url: str) -> None:

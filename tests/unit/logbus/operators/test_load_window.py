@@ -138,6 +138,15 @@ def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
     assert "out of luck" in error
 
 
+def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+    ledger.too_much.append("7 of the 10 records do not parse")
+    with pytest.raises(AirflowFailException, match="7 of the 10"):
+        operator(pipeline).execute(run_context())
+
+
 def test_a_recreated_topic_is_not_retried(
     pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
