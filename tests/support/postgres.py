@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
-from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.warehouse.embedded import EmbeddedPostgres, running_postmaster
 
 # What is lost with the machine is not worth a flush in a test.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -37,3 +39,17 @@ def postgres_server(server_directory: Path) -> Iterator[EmbeddedPostgres]:
 def warehouse_url(postgres_server: EmbeddedPostgres) -> str:
     """The URL of an empty database nobody else uses."""
     return postgres_server.create_database(f"test_{next(_numbers)}")
+
+
+def crash(server: EmbeddedPostgres) -> None:
+    """kill -9 for the server and all its sessions at once; it is up again, and has recovered, when this returns."""
+    pid = running_postmaster(server.data_directory)
+    assert pid is not None
+    postmaster = psutil.Process(pid)
+    family = [*postmaster.children(recursive=True), postmaster]
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(family, timeout=30)
+    server.stop()
+    server.start()

@@ -1,0 +1,124 @@
+"""A run of a small pipeline from its registration to its audit, as a DAG's tasks do it, and the proof of what it left.
+
+Two hours, two partitions, the log in memory, the real warehouse; `tests.support.in_process.without_spark` is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from logbus.errors import LogbusError
+from logbus.warehouse.engine import warehouse_url as sqlalchemy_url
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.ledger import Ledger
+from logbus.windows.model import Pipeline, WindowState
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError
+
+from spark_jobs.application import Application
+from spark_jobs.outcomes import LoadState, WindowOutcome
+from spark_jobs.parsers import parser_for
+from tests.support import oracle
+from tests.support.cutting import Act, Cut
+from tests.support.fake_log import FakeLog
+from tests.support.in_process import TASKS, Tasks
+from tests.support.ledgers import NOW, at, hour, stamps
+from tests.support.stepping import Killed
+
+HOURS = (10, 11)
+
+
+@dataclass
+class Hourly:
+    """One pipeline over two hours of two partitions, and the whole way of a run over it."""
+
+    url: str
+    engine: Engine
+    log: FakeLog
+    name: str
+    tasks: Tasks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tasks = Tasks(log=self.log)
+
+    @classmethod
+    def make(cls, url: str, engine: Engine, name: str) -> Hourly:
+        log = FakeLog()
+        log.create(name, partitions=2)
+        log.append(name, *stamps(10, 10.2, 10.4, 11, 11.3, 12))
+        log.append(name, *stamps(10.1, 10.9, 11.5), partition=1)
+        return cls(url, engine, log, name)
+
+    def run(self, engine: Engine) -> list[WindowOutcome]:
+        """What a DAG's tasks do, one after another."""
+        ledger = Ledger(engine)
+        ledger.register(Pipeline(name=self.name, topic=self.name, table=self.name, parse="lines"), self.log, NOW)
+        for number in HOURS:
+            ledger.freeze_or_get(self.name, hour(number), self.log, NOW)
+        attempts = ledger.begin_attempts(self.name, [at(number) for number in HOURS], "run", 1, NOW)
+        application = Application(
+            ledger=ledger,
+            log=self.log,
+            client_config={TASKS: self.tasks},
+            now=lambda: NOW,
+            report=lambda outcome: None,
+        )
+        outcomes = application.load(self.name, [attempt.token for attempt in attempts])
+        for number in HOURS:
+            audit_window(engine, self.log, self.name, at(number), NOW, sink_for=sink_for)
+        return outcomes
+
+    def check(self) -> set[int]:
+        """The table holds exactly the windows that the ledger says are loaded; returns the hours."""
+        with self.engine.connect() as connection:
+            known = connection.execute(text("select to_regclass('logbus.pipeline') is not null")).scalar_one()
+            known = (
+                known
+                and connection.execute(
+                    text("select count(*) from logbus.pipeline where name = :name"), {"name": self.name}
+                ).scalar_one()
+            )
+        if not known:
+            return set()
+        windows = [window for window in Ledger(self.engine).windows(self.name) if window.loaded_attempt is not None]
+        wanted = oracle.expected(windows, oracle.everything_in(self.log, self.name), parser_for("lines", {}))
+        assert oracle.found(self.engine, self.name, self.name) == wanted
+        return {window.interval.start.hour for window in windows}
+
+    def settle(self) -> None:
+        """The run again, undisturbed: everything is loaded and audited, and nothing is left lying about."""
+        assert [outcome.state for outcome in self.run(self.engine)] == [LoadState.COMMITTED] * len(HOURS)
+        assert self.check() == set(HOURS)
+        assert [window.state for window in Ledger(self.engine).windows(self.name)] == [WindowState.AUDITED] * len(HOURS)
+        with self.engine.connect() as connection:
+            assert (
+                connection.execute(text("select count(*) from pg_tables where schemaname = 'logbus_staging'")).scalar_one() == 0
+            )
+
+
+def cut_engine(url: str, cut: Cut) -> Engine:
+    engine = create_engine(sqlalchemy_url(url), pool_pre_ping=True)
+    engine.connect().close()  # the dialect's own questions are no part of the run
+    return cut.on(engine)
+
+
+def cut_at(url: str, hourly: Hourly, act: Act, point: int) -> str:
+    """A run that is cut at the point. Returns what the point was."""
+    cut = Cut(act, point)
+    broken = cut_engine(url, cut)
+    try:
+        what_is_said_is_true(hourly, hourly.run(broken))
+    except (Killed, DBAPIError, LogbusError):
+        pass
+    finally:
+        broken.dispose()
+    assert cut.is_done, f"the run has no point {point} this time"
+    return cut.passed[point]
+
+
+def what_is_said_is_true(hourly: Hourly, outcomes: list[WindowOutcome]) -> None:
+    """A window is said to be committed exactly if it is."""
+    for outcome in outcomes:
+        window = Ledger(hourly.engine).window(hourly.name, outcome.attempt.interval.start)
+        assert (outcome.state is LoadState.COMMITTED) == (window.loaded_attempt == outcome.attempt.number), outcome
