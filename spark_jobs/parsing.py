@@ -89,9 +89,11 @@ def one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]
 
 
 def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
-    if value is None:
+    if value is not None:
+        return parser.parse(value)
+    if parser.of_no_value is None:
         raise Unparsable("NoValue", "the record has no value (a tombstone)")
-    return parser.parse(value)
+    return parser.of_no_value
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

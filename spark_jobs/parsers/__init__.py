@@ -14,21 +14,30 @@ from logbus.errors import UserError
 
 from spark_jobs.parsers.base import Filtered, Parser, Unparsable
 from spark_jobs.parsers.combined import combined_parser
+from spark_jobs.parsers.custom import custom_parser
+from spark_jobs.parsers.expression import regex_parser
+from spark_jobs.parsers.filtering import filtering
 from spark_jobs.parsers.json_format import json_parser
 from spark_jobs.parsers.lines import line_parser
+from spark_jobs.parsers.logfmt import logfmt_parser
+from spark_jobs.parsers.raw import raw_parser
 
 PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Parser]] = {
     "combined": combined_parser,
     "json": json_parser,
     "lines": line_parser,
+    "logfmt": logfmt_parser,
+    "raw": raw_parser,
+    "regex": regex_parser,
 }
 
 
 def parser_for(name: str, settings: Mapping[str, Any]) -> Parser:
-    """The parser a pipeline asks for, built for its settings."""
-    if name not in PARSERS:
-        raise UserError(f"no parser {name!r}; a pipeline parses as one of {', '.join(PARSERS)}")
-    return PARSERS[name](settings)
+    """The parser a pipeline asks for, built for its settings: one of `PARSERS`, or the user's own `module:function`."""
+    if name not in PARSERS and ":" not in name:
+        raise UserError(f"no parser {name!r}; a pipeline parses as one of {', '.join(PARSERS)}, or by module:function")
+    parser = PARSERS[name](settings) if name in PARSERS else custom_parser(name, settings)
+    return filtering(parser, settings["filter"]) if settings.get("filter") else parser
 
 
 __all__ = ["PARSERS", "Filtered", "Parser", "Unparsable", "parser_for"]

@@ -30,12 +30,14 @@ Quick = Callable[[Sequence[bytes]], Sequence[Any] | None]
 class Parser:
     """`columns` are name to PostgreSQL type; `parse` gives their values in the same order, or raises `Unparsable` or `Filtered`.
 
-    `quick`, where there is one, gives the same for many values at once, all of which parse.
+    `quick`, where there is one, gives the same for many values at once, all of which parse. `of_no_value` is the row of a
+    record without a value (a tombstone); None: such a record is a dead letter.
     """
 
     columns: Mapping[str, str]
     parse: Callable[[bytes], Sequence[Any]]
     quick: Quick | None = None
+    of_no_value: Sequence[Any] | None = None
 
 
 def decode(value: bytes) -> str:

@@ -9,28 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from logbus.errors import UserError
-
 from spark_jobs.parsers.base import Parser
+from spark_jobs.parsers.columns import declared_columns
 from spark_jobs.parsers.json_columns import quick_columns, quick_whole
-from spark_jobs.parsers.json_records import CONVERTERS, parse_members, parse_whole
+from spark_jobs.parsers.json_records import parse_members, parse_whole
 
 WHOLE_OBJECT = "data"
 
 
 def json_parser(settings: Mapping[str, Any]) -> Parser:
-    columns: Mapping[str, str] = settings.get("columns") or {}
+    columns = declared_columns(settings)
     if not columns:
         return Parser(columns={WHOLE_OBJECT: "jsonb"}, parse=parse_whole, quick=quick_whole)
-    unknown = {kind for kind in columns.values() if kind not in CONVERTERS}
-    reserved = [name for name in columns if name.startswith("_")]
-    if unknown or reserved:
-        raise UserError(
-            f"settings.columns: types are {', '.join(CONVERTERS)} and names do not begin with _ (logbus's own do); "
-            f"got {', '.join([*sorted(unknown), *reserved])}"
-        )
     return Parser(
-        columns=dict(columns),
+        columns=columns,
         parse=lambda value: parse_members(value, columns),
         quick=lambda values: quick_columns(values, columns),
     )

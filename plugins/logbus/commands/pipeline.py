@@ -14,6 +14,7 @@ from rich.table import Table
 from logbus.commands import options
 from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
+from logbus.reparsing import reparser_for
 from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
@@ -29,7 +30,11 @@ def command() -> None:
 @click.argument("name")
 @click.option("--topic", required=True)
 @click.option("--table", required=True, help="Target table, as table or schema.table.")
-@click.option("--parse", type=click.Choice(["combined", "json", "lines"]), required=True, help="How values become rows.")
+@click.option(
+    "--parse",
+    required=True,
+    help="How values become rows: combined, json, lines, logfmt, raw, regex, or a parser of your own, module:function.",
+)
 @click.option(
     "--lateness-minutes", type=click.FloatRange(min=0), default=5.0, show_default=True, help="How long an hour stays open."
 )
@@ -60,6 +65,8 @@ def register(
         starts_at=starts_at,
         settings=parse_settings(settings),
     )
+    if ":" not in parse:  # a parser of the user's own may be installed only where Spark runs
+        reparser_for(pipeline)  # refuses names and settings that no load could use
     log = LogOffsets(options.client_config(bootstrap, client_config))
     registered = Ledger(connect(warehouse_url)).register(pipeline, log, options.clock())
     click.echo(f"pipeline {registered.name} loads topic {registered.topic} into table {registered.table}")

@@ -81,3 +81,12 @@ def test_a_column_declared_later_is_added_and_older_rows_have_none(loaded: World
 def test_a_column_of_another_type_is_refused_before_anything_is_read(loaded: World) -> None:
     with pytest.raises(UserError, match=r"column status of table public\.t is integer, but the pipeline loads text"):
         ensure_target(loaded.ledger.engine, parse_table("t"), {"status": "text"})
+
+
+def test_filtered_records_are_counted_and_the_equation_holds(world: World, warehouse_url: str) -> None:
+    world.log.append("t", *stamps(10, 10.1, 10.2))
+    world.register(parse="json", settings={"columns": COLUMNS, "filter": {"status": [0, None]}})
+    counts = JsonLoading(world=world, url=warehouse_url, window=world.freeze(10)).load()
+    assert (counts.read, counts.loaded, counts.dead_lettered, counts.filtered) == (3, 2, 0, 1)
+    with world.ledger.engine.connect() as connection:
+        assert connection.execute(text("select array_agg(_offset order by _offset) from t")).scalar_one() == [1, 2]
