@@ -70,6 +70,10 @@ class FileSink:
         """The newest entry of every window, oldest window first."""
 
     @abstractmethod
+    def public_entries(self, starts: Collection[datetime]) -> Mapping[datetime, LedgerEntry]:
+        """`public_entry` of many windows at one look."""
+
+    @abstractmethod
     def publish(self, entry: LedgerEntry, files: Sequence[str]) -> None:
         """The target's own commit: the window's files are these and no others. Doing it again changes nothing.
 
@@ -95,8 +99,9 @@ class FileSink:
         return {"uri": uri, "directory": self.directory().uri}
 
     def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+        public = self.public_entries([attempt.interval.start for attempt in attempts])
         for attempt in attempts:
-            settle_window(self.engine, attempt, self.public_entry(attempt.interval.start))
+            settle_window(self.engine, attempt, public.get(attempt.interval.start))
         return staging.create_for_current(self.engine, attempts, staging.create_dead_letters)
 
     def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
@@ -164,6 +169,8 @@ class FileSink:
     def remove_leftovers(self, attempt: Attempt) -> None:
         """Files of older attempts that never published. From now on none of them can: the target's fence is above them."""
         start = attempt.interval.start
+        if all(file.number >= attempt.number for file in self.directory().attempt_files(start)):
+            return  # mostly so, and then nobody needs to be asked
         published = {*self.kept_attempts(start), *committed_attempts(self.engine, attempt.window_id)}
         self.directory().remove_attempts(start, lambda number: number < attempt.number and number not in published)
 

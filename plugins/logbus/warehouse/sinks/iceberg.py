@@ -11,30 +11,35 @@ Passwords belong into pyiceberg's configuration (~/.pyiceberg.yaml, PYICEBERG_CA
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from sqlalchemy import text
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, UserError
 from logbus.warehouse.directory import AttemptFile, Directory
+from logbus.warehouse.sinks.base import Upkeep
 from logbus.warehouse.sinks.counting import COUNTED_COLUMNS
 from logbus.warehouse.sinks.entry import LedgerEntry, from_json
 from logbus.warehouse.sinks.files import FileSink
 from logbus.warehouse.sinks.iceberg_table import ensure_table, load_table, open_catalog
-from logbus.warehouse.sinks.settle import ended_attempts
+from logbus.warehouse.sinks.settle import committed_attempts_of, ended_attempts
 from logbus.warehouse.target import TARGET_LOCK
 from logbus.windows.model import Interval, instant_text, utc
 
-# A snapshot's property; beside it stand the window and the attempt, for whoever looks at snapshots with other tools.
+# A snapshot's properties. The entry says all; window and attempt stand beside it for whoever looks for one.
 ENTRY_PROPERTY = "logbus.entry"
+WINDOW_PROPERTY = "logbus.window"
 
 # Each try looks at the table anew; more than a few conflicts in one window are not an accident.
 PUBLISH_TRIES_MAX = 5
@@ -76,34 +81,54 @@ class IcebergSink(FileSink):
         return {**super().task_options(), "field_ids": fields}
 
     def public_entry(self, start: datetime) -> LedgerEntry | None:
-        found = (entry for entry in newest_first(self.table()) if entry.interval.start == start)
-        return next(found, None)
+        return newest_entry(self.table(), start)
+
+    def public_entries(self, starts: Collection[datetime]) -> Mapping[datetime, LedgerEntry]:
+        newest = newest_entries(self.table())
+        return {start: newest[start] for start in starts if start in newest}
 
     def entries(self) -> Iterator[LedgerEntry]:
-        newest: dict[datetime, LedgerEntry] = {}
-        for entry in newest_first(self.table()):
-            newest.setdefault(entry.interval.start, entry)
+        newest = newest_entries(self.table())
         return (newest[start] for start in sorted(newest))
 
     def kept_attempts(self, start: datetime) -> set[int]:
         """Those of every snapshot that is left, so that reading the past goes on working."""
         return {entry.attempt for entry in all_entries(self.table()) if entry.interval.start == start}
 
+    def maintain(self, upkeep: Upkeep) -> list[str]:
+        return [*self.expire_snapshots(upkeep.now), *super().maintain(upkeep)]
+
+    def expire_snapshots(self, now: datetime) -> list[str]:
+        """Those older than the setting `keep_snapshots_days`; without it all stay: a lost ledger is rebuilt from them."""
+        days = self.pipeline.settings.get("keep_snapshots_days")
+        if days is None:
+            return []
+        table = self.table()
+        before = len(table.metadata.snapshots)
+        table.maintenance.expire_snapshots().older_than(now - timedelta(days=days)).commit()
+        count = before - len(self.table().metadata.snapshots)
+        return [f"{count} snapshots older than {days} days expired"] if count else []
+
     def keeps(self) -> Callable[[AttemptFile], bool]:
-        """A file of any snapshot, and one that nobody here knows: another writer's catalog may."""
-        published = {(entry.interval.start, entry.attempt) for entry in all_entries(self.table())}
-        over = ended_attempts(self.engine, self.pipeline.name)
-        return lambda file: (file.start, file.number) in published or (file.start, file.number) not in over
+        """A file of any snapshot, and one that nobody here knows: another ledger's attempts are none of our business."""
+        table, name = self.table(), self.pipeline.name
+        live = {urlsplit(task.file.file_path).path for task in table.scan().plan_files()}
+        published = {(entry.interval.start, entry.attempt) for entry in all_entries(table)}
+        over = ended_attempts(self.engine, name) - published
+        if set(table.refs()) == {MAIN_BRANCH}:  # a tag keeps files alive that no entry tells of
+            over |= replaced_attempts(committed_attempts_of(self.engine, name), published)
+        return lambda file: file.path in live or (file.start, file.number) not in over
 
     def publish(self, entry: LedgerEntry, files: Sequence[str]) -> None:
         for tries_left in reversed(range(PUBLISH_TRIES_MAX)):
-            public = self.public_entry(entry.interval.start)
+            table = self.table()
+            public = newest_entry(table, entry.interval.start)
             if public is not None and public.attempt == entry.attempt:
                 return
             if public is not None and public.attempt > entry.attempt:
                 raise AttemptSuperseded(f"the table holds window {entry.interval} as attempt {public.attempt} loaded it")
             try:
-                replace_files(self.table(), entry, files)
+                replace_files(table, entry, files)
                 return
             except (CommitFailedException, ValidationException) as error:  # refused, for certain
                 if not tries_left:
@@ -123,6 +148,26 @@ class IcebergSink(FileSink):
         return scan.to_arrow_batch_reader()
 
 
+class CommitTransaction(Transaction):
+    """One snapshot and nothing else. The library's own copies the table's metadata at every look, seventeen times a commit, and
+    what a copy costs grows with the table's history: 84 commits took 16 s of CPU so and take 5 s."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        return super().table_metadata if self._updates else self._table.metadata
+
+
+AttemptKey = tuple[datetime, int]
+
+
+def replaced_attempts(committed: Collection[AttemptKey], published: Collection[AttemptKey]) -> set[AttemptKey]:
+    """Those whose files no snapshot reads any more: a later attempt replaced them, and its own snapshot has expired too."""
+    expired: dict[datetime, int] = {}
+    for start, number in set(committed) - set(published):
+        expired[start] = max(number, expired.get(start, 0))
+    return {key for key in set(committed) - set(published) if key[1] < expired.get(key[0], 0)}
+
+
 def window_filter(interval: Interval) -> EqualTo:
     return EqualTo("_window_start", utc(interval.start).isoformat())
 
@@ -132,7 +177,7 @@ def replace_files(table: Table, entry: LedgerEntry, files: Sequence[str]) -> Non
     window = window_filter(entry.interval)
     former = [task.file for task in table.scan(row_filter=window).plan_files()]
     with (
-        table.transaction() as transaction,
+        CommitTransaction(table) as transaction,
         transaction.update_snapshot(snapshot_properties=snapshot_properties(entry)).overwrite() as snapshot,
     ):
         snapshot.delete_by_predicate(window)
@@ -145,19 +190,36 @@ def replace_files(table: Table, entry: LedgerEntry, files: Sequence[str]) -> Non
 def snapshot_properties(entry: LedgerEntry) -> dict[str, str]:
     return {
         "logbus.pipeline": entry.pipeline,
-        "logbus.window": instant_text(entry.interval.start),
+        WINDOW_PROPERTY: instant_text(entry.interval.start),
         "logbus.attempt": str(entry.attempt),
         ENTRY_PROPERTY: entry.to_json(),
     }
 
 
-def newest_first(table: Table) -> Iterator[LedgerEntry]:
-    """The entries of the table's history; what was rolled back is not part of it."""
-    current = table.current_snapshot()
-    for snapshot in ancestors_of(current, table.metadata) if current is not None else ():
-        entry = entry_in(snapshot)
+def newest_entry(table: Table, start: datetime) -> LedgerEntry | None:
+    """A window's. Most snapshots are of other windows: their own property says so without reading the entry."""
+    name = instant_text(start)
+    mine = (found for found in history(table) if property_of(found, WINDOW_PROPERTY) == name)
+    return next((entry for entry in map(entry_in, mine) if entry is not None), None)
+
+
+def newest_entries(table: Table) -> dict[datetime, LedgerEntry]:
+    newest: dict[datetime, LedgerEntry] = {}
+    for entry in map(entry_in, history(table)):
         if entry is not None:
-            yield entry
+            newest.setdefault(entry.interval.start, entry)
+    return newest
+
+
+def history(table: Table) -> Iterable[Snapshot]:
+    """The snapshots that led to the present one, newest first; what was rolled back is not among them."""
+    current = table.current_snapshot()
+    return () if current is None else ancestors_of(current, table.metadata)
+
+
+def property_of(snapshot: Snapshot, name: str) -> str | None:
+    found: str | None = snapshot.summary.additional_properties.get(name) if snapshot.summary else None
+    return found
 
 
 def all_entries(table: Table) -> Iterator[LedgerEntry]:
@@ -167,7 +229,7 @@ def all_entries(table: Table) -> Iterator[LedgerEntry]:
 
 def entry_in(snapshot: Snapshot) -> LedgerEntry | None:
     """The entry a snapshot carries. Snapshots of others (compaction, a delete by hand) carry none."""
-    carried = snapshot.summary.additional_properties.get(ENTRY_PROPERTY) if snapshot.summary else None
+    carried = property_of(snapshot, ENTRY_PROPERTY)
     if carried is None:
         return None
     try:

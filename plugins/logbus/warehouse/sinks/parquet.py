@@ -83,6 +83,10 @@ class ParquetSink(FileSink):
         found = (manifest["entry"] for manifest in self.manifests.all())
         return (from_json(json.dumps(entry)) for entry in found if entry is not None)
 
+    def public_entries(self, starts: Collection[datetime]) -> Mapping[datetime, LedgerEntry]:
+        found = {start: self.public_entry(start) for start in starts}
+        return {start: entry for start, entry in found.items() if entry is not None}
+
     def kept_attempts(self, start: datetime) -> Collection[int]:
         entry = self.public_entry(start)
         return () if entry is None else (entry.attempt,)

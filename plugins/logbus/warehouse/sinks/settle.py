@@ -77,6 +77,10 @@ def ended_attempts(engine: Engine, pipeline_name: str) -> set[tuple[datetime, in
     return attempts_in(engine, pipeline_name, [FAILED, SUPERSEDED])
 
 
+def committed_attempts_of(engine: Engine, pipeline_name: str) -> set[tuple[datetime, int]]:
+    return attempts_in(engine, pipeline_name, [COMMITTED])
+
+
 def attempts_in(engine: Engine, pipeline_name: str, states: list[str]) -> set[tuple[datetime, int]]:
     attempt, window = schema.attempt, schema.window
     query = (
