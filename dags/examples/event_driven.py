@@ -16,7 +16,7 @@ from logbus.operators.take_windows import TakeWindowsOperator
 from logbus.sensors.window_loaded import WindowLoadedSensor
 from logbus.triggers.window_event import WindowEventTrigger
 
-AUDITED = WindowEventTrigger(pipeline="page_views", stage="audited", poll_seconds=5.0)
+AUDITED = WindowEventTrigger(pipeline="page_views", stage="audited", poll_seconds=10.0)
 AUDITED_HOUR = Asset("page_views audited hour", watchers=[AssetWatcher(name="page_views audited", trigger=AUDITED)])
 SETTINGS: dict[str, Any] = {"catchup": False, "start_date": datetime(2000, 1, 1, tzinfo=UTC), "tags": ["logbus", "example"]}
 

@@ -1,25 +1,43 @@
-"""The DAGs of dags/examples, each with a little data, in the Airflow that the demo left running."""
+"""The DAGs of dags/, each with a little data, in the Airflow that the demo left running.
+
+Twelve hours of page views are backfilled while two DAGs downstream wait for them: one for the events of its hours, one for its
+whole span. Beside that, the small ones.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from logbus.local.airflow_api import AirflowApi, DagRun
 from logbus.local.stack import LocalStack
 from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
-from logbus.windows.model import instant_text
+from logbus.windows.model import Interval, instant_text
 from sqlalchemy import Engine, text
 
-from tests.support.airflow_runs import produce_json, wait_for
+from tests.support.airflow_runs import (
+    ask_for_run,
+    produce_json,
+    unpause_without_the_hour_that_is_due,
+    until,
+    wait_for_no_run,
+    wait_for_runs,
+)
 from tests.support.demos import SecondDemo
 
 pytestmark = pytest.mark.timeout(900)
 
 START = datetime(2015, 5, 17, tzinfo=UTC)
 HOURS = 12
+VIEWS_PER_HOUR = 5
+PAGE_VIEWS, BY_HOUR, BY_DAY, SIZES = "page_views", "page_views_by_hour", "page_views_by_day", "orders_partition_sizes"
+LINK = "Window in the ledger"
 
 
 def at(hour: float) -> datetime:
@@ -29,6 +47,11 @@ def at(hour: float) -> datetime:
 @pytest.fixture(scope="module")
 def stack(second: SecondDemo) -> LocalStack:
     return second.stack
+
+
+@pytest.fixture(scope="module")
+def api(stack: LocalStack) -> AirflowApi:
+    return stack.airflow.api
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +67,133 @@ def rows(engine: Engine, query: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def backfilled(stack: LocalStack) -> str:
-    """The pipeline `page_views` after a backfill of its twelve hours."""
-    api, name = stack.airflow.api, "page_views"
-    produce_json(stack, name, [(at(hour / 5), {"url": f"/{hour}", "visitor": hour}) for hour in range(5 * HOURS)])
-    api.unpause(name)
+def day_report(stack: LocalStack, api: AirflowApi) -> DagRun:
+    """A run that waits for the twelve hours before anybody has loaded one."""
+    run = ask_for_run(api, BY_DAY, Interval(at(0), at(HOURS)))
+    until(lambda: any(task["state"] == "deferred" for task in api.task_instances(run)), "the deferral of the day's report")
+    return run
+
+
+@pytest.fixture(scope="module")
+def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: DagRun) -> list[DagRun]:
+    """The runs of a backfill of twelve hours; the watcher of audited hours looked before it began."""
+    views = range(VIEWS_PER_HOUR * HOURS)
+    produce_json(stack, PAGE_VIEWS, [(at(view / VIEWS_PER_HOUR), {"url": f"/{view}", "visitor": view}) for view in views])
+    api.unpause(BY_HOUR)
+    until(lambda: rows(engine, "select name from logbus.watcher") == [("page_views/audited",)], "the watcher")
+    unpause_without_the_hour_that_is_due(api, PAGE_VIEWS)
     span = {"from_date": instant_text(at(0)), "to_date": instant_text(at(HOURS - 1))}
-    api.request("POST", "/api/v2/backfills", json={"dag_id": name, **span, "max_active_runs": HOURS})
-    wait_for(api, name, HOURS, run_type="backfill")
-    api.pause(name)
-    return name
+    api.request("POST", "/api/v2/backfills", json={"dag_id": PAGE_VIEWS, **span, "max_active_runs": HOURS})
+    runs = wait_for_runs(api, PAGE_VIEWS, HOURS, kind="backfill")
+    api.pause(PAGE_VIEWS)
+    return runs
 
 
-def test_a_backfill_of_twelve_hours_loads_and_audits_every_hour(backfilled: str, engine: Engine) -> None:
-    windows = Ledger(engine).windows(backfilled, since=at(0), until=at(HOURS - 1))
+def test_a_backfill_of_twelve_hours_loads_and_audits_every_hour(backfilled: list[DagRun], engine: Engine) -> None:
+    windows = Ledger(engine).windows(PAGE_VIEWS, since=at(0), until=at(HOURS - 1))
     assert [window.interval.start for window in windows] == [at(hour) for hour in range(HOURS)]
     assert all(window.audited_at is not None for window in windows)
-    assert rows(engine, "select count(*), count(distinct visitor) from page_views") == [(5 * HOURS, 5 * HOURS)]
+    views = VIEWS_PER_HOUR * HOURS
+    assert rows(engine, f"select count(*), count(distinct visitor) from {PAGE_VIEWS}") == [(views, views)]
 
 
-def test_a_backfill_of_twelve_hours_starts_few_spark_applications(backfilled: str, engine: Engine) -> None:
+def test_a_backfill_of_twelve_hours_starts_few_spark_applications(backfilled: list[DagRun], engine: Engine) -> None:
     """An application's windows have attempts that began at one instant."""
     started = rows(
         engine,
         "select distinct attempt.began_at, attempt.run_id from logbus.attempt join logbus.window on window_id = id "
-        f"where pipeline = '{backfilled}' and starts_at < '2016-01-01Z'",
+        f"where pipeline = '{PAGE_VIEWS}' and starts_at < '2016-01-01Z'",
     )
     assert 1 <= len(started) <= 3
+
+
+def test_all_but_the_first_of_a_backfill_find_their_hour_loaded(backfilled: list[DagRun], api: AirflowApi) -> None:
+    adopted = [api.xcom(run, "load")["adopted"] for run in backfilled]
+    assert adopted.count(True) >= HOURS - 3
+
+
+def test_each_audited_hour_is_an_event_that_carries_its_window(backfilled: list[DagRun], api: AirflowApi) -> None:
+    parameters = {"source_dag_id": PAGE_VIEWS, "limit": 100}
+    events = api.request("GET", "/api/v2/assets/events", params=parameters)["asset_events"]
+    windows = [window for event in events for window in event["extra"]["windows"]]
+    assert {window["start"] for window in windows} >= {instant_text(at(hour)) for hour in range(HOURS)}
+    assert all(window["pipeline"] == PAGE_VIEWS and window["state"] == "audited" for window in windows)
+
+
+def test_every_audited_hour_starts_work_downstream_exactly_once(
+    backfilled: list[DagRun], api: AirflowApi, engine: Engine
+) -> None:
+    taken = "select starts_at from logbus.taken_window order by starts_at"
+    until(lambda: len(rows(engine, taken)) >= HOURS, "the events of all hours")
+    wait_for_no_run(api, BY_HOUR)
+    api.pause(BY_HOUR)
+    assert [start for (start,) in rows(engine, taken)] == [at(hour) for hour in range(HOURS)]
+    counted: dict[str, int] = {}
+    for run in api.runs(BY_HOUR):
+        assert run.state == "success", api.story(run)
+        states = {task["task_id"]: task["state"] for task in api.task_instances(run)}
+        hours = api.xcom(run, "count_visitors") if states["count_visitors"] == "success" else {}
+        assert not set(hours) & set(counted)
+        counted.update(hours)
+    assert counted == {instant_text(at(hour)): VIEWS_PER_HOUR for hour in range(HOURS)}
+
+
+def test_a_report_waits_for_its_whole_span(backfilled: list[DagRun], day_report: DagRun, api: AirflowApi) -> None:
+    run = api.wait(day_report, 300.0)
+    api.pause(BY_DAY)
+    assert api.xcom(run, "count_day") == VIEWS_PER_HOUR * HOURS
+
+
+def test_every_task_of_a_run_links_to_its_window(backfilled: list[DagRun], stack: LocalStack, api: AirflowApi) -> None:
+    run = min(backfilled, key=lambda found: found.run_id)
+    path = f"/api/v2/dags/{PAGE_VIEWS}/dagRuns/{run.run_id}/taskInstances"
+    found = {task: api.request("GET", f"{path}/{task}/links")["extra_links"][LINK] for task in ("freeze", "load", "audit")}
+    [url] = set(found.values())
+    assert url.startswith(f"{stack.airflow.settings.url}/logbus/windows/{PAGE_VIEWS}/2015-05-17T")
+    window = httpx.get(url, timeout=30.0, trust_env=False).raise_for_status().json()
+    assert (window["pipeline"], window["state"], window["counts"]["loaded"]) == (PAGE_VIEWS, "audited", VIEWS_PER_HOUR)
+    page = httpx.get(url, headers={"Accept": "text/html"}, timeout=30.0, trust_env=False)
+    assert window["fingerprint"] in page.raise_for_status().text
+
+
+@pytest.fixture(scope="module")
+def orders(stack: LocalStack, api: AirflowApi) -> DagRun:
+    """An hour of `orders`, one of the many topics, loaded and audited."""
+    produce_json(stack, "orders", [(at(hour), {"id": number, "amount": 1.5}) for number, hour in enumerate((0.1, 0.2, 1.1))])
+    run = api.wait(ask_for_run(api, "orders", Interval(at(0), at(1))), 300.0)
+    api.pause("orders")
+    return run
+
+
+def test_one_of_many_topics_is_loaded_by_its_own_dag(orders: DagRun, api: AirflowApi) -> None:
+    assert (api.xcom(orders, "load")["loaded"], api.xcom(orders, "audit")["audited"]) == (2, 1)
+
+
+def test_an_ad_hoc_spark_program_reads_exactly_the_hour(orders: DagRun, stack: LocalStack, api: AirflowApi) -> None:
+    run = api.wait(ask_for_run(api, SIZES, Interval(at(0), at(1))), 300.0)
+    api.pause(SIZES)
+    assert api.xcom(run, "sizes")["windows"][0]["records"] == 2
+    log = "\n".join(path.read_text(errors="replace") for path in logs_of(stack, SIZES))
+    assert "PARTITION_SIZES" in log
+    said = json.loads(log.split("PARTITION_SIZES ", 1)[1].split("}}}")[0].replace('\\"', '"') + "}}}")
+    assert sum(part["records"] for part in said["partitions"].values()) == 2
+    assert "bootstrap.servers" not in log
+
+
+def logs_of(stack: LocalStack, dag_id: str) -> list[Path]:
+    return sorted((stack.home / "airflow" / "logs").rglob(f"dag_id={dag_id}/**/*.log"))
+
+
+def test_retention_shows_what_it_would_delete_and_deletes_nothing(backfilled: list[DagRun], api: AirflowApi) -> None:
+    run = api.trigger("logbus_retention", conf={"dry_run": True})
+    api.unpause("logbus_retention")
+    api.wait(run, 300.0)
+    api.pause("logbus_retention")
+
+
+@pytest.mark.parametrize("conn_id", ["kafka_default", "warehouse_default"])
+def test_the_connections_can_be_tried_from_their_forms(conn_id: str, stack: LocalStack, api: AirflowApi) -> None:
+    fields = stack._connections()[conn_id]
+    body = {"connection_id": conn_id, **fields, "extra": json.dumps(fields.get("extra", {}))}
+    answer = api.request("POST", "/api/v2/connections/test", json=body)
+    assert answer["status"] is True, answer["message"]

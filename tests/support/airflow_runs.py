@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
 from confluent_kafka import Producer
-from logbus.local.airflow_api import POLL_SECONDS, AirflowApi, DagRun
+from logbus.local.airflow_api import POLL_SECONDS, RUN_OVER_STATES, AirflowApi, DagRun
 from logbus.local.stack import LocalStack
 from logbus.windows.boundaries import milliseconds
+from logbus.windows.model import Interval, instant_text
 
 WAIT_SECONDS_MAX = 300.0  # nothing here is timed; a loaded machine may take long
 
@@ -31,18 +32,45 @@ def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime
     assert failures == []
 
 
-def wait_for(api: AirflowApi, dag_id: str, count: int, *, run_type: str | None = None) -> list[DagRun]:
-    """Waits until `count` runs of the DAG have ended well; raises with the story of one that has not."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while True:
-        runs = [run for run in api.runs(dag_id) if run_type is None or run.run_id.startswith(run_type)]
+def unpause_without_the_hour_that_is_due(api: AirflowApi, dag_id: str) -> None:
+    """Switches a scheduled DAG on. The run that Airflow makes for the last hour at once is not what a test asks for."""
+    api.unpause(dag_id)
+    until(lambda: bool(api.runs(dag_id)), f"the run of {dag_id} that is due")
+    api.give_up_active_runs(dag_id)
+
+
+def ask_for_run(api: AirflowApi, dag_id: str, span: Interval) -> DagRun:
+    """A run over a span of the past, asked for before the DAG is switched on: so it goes before the one that is due."""
+    start, end = instant_text(span.start), instant_text(span.end)
+    run = api.trigger(dag_id, logical_date=start, data_interval_start=start, data_interval_end=end, run_after=end)
+    api.unpause(dag_id)
+    return run
+
+
+def wait_for_runs(api: AirflowApi, dag_id: str, count: int, *, kind: str) -> list[DagRun]:
+    """Waits until `count` runs whose ids begin with `kind` have ended well; raises with the story of one that has not."""
+    ended: list[DagRun] = []
+
+    def are_there() -> bool:
+        runs = [run for run in api.runs(dag_id) if run.run_id.startswith(kind)]
         for run in runs:
             if run.state == "failed":
                 raise AssertionError(f"{run.dag_id} {run.run_id} failed\n{api.story(run)}")
-        ended = [run for run in runs if run.state == "success"]
-        if len(ended) >= count:
-            return ended
+        ended[:] = [run for run in runs if run.state == "success"]
+        return len(ended) >= count
+
+    until(are_there, f"{count} runs {kind} of {dag_id}")
+    return ended
+
+
+def wait_for_no_run(api: AirflowApi, dag_id: str) -> None:
+    """Waits until no run of the DAG is under way."""
+    until(lambda: all(run.state in RUN_OVER_STATES for run in api.runs(dag_id)), f"the end of all runs of {dag_id}")
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not is_so():
         if time.monotonic() > deadline:
-            stories = "\n".join(f"{run.run_id} {run.state}: {api.story(run)}" for run in runs)
-            raise AssertionError(f"{len(ended)} of {count} runs of {dag_id} ended within {WAIT_SECONDS_MAX:.0f} s\n{stories}")
+            raise AssertionError(f"{what} did not come within {WAIT_SECONDS_MAX:.0f} s")
         time.sleep(POLL_SECONDS)

@@ -1,13 +1,15 @@
 """Take up the windows that a run was started for: each by one run of the DAG only, however often it is announced.
 
-For DAGs scheduled by assets: those of WindowEventTrigger, or the tables that `hourly_ingest` tells about. Events may come in
-bundles, and after a crash of the triggerer twice; the ledger decides which run a window belongs to. A rerun of that run gets it
-again.
+For DAGs scheduled by assets: those of WindowEventTrigger, or the tables that `hourly_ingest` tells about. The ledger decides
+which run a window belongs to; a rerun of that run gets it again. Two things make that necessary. After a crash of the triggerer
+an event may come twice. And Airflow makes one run for events that come close together, but leaves one that comes while it makes
+the run to the next run, which may be an hour away: so a run also takes up what its watcher has announced since its first event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
@@ -15,9 +17,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus.errors import UserError
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.run_interval import plain
 from logbus.triggers.window_closed import utc_now
-from logbus.windows.announcements import take
+from logbus.windows.announcements import take, told_since
 from logbus.windows.model import instant_text, parse_instant
+
+CLOCK_SKEW = timedelta(minutes=1)  # between Airflow's database, which dates events, and whoever notes announcements
 
 
 class TakeWindowsOperator(BaseOperator):
@@ -34,32 +39,36 @@ class TakeWindowsOperator(BaseOperator):
         *,
         consumer: str = "{{ dag.dag_id }}",
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        now: Callable[[], datetime] = utc_now,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self._now = now
         self.consumer = consumer
         self.warehouse_conn_id = warehouse_conn_id
 
     def execute(self, context: Context) -> list[str]:
-        engine = WarehouseHook(self.warehouse_conn_id).ledger().engine
-        announced = windows_of_events(context["triggering_asset_events"])
+        engine, now = WarehouseHook(self.warehouse_conn_id).ledger().engine, self._now()
+        events = [event for events in context["triggering_asset_events"].values() for event in events]
+        announced = windows_of_events(events)
+        for (watcher, pipeline), since in first_events(events).items():
+            announced[pipeline] += told_since(engine, watcher, plain(since) - CLOCK_SKEW, now)
         mine = {
             start
             for pipeline, starts in announced.items()
-            for start in take(engine, self.consumer, pipeline, [*map(parse_instant, starts)], context["run_id"], utc_now())
+            for start in take(engine, self.consumer, pipeline, starts, context["run_id"], now)
         }
         if not mine:
             raise AirflowSkipException("other runs of this DAG have taken up every window that was announced")
         return [instant_text(start) for start in sorted(mine)]
 
 
-def windows_of_events(events_by_asset: Mapping[Any, Iterable[Any]]) -> dict[str, list[str]]:
+def windows_of_events(events: Iterable[Any]) -> dict[str, list[datetime]]:
     """Starts of the announced windows by pipeline."""
-    found: dict[str, list[str]] = {}
-    for events in events_by_asset.values():
-        for event in events:
-            for pipeline, start in windows_of_event(event.extra or {}):
-                found.setdefault(pipeline, []).append(start)
+    found: dict[str, list[datetime]] = {}
+    for event in events:
+        for pipeline, start in windows_of_event(event.extra or {}):
+            found.setdefault(pipeline, []).append(parse_instant(start))
     if not found:
         raise UserError("no event that started this run tells of a window: schedule the DAG by assets whose events carry windows")
     return found
@@ -72,3 +81,14 @@ def windows_of_event(extra: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield payload["pipeline"], payload["start"]
     for window in extra.get("windows") or ():
         yield window["pipeline"], window["start"]
+
+
+def first_events(events: Iterable[Any]) -> dict[tuple[str, str], datetime]:
+    """When the first event of each watcher came, by watcher and pipeline."""
+    first: dict[tuple[str, str], datetime] = {}
+    for event in events:
+        payload = (event.extra or {}).get("payload") or {}
+        if "watcher" in payload:
+            key = (payload["watcher"], payload["pipeline"])
+            first[key] = min(first.get(key, event.timestamp), event.timestamp)
+    return first

@@ -32,7 +32,9 @@ Answer = TypeVar("Answer")
 
 
 class WindowEventTrigger(BaseEventTrigger):
-    """An event for each window of the pipeline that reaches the stage from now on: `{"pipeline", "stage", "start", "end"}`.
+    """An event for each window of the pipeline that reaches the stage from now on.
+
+    Its payload is `{"watcher", "pipeline", "stage", "start", "end"}`.
 
     :param stage: "closed", "loaded" or "audited"
     :param watcher: under which name the ledger remembers what was announced; whoever shares a name shares the memory
@@ -104,7 +106,8 @@ class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
 
     def _event(self, interval: Interval) -> dict[str, Any]:
         span = {"start": instant_text(interval.start), "end": instant_text(interval.end)}
-        return {"pipeline": self._trigger.pipeline, "stage": self._trigger.stage, **span}
+        names = {name: getattr(self._trigger, name) for name in ("watcher", "pipeline", "stage")}
+        return {**names, **span}
 
     async def _ask(self, question: Callable[[Engine], Answer]) -> Answer:
         """An answer of the ledger, from a thread beside the triggerer's loop; a warehouse that is away is waited for."""

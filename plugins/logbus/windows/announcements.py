@@ -104,6 +104,19 @@ def note_announced(engine: Engine, name: str, starts: Sequence[datetime], now: d
         connection.execute(insert(schema.announcement).on_conflict_do_nothing(), values)
 
 
+def told_since(engine: Engine, name: str, since: datetime, now: datetime) -> list[datetime]:
+    """Windows whose announcement was noted at `since` or later, or is not noted yet."""
+    row_of, watcher = schema.announcement, schema.watcher
+    noted = select(row_of.c.starts_at).where(
+        row_of.c.watcher == name,
+        row_of.c.announced_at >= since,
+        row_of.c.announced_at > select(watcher.c.began_at).where(watcher.c.name == name).scalar_subquery(),
+    )
+    with engine.connect() as connection:
+        found = set(connection.execute(noted).scalars())
+    return sorted(found.union(interval.start for interval in unannounced(engine, name, now)))
+
+
 def take(
     engine: Engine, consumer: str, pipeline_name: str, starts: Sequence[datetime], run_id: str, now: datetime
 ) -> list[datetime]:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from logbus.errors import UserError
-from logbus.windows.announcements import Stage, begin_watch, note_announced, take, unannounced
+from logbus.windows.announcements import Stage, begin_watch, note_announced, take, told_since, unannounced
 from logbus.windows.migrations import create_ledger
 from logbus.windows.schema import window
 from sqlalchemy import update
@@ -107,6 +107,21 @@ def test_a_window_belongs_to_the_first_run_that_takes_it(world: World) -> None:
     assert take(engine, "report", "p", starts, "run 1", NOW) == starts
     assert take(engine, "another", "p", starts, "run 9", NOW) == starts
     assert take(engine, "report", "p", [], "run 3", NOW) == []
+
+
+def test_what_was_told_since_an_instant_holds_what_is_not_noted_yet_but_nothing_known_before(world: World) -> None:
+    frozen(world, 1, 2, 3, 4)
+    mark(world, 1, loaded_attempt=1)
+    watch(world, Stage.LOADED)
+    mark(world, 2, loaded_attempt=1)
+    announce(world, NOW + timedelta(minutes=1))
+    mark(world, 3, loaded_attempt=1)
+    announce(world, NOW + timedelta(minutes=2))
+    mark(world, 4, loaded_attempt=1)
+    engine = world.ledger.engine
+    assert told_since(engine, "w", NOW, NOW) == [at(2), at(3), at(4)]
+    assert told_since(engine, "w", NOW + timedelta(minutes=2), NOW) == [at(3), at(4)]
+    assert told_since(engine, "w", NOW + timedelta(minutes=3), NOW) == [at(4)]
 
 
 def test_many_runs_that_take_at_once_share_the_windows_out(world: World) -> None:
