@@ -31,6 +31,7 @@ SETTINGS: Mapping[str, str] = {
     "max_error_rate": "the share of records that may fail to parse before the hour fails instead, 0 to 1",
     "max_errors": "the number of records that may fail to parse before the hour fails instead",
     "accept_loss": "load what is left where retention was faster, and keep the loss on record",
+    "accept_producer_gaps": "only note what producers that number their records lost or sent twice",
     "offset_gaps": "the topic is compacted or holds transactions, so that offsets are missing",
     "retain_hours": "how long records stay in the topic, for the managed retention",
     "retain_bytes": "how many bytes of records stay in each partition, for the managed retention",

@@ -116,10 +116,10 @@ def test_two_windows_are_compared_by_name(loaded: World, warehouse_url: str, run
     assert "partition 0 offsets" in result.output
 
 
-@pytest.mark.parametrize("arguments", [[TEN], [TEN, TEN, "--against", "broker"], [TEN, TEN, TEN], [TEN, "yesterday"]])
-def test_a_comparison_that_names_too_little_or_too_much_says_what_to_name(loaded: World, run: Run, arguments: list[str]) -> None:
-    result = run("window", "diff", "--pipeline", "p", *arguments)
-    assert (result.exit_code, result.output[:7]) == (1, "error: ")
+def test_a_comparison_that_names_too_little_or_too_much_says_what_to_name(loaded: World, run: Run) -> None:
+    for arguments in ([TEN], [TEN, TEN, "--against", "broker"], [TEN, TEN, TEN], [TEN, "yesterday"]):
+        result = run("window", "diff", "--pipeline", "p", *arguments)
+        assert (result.exit_code, result.output[:7]) == (1, "error: ")
 
 
 def test_pipelines_are_listed_with_how_far_they_have_come(loaded: World, run: Run) -> None:

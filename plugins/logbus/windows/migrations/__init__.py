@@ -12,6 +12,7 @@ is adopted. The number there is 2 from then on, which that logbus refuses to wor
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
@@ -30,6 +31,9 @@ RELEASED_WITH_REVISIONS = 2
 CREATE_LOCK = 0x6C6F67627573
 
 UNDEFINED_TABLE = "42P01"
+
+# alembic keeps the context of a run in a module: threads that make the ledgers of two databases must not meet there.
+ONE_AT_A_TIME = Lock()
 
 
 def create_ledger(engine: Engine) -> None:
@@ -71,9 +75,10 @@ def upgrade(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
-    if is_from_before_revisions(connection):
-        command.stamp(config, FIRST_REVISION)
-    command.upgrade(config, "head")
+    with ONE_AT_A_TIME:
+        if is_from_before_revisions(connection):
+            command.stamp(config, FIRST_REVISION)
+        command.upgrade(config, "head")
 
 
 def is_from_before_revisions(connection: Connection) -> bool:
