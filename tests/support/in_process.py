@@ -22,6 +22,7 @@ from logbus.errors import RecordsLost, ShortRead
 from logbus.windows.model import Pipeline
 
 from spark_jobs import application
+from spark_jobs.kafka_source import read_plan
 from spark_jobs.load_task import load
 from spark_jobs.packing import Run, TaskPlan
 from spark_jobs.parsers import Parser, Unparsable
@@ -40,7 +41,10 @@ def value_of(topic_id: str, partition: int, offset: int) -> bytes:
     return {0: b"\xff" + name.encode(), 1: name.encode()}.get(offset % 5, json.dumps({"name": name}).encode())
 
 
-def is_dead(parser: Parser, value: bytes) -> bool:
+def is_dead(parser: Parser, value: bytes | None) -> bool:
+    """Whether a record with this value is a dead letter."""
+    if value is None:
+        return parser.of_no_value is None
     try:
         parser.parse(value)
     except Unparsable:
@@ -94,8 +98,15 @@ class Tasks:
 def run_job(
     context: Any, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
 ) -> list[TaskResult]:
-    tasks: Tasks = client_config[TASKS]
-    return tasks.run(plans, job)
+    """In memory where the client configuration holds `Tasks`; otherwise with the real reader, from a real broker."""
+    if TASKS in client_config:
+        tasks: Tasks = client_config[TASKS]
+        return tasks.run(plans, job)
+    return [
+        result
+        for plan in plans
+        for result in load(read_plan(plan, client_config, pipeline.topic, pipeline.isolation_level), job, next(_task_ids))
+    ]
 
 
 class KeptDatabase(AdbcDatabase):  # type: ignore[misc]

@@ -60,9 +60,7 @@ def expected(windows: Iterable[FrozenWindow], records: Iterable[LogRecord], pars
     """What the table and the dead letters hold when exactly these windows are loaded."""
     records = list(records)
     return sorted(
-        LoadedRecord(
-            window.interval.start, record.partition, record.offset, record.value is None or is_dead(parser, record.value)
-        )
+        LoadedRecord(window.interval.start, record.partition, record.offset, is_dead(parser, record.value))
         for window in windows
         for part in window.ranges
         for record in records

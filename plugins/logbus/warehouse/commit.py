@@ -171,7 +171,24 @@ def refuse_mismatch(load: SealedWindow) -> None:
         if read.staged_fingerprint != staged.fingerprint:
             wrong.append(f"partition {partition}: the staged rows are not the records the tasks read (fingerprints differ)")
     if wrong:
-        raise EquationMismatch(f"window {load.attempt.interval} of {load.pipeline.name} does not add up: {'; '.join(wrong)}")
+        what = f"window {load.attempt.interval} of {load.pipeline.name} does not add up: {'; '.join(wrong)}"
+        raise EquationMismatch(what + hint(load, gaps_allowed))
+
+
+def hint(load: SealedWindow, gaps_allowed: bool) -> str:
+    """What to do where everything that was read is staged and only offsets are missing: then they hold no record."""
+    read, staged = sum(part.read for part in load.reads.values()), sum(map(rows_of, load.staged.tallies.values()))
+    filtered = sum(part.filtered for part in load.reads.values())
+    if gaps_allowed or read != staged + filtered or read >= load.window.record_count:
+        return ""
+    return (
+        ". All that the broker gave is staged: if the topic is compacted or holds transactions, offsets without a record are as "
+        f'they should be, and the pipeline\'s setting {{"{tally.OFFSET_GAPS}": true}} says so'
+    )
+
+
+def rows_of(part: PartitionTally) -> int:
+    return part.loaded + part.dead_lettered
 
 
 def refuse_errors(connection: Connection, load: SealedWindow) -> None:

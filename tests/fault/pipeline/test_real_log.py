@@ -1,0 +1,213 @@
+"""What a real log can do to a load: odd records, holes, cuts, a topic made again, a broker that is killed. Always the same end:
+the table equals a single-threaded reading of the topic, or a clear error and the table as before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from logbus.warehouse.engine import connect
+from logbus.windows.boundaries import milliseconds
+from sqlalchemy import Engine, text
+
+from benchmarks.processes import wait_until
+from spark_jobs import kafka_source
+from spark_jobs.outcomes import LoadState, WindowOutcome
+from tests.support.broker import AnyBroker, LogbusBroker, any_broker
+from tests.support.ledgers import at
+from tests.support.log_machine import IN_2099
+from tests.support.real_pipeline import RealPipeline
+from tests.support.topics import read_partition
+
+pytestmark = pytest.mark.usefixtures("without_spark")
+
+Make = Callable[..., RealPipeline]
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: Any) -> Iterator[Engine]:
+    engine = connect(postgres_server.create_database("real_log"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
+    """One that compacts without waiting."""
+    with any_broker(tmp_path_factory.mktemp("broker"), settings={"log.cleaner.backoff.ms": "50"}) as running:
+        yield running
+
+
+@pytest.fixture
+def make(broker: AnyBroker, engine: Engine) -> Make:
+    return lambda **options: RealPipeline(broker.bootstrap, engine, **options)
+
+
+def states(outcomes: list[WindowOutcome]) -> list[LoadState]:
+    return [outcome.state for outcome in outcomes]
+
+
+def disturb_the_reading(monkeypatch: pytest.MonkeyPatch, disturb: Callable[[], None]) -> None:
+    """Calls `disturb` once, behind the first records that a task has read."""
+    reading, done = kafka_source.read_lists, threading.Event()
+
+    def read_lists(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for messages in reading(*arguments, **options):
+            yield messages
+            if messages and not done.is_set():
+                done.set()
+                disturb()
+
+    monkeypatch.setattr(kafka_source, "read_lists", read_lists)
+
+
+def test_records_of_any_time_are_loaded_once(make: Make) -> None:
+    """Older than the hour, from the future, from 2099, without a timestamp, before 1970, and at the very ends of the hour."""
+    pipeline = make()
+    last_millisecond = milliseconds(at(11)) - 1
+    times = [-1, IN_2099, 10, 10.5, 3, -1, -86_400_000, last_millisecond, milliseconds(at(11)), 10.9, IN_2099, -1, 11.5, 12]
+    pipeline.send([(time, b"record %d" % number) for number, time in enumerate(times)])
+    pipeline.send([(-1, b"no time"), (-1, b"none either")], partition=1)
+    assert states(pipeline.load(10, 11)) == [LoadState.COMMITTED] * 2
+    assert pipeline.found() == pipeline.expected()
+    assert len(pipeline.found()) == len(times) - 1 + 2, "all but the record of twelve o'clock"
+    assert pipeline.hours_of(0, 4, 7, 8, 11) == [at(10), at(10), at(10), at(11), at(11)]
+    assert [pipeline.audit(number).problems for number in (10, 11)] == [(), ()]
+
+
+POISON = {
+    "a tombstone": None,
+    "nothing": b"",
+    "no text": b"\xff\xfe\xfd",
+    "a NUL": b'{"a": "x\0y"}',
+    "an escaped NUL": b'{"a": "\\u0000"}',
+    "half a surrogate pair": b'{"a": "\\ud800"}',
+    "a number beyond all numbers": b'{"a": 1e400000}',
+    "an integer beyond all integers": b'{"a": %s}' % (b"9" * 5000),
+    "not a number": b'{"a": NaN}',
+    "deeply nested": b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "nested beyond what jsonb holds": b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "a key twice": b'{"a": 1, "a": 2}',
+    "a name of 100,000 characters": b'{"%s": 1}' % (b"n" * 100_000),
+    "no object": b"[1, 2]",
+    "a program for the database": b"'; drop table logbus.window; --",
+    "five megabytes": b'{"a": "%s"}' % (b"x" * 5_000_000),
+    "five megabytes of nothing": b"[" * 5_000_000,
+}
+
+
+@pytest.mark.parametrize("parse", ["json", "lines", "combined", "logfmt", "raw"])
+def test_a_poison_record_becomes_a_row_or_a_dead_letter_and_stops_nothing(make: Make, parse: str) -> None:
+    pipeline = make(partitions=1, parse=parse)
+    good = b'{"a": 1}'
+    pipeline.send([(10 + number / 100, value) for number, poison in enumerate(POISON.values()) for value in (poison, good)])
+    assert states(pipeline.load(10)) == [LoadState.COMMITTED]
+    found = pipeline.found()
+    assert found == pipeline.expected()
+    assert [record.offset for record in found] == list(range(2 * len(POISON)))
+    assert pipeline.audit(10).problems == ()
+
+
+def test_dead_letters_keep_a_poison_record_byte_for_byte(make: Make, engine: Engine) -> None:
+    pipeline = make(partitions=1, parse="json")
+    pipeline.send([(10, POISON["no text"]), (10.1, POISON["five megabytes of nothing"])])
+    pipeline.load(10)
+    with engine.connect() as connection:
+        query = 'select d.value from logbus.dead_letter d where topic = :topic order by "offset"'
+        kept = connection.execute(text(query), {"topic": pipeline.name}).scalars().all()
+    assert kept == [POISON["no text"], POISON["five megabytes of nothing"]]
+
+
+def test_an_hour_without_any_record_is_loaded_as_such(make: Make) -> None:
+    pipeline = make()
+    assert states(pipeline.load(10)) == [LoadState.COMMITTED]
+    assert pipeline.audit(10).problems == ()
+    assert pipeline.found() == []
+
+
+def test_partitions_added_between_hours_lose_and_repeat_nothing(make: Make) -> None:
+    pipeline = make(partitions=1)
+    pipeline.send([(10, b"a"), (11, b"b")])
+    pipeline.load(10)
+    pipeline.add_partitions(3)
+    pipeline.send([(10.5, b"late"), (11.5, b"c"), (12.5, b"d")], partition=2)
+    pipeline.register()
+    assert states(pipeline.load(11, 12)) == [LoadState.COMMITTED] * 2
+    assert pipeline.found() == pipeline.expected()
+    assert len(pipeline.found()) == 5
+
+
+def test_a_topic_made_again_while_it_is_read_fails_the_load(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same offsets, other records: only the topic's id tells."""
+    pipeline = make(partitions=1)
+    records = [(10 + number / 1000, b"first %d" % number) for number in range(900)]
+    pipeline.send(records)
+    pipeline.load(10)
+    before = pipeline.found()
+
+    def make_again() -> None:
+        pipeline.create_again()
+        pipeline.send([(time, b"second") for time, _ in records])
+
+    disturb_the_reading(monkeypatch, make_again)
+    assert states(pipeline.load(10, freeze=False)) == [LoadState.FAILED]
+    assert pipeline.found() == before
+    (again,) = pipeline.load(10, freeze=False)
+    assert (again.state, "was deleted and made again" in str(again.error)) == (LoadState.FAILED, True)
+
+
+def test_retention_that_overtakes_a_load_fails_it_with_the_lost_range(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make(partitions=1)
+    pipeline.send([(10 + number / 1000, b"record %d" % number) for number in range(900)])
+    pipeline.freeze(10)
+    monkeypatch.setattr(kafka_source, "read_lists", after(lambda: pipeline.delete_records(500), kafka_source.read_lists))
+    (outcome,) = pipeline.load(10, freeze=False)
+    assert (outcome.state, pipeline.found()) == (LoadState.FAILED, [])
+    assert f"{pipeline.name}-0 [0, 900)" in str(outcome.error)
+
+
+def after(disturb: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    def disturbed(*arguments: Any, **options: Any) -> Any:
+        disturb()
+        return function(*arguments, **options)
+
+    return disturbed
+
+
+def test_a_broker_killed_while_it_is_read_costs_time_and_nothing_else(
+    make: Make, broker: AnyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is fetched in small pieces, so that most records are still to come when the broker dies."""
+    if not isinstance(broker, LogbusBroker):
+        pytest.skip("kill -9 of our own broker")
+    pipeline = make(partitions=1, client={"max.partition.fetch.bytes": 20_000, "queued.min.messages": 1})
+    pipeline.send([(10 + number / 100_000, b"%d" % number + b"." * 100) for number in range(5_000)])
+
+    def kill_and_start() -> None:
+        broker.kill9()
+        broker.start()
+
+    disturb_the_reading(monkeypatch, kill_and_start)
+    assert states(pipeline.load(10)) == [LoadState.COMMITTED]
+    assert pipeline.found() == pipeline.expected()
+    assert pipeline.audit(10).problems == ()
+
+
+def test_holes_of_compaction_are_refused_until_they_are_declared_and_the_rest_is_loaded_exactly(
+    make: Make, broker: AnyBroker
+) -> None:
+    compact = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
+    pipeline = make(partitions=1, config=compact)
+    pipeline.send([(10 + number / 2_000, b"%d" % number + b"." * 50) for number in range(1_500)])
+    assert wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, deadline_seconds=60)
+    (refused,) = pipeline.load(10)
+    assert (refused.state, pipeline.found()) == (LoadState.FAILED, [])
+    assert '{"offset_gaps": true}' in str(refused.error)
+    pipeline.settings["offset_gaps"] = True
+    pipeline.register()
+    assert states(pipeline.load(10)) == [LoadState.COMMITTED]
+    assert pipeline.audit(10).problems == ()
+    assert 0 < len(pipeline.found()) < 1_400

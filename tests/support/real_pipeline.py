@@ -1,0 +1,123 @@
+"""A pipeline over a real broker and a real warehouse, without Spark between them, and the proof of what it loaded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import AuditReport, Pipeline
+from sqlalchemy import Engine
+
+from spark_jobs.application import Application
+from spark_jobs.outcomes import WindowOutcome
+from spark_jobs.parsers import parser_for
+from tests.support import oracle
+from tests.support.ledgers import NOW, at, hour, stamps
+from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic
+
+_numbers = itertools.count(1)
+
+# Records of 2015 are old, and what is from the future is refused by default: here neither is deleted nor refused.
+ANY_TIME = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1), "max.message.bytes": "8000000"}
+
+
+@dataclass
+class RealPipeline:
+    """One topic and one table of the same name. Hours are those of `tests.support.ledgers`."""
+
+    bootstrap: str
+    engine: Engine
+    partitions: int = 2
+    parse: str = "lines"
+    settings: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+    client: dict[str, Any] = field(default_factory=dict)
+    name: str = field(default_factory=lambda: f"real_{next(_numbers)}")
+
+    def __post_init__(self) -> None:
+        self.create()
+        self.log = LogOffsets(self.client_config)
+        self.ledger = Ledger(self.engine)
+        self.register()
+
+    def register(self) -> None:
+        self.ledger.register(
+            Pipeline(name=self.name, topic=self.name, table=self.name, parse=self.parse, settings=self.settings), self.log, NOW
+        )
+
+    @property
+    def client_config(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **self.client}
+
+    def create(self, partitions: int | None = None) -> None:
+        create_topic(self.bootstrap, self.name, partitions=partitions or self.partitions, config={**ANY_TIME, **self.config})
+
+    def create_again(self) -> None:
+        delete_topic(self.bootstrap, self.name)
+        self.create()
+
+    def add_partitions(self, count: int) -> None:
+        client = admin(self.bootstrap)
+        client.create_partitions([NewPartitions(self.name, count)])[self.name].result(TIMEOUT_SECONDS)
+
+    def delete_records(self, before_offset: int, partition: int = 0) -> None:
+        client, until = admin(self.bootstrap), TopicPartition(self.name, partition, before_offset)
+        client.delete_records([until])[until].result(TIMEOUT_SECONDS)
+
+    def send(self, records: Iterable[tuple[float | int, bytes | None]], partition: int = 0, **settings: Any) -> None:
+        """Each with its hour of the day, or, if that is whole and large or negative, its timestamp in milliseconds."""
+        refused: list[KafkaError] = []
+
+        def noted(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                refused.append(error)
+
+        producer = Producer({"bootstrap.servers": self.bootstrap, "message.max.bytes": 8_000_000, "linger.ms": 5, **settings})
+        for when, value in records:
+            stamp = when if isinstance(when, int) and not 0 <= when < 48 else stamps(when)[0]
+            producer.produce(self.name, value, key=b"key", partition=partition, timestamp=int(stamp), on_delivery=noted)
+        assert producer.flush(TIMEOUT_SECONDS) == 0
+        assert not refused
+
+    def freeze(self, *hours: int) -> None:
+        for number in hours:
+            self.ledger.freeze_or_get(self.name, hour(number), self.log, NOW)
+
+    def load(self, *hours: int, freeze: bool = True) -> list[WindowOutcome]:
+        if freeze:
+            self.freeze(*hours)
+        attempts = self.ledger.begin_attempts(self.name, [at(number) for number in hours], "run", 1, NOW)
+        application = Application(
+            ledger=self.ledger, log=self.log, client_config=self.client_config, now=lambda: NOW, report=lambda outcome: None
+        )
+        return application.load(self.name, [attempt.token for attempt in attempts])
+
+    def audit(self, number: int) -> AuditReport:
+        return audit_window(self.engine, self.log, self.name, at(number), NOW, sink_for=sink_for)
+
+    def loaded_hours(self) -> list[int]:
+        windows = [window for window in self.ledger.windows(self.name) if window.loaded_attempt is not None]
+        return [window.interval.start.hour for window in windows]
+
+    def found(self) -> Sequence[oracle.LoadedRecord]:
+        return oracle.found(self.engine, self.name, self.name)
+
+    def expected(self) -> Sequence[oracle.LoadedRecord]:
+        """What a stock consumer says the loaded windows hold."""
+        windows = [window for window in self.ledger.windows(self.name) if window.loaded_attempt is not None]
+        parser = parser_for(self.parse, self.settings)
+        return oracle.expected(windows, oracle.everything_at(self.bootstrap, self.name), parser)
+
+    def hours_of(self, *offsets: int, partition: int = 0) -> list[datetime]:
+        """In which hours these records were loaded."""
+        at_offset = {(found.partition, found.offset): found.window_start for found in self.found()}
+        return [at_offset[partition, offset] for offset in offsets]
