@@ -82,7 +82,7 @@ def show(pipeline_name: str, warehouse_url: str, as_json: bool, start: datetime)
     console.print(window_views.ranges_table(found))
     if found.attempts:
         console.print(window_views.attempts_table(found.attempts))
-    for line in window_views.sample_lines(found):
+    for line in window_views.failure_lines(found):
         click.echo(line)
 
 

@@ -10,13 +10,14 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from logbus.windows.attempts import FAILED
 from logbus.windows.comparison import Difference, Reading
 from logbus.windows.gaps import Gap, Missing
 from logbus.windows.history import AttemptRecord, WindowHistory
 from logbus.windows.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
 from logbus.windows.producers import StreamCount
 
-ERROR_CHARACTERS_SHOWN = 160
+ERROR_CHARACTERS_SHOWN = 100
 STREAMS_SHOWN_MAX = 10
 
 
@@ -129,13 +130,13 @@ def attempts_table(attempts: Iterable[AttemptRecord]) -> Table:
     return table
 
 
-def sample_lines(found: WindowHistory) -> Iterator[str]:
-    """What an attempt over its error budget met; of the last such attempt."""
-    over = [attempt for attempt in found.attempts if attempt.error_samples]
-    if not over:
+def failure_lines(found: WindowHistory) -> Iterator[str]:
+    """Why the last attempt failed, in full, with samples where too much did not parse."""
+    last = found.attempts[-1] if found.attempts else None
+    if last is None or last.state != FAILED:
         return
-    samples = over[-1].error_samples or {}
-    yield f"attempt {over[-1].number} was over its error budget:"
+    yield f"attempt {last.number} failed: {last.error}"
+    samples = last.error_samples or {"classes": [], "examples": []}
     yield from (f"  {group['error_class']}: {group['count']}" for group in samples["classes"])
     for example in samples["examples"]:
         value = example["value"] if "value" in example else f"base64 {example['value_base64']}"

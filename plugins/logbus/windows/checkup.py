@@ -29,6 +29,7 @@ from logbus.windows.rows import ATTEMPT_RUNNING
 # A window that was frozen this long ago and that nobody has tried to load: somebody waits for something that does not come.
 UNTRIED_AFTER = timedelta(hours=1)
 
+REASON_CHARACTERS_MAX = 200  # of a failure; `logbus window show` has all of it
 NAMED_MAX = 3  # windows or tables that a finding names before it says how many more there are
 
 
@@ -272,4 +273,5 @@ def several(names: Sequence[str]) -> str:
 
 
 def first_line(text: str | None) -> str:
-    return (text or "no reason is known").strip().splitlines()[0]
+    line = (text or "no reason is known").strip().splitlines()[0]
+    return line if len(line) <= REASON_CHARACTERS_MAX else line[:REASON_CHARACTERS_MAX] + " ..."

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import options, progress
+from logbus.errors import ErrorBudgetExceeded
 from logbus.windows.gaps import Missing, pipeline_gaps
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -93,6 +94,17 @@ def test_a_window_is_shown_with_its_ranges_attempts_and_dead_letters(loaded: Wor
 
 def test_a_window_that_was_only_frozen_is_shown_too(loaded: World, run: Run) -> None:
     assert "of p: frozen" in run("window", "show", "--pipeline", "p", "2015-05-17T12:00:00Z").output
+
+
+def test_a_window_over_its_error_budget_shows_what_did_not_parse(loaded: World, warehouse_url: str, run: Run) -> None:
+    over = Loading(world=loaded, url=warehouse_url, window=loaded.freeze(10), bad_offsets=frozenset({0, 2})).begin().create()
+    with pytest.raises(ErrorBudgetExceeded) as caught:
+        over.run_task(1).commit()
+    loaded.ledger.fail_attempts([over.attempt], str(caught.value), NOW, caught.value.samples)
+    lines = run("window", "show", "--pipeline", "p", TEN).output.splitlines()
+    (failure,) = [number for number, line in enumerate(lines) if line.startswith("attempt 2 failed: 2 of the 3 records")]
+    assert lines[failure + 1] == "  NotUtf8: 2"
+    assert lines[failure + 3].startswith("  partition 0 offset 2: NotUtf8: byte 0 is not UTF-8")
 
 
 def test_two_attempts_at_a_window_read_the_same_records_and_may_differ_in_what_parsed(
