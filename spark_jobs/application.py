@@ -23,6 +23,7 @@ from logbus.windows.boundaries import milliseconds
 from logbus.windows.error_budget import samples_of
 from logbus.windows.fingerprint import combine
 from logbus.windows.heartbeats import Heartbeat
+from logbus.windows.inferred_columns import INFER
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline
@@ -31,6 +32,7 @@ from logbus.windows.sent_numbers import join_streams
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
+from spark_jobs.inference import inferred_columns, sampled_values
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from spark_jobs.packing import TaskPlan, pack
 from spark_jobs.parsers import parser_for
@@ -66,13 +68,15 @@ class Application:
     def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
         """Loads the windows whose attempts the tokens name, oldest first."""
         pipeline = self.ledger.pipeline(pipeline_name)
-        parser = parser_for(pipeline.parse, pipeline.settings)
-        sink = sink_for(pipeline, self.ledger.engine)
-        sink.ensure_target(parser.columns)
         with self.ledger.engine.connect() as connection:
             attempts = sorted(
                 (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
             )
+        if pipeline.settings.get(INFER):
+            pipeline = self.infer(pipeline, attempts)
+        parser = parser_for(pipeline.parse, pipeline.settings)
+        sink = sink_for(pipeline, self.ledger.engine)
+        sink.ensure_target(parser.columns)
         outcomes: list[WindowOutcome] = []
         with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
             for group in groups(attempts, WINDOWS_PER_JOB_MAX):
@@ -80,6 +84,15 @@ class Application:
                     self.report(outcome)
                     outcomes.append(outcome)
         return outcomes
+
+    def infer(self, pipeline: Pipeline, attempts: Sequence[Attempt]) -> Pipeline:
+        """The pipeline with the columns that the attempts' records show. What cannot be read now is for the load to report."""
+        windows = [self.ledger.window(pipeline.name, attempt.interval.start) for attempt in attempts]
+        try:
+            columns = inferred_columns(sampled_values(self.client_config, pipeline, windows))
+        except LogbusError:
+            return pipeline
+        return self.ledger.add_inferred(pipeline, columns, self.now())
 
     def load_group(self, pipeline: Pipeline, sink: Sink, group: Sequence[Attempt]) -> Iterator[WindowOutcome]:
         """Stages the group's windows by one Spark job and commits them; whatever fails is recorded on its attempts."""

@@ -15,7 +15,15 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.parsers.json_records import CONVERTERS, ESCAPED_NUL, LONG_NUMBER_BYTES, MILLISECONDS_FROM, Imprecise, is_plain
+from spark_jobs.parsers.json_records import (
+    CONVERTERS,
+    ESCAPED_NUL,
+    LONG_NUMBER_BYTES,
+    MILLISECONDS_FROM,
+    Imprecise,
+    is_plain,
+    rest_of,
+)
 from spark_jobs.schemas import ARROW_TYPES, CALENDAR_MS_MAX, CALENDAR_MS_MIN, TIMESTAMP
 
 
@@ -33,13 +41,16 @@ def are_plain(values: Sequence[bytes]) -> bool:
     return (has_no_sign and max(map(len, values)) < LONG_NUMBER_BYTES) or all(map(is_plain, values))
 
 
-def quick_columns(values: Sequence[bytes], columns: Mapping[str, str]) -> Sequence[pa.Array] | None:
-    """The objects' members as columns."""
+def quick_columns(values: Sequence[bytes], columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[pa.Array] | None:
+    """The objects' members as columns; behind them, if asked for, objects of all others."""
     found = objects(values)
     if found is None:
         return None
+    wanted = list(zip(members(found, list(columns)), columns.values(), strict=True))
+    if with_rest:
+        wanted.append(([rest_of(row, columns) for row in found], "jsonb"))
     arrays = []
-    for of_all, kind in zip(members(found, list(columns)), columns.values(), strict=True):
+    for of_all, kind in wanted:
         array = column(of_all, kind)
         if array is None:
             return None

@@ -27,10 +27,26 @@ MILLISECONDS_FROM = 100_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def parse_members(value: bytes, columns: Mapping[str, str]) -> Sequence[Any]:
-    """The object's members, in the columns' order."""
+def parse_members(value: bytes, columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[Any]:
+    """The object's members, in the columns' order; behind them, if asked for, an object of all others."""
     found = parse_object(value)
-    return [member(found, name, kind, value) for name, kind in columns.items()]
+    row = [member(found, name, kind, value) for name, kind in columns.items()]
+    return [*row, rest_text(found, columns, value)] if with_rest else row
+
+
+def rest_of(found: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any] | None:
+    """The members that have no column; None where all have one."""
+    if found.keys() <= columns.keys():
+        return None
+    return {name: value for name, value in found.items() if name not in columns}
+
+
+def rest_text(found: Mapping[str, Any], columns: Mapping[str, str], source: bytes) -> str | None:
+    rest = rest_of(found, columns)
+    try:
+        return None if rest is None else to_json(rest)
+    except Imprecise:
+        return exact_text(rest_of(DECODER.decode(source.decode()), columns))
 
 
 def member(found: Mapping[str, Any], name: str, kind: str, source: bytes) -> Any:

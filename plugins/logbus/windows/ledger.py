@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Engine, select, update
 
 from logbus.errors import WindowUnknown
-from logbus.windows import attempts, catch_up, freezing, registration, schema
+from logbus.windows import attempts, catch_up, freezing, inferred_columns, registration, schema
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, instant_text, utc
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
@@ -34,9 +34,14 @@ class Ledger:
         return registration.rebase(self.engine, pipeline_name, log, utc(now))
 
     def pipeline(self, name: str) -> Pipeline:
-        """The registered pipeline, or `PipelineUnknown`."""
+        """The registered pipeline with the columns it has inferred, or `PipelineUnknown`."""
         with self.engine.connect() as connection:
-            return to_pipeline(pipeline_row(connection, name))
+            return inferred_columns.with_inferred(connection, to_pipeline(pipeline_row(connection, name)))
+
+    def add_inferred(self, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> Pipeline:
+        """Puts down columns that records have shown; the pipeline with all that are known then."""
+        inferred_columns.remember(self.engine, pipeline, columns, utc(now))
+        return self.pipeline(pipeline.name)
 
     def pipelines(self) -> list[Pipeline]:
         """All registered pipelines by name."""

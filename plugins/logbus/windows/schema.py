@@ -1,6 +1,7 @@
 """The ledger's tables: schema `logbus` in the warehouse's own PostgreSQL, so that rows and offsets commit together.
 
     pipeline       what is loaded where, and how
+    inferred_column  columns that its records showed, where it infers them
     anchor         where a pipeline's chain of windows begins in each partition
     boundary       B(T) of a partition: inserted once, never changed
     window         an interval whose ranges are decided; counts and fingerprint of the attempt that is loaded
@@ -60,6 +61,15 @@ pipeline = Table(
     Column("isolation_level", Text, nullable=False),
     Column("settings", JSONB, nullable=False),
     Column("registered_at", DateTime(timezone=True), nullable=False),
+)
+
+inferred_column = Table(
+    "inferred_column",
+    metadata,
+    Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("type", Text, nullable=False),
+    Column("found_at", DateTime(timezone=True), nullable=False),
 )
 
 anchor = Table(

@@ -25,6 +25,7 @@ COLUMNS = {
 }
 DECLARED = parser_for("json", {"columns": COLUMNS})
 WHOLE = parser_for("json", {})
+INFERRING = parser_for("json", {"columns": {"host": "text", "status": "bigint"}, "infer": True})
 
 INTEGERS = st.integers() | st.sampled_from([2**31, 2**63, 2**64, 10**23, 99_999_999_999, 100_000_000_000, -(10**14)])
 STAMPS = st.datetimes().map(lambda at: at.isoformat() + "Z") | st.sampled_from(
@@ -81,7 +82,7 @@ def quickly(parser: Parser, values: list[bytes]) -> list[tuple[Any, ...]] | None
 @given(st.lists(RIGHT, min_size=1, max_size=6) | st.lists(RIGHT | WRONG, min_size=1, max_size=6))
 def test_many_at_once_are_what_each_is_alone(rows: list[dict[str, Any]]) -> None:
     values = [json.dumps(row).encode() for row in rows]
-    for parser in (DECLARED, WHOLE):
+    for parser in (DECLARED, WHOLE, INFERRING):
         quick = quickly(parser, values)
         if quick is not None:
             assert quick == alone(parser, values)
