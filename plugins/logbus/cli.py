@@ -14,6 +14,7 @@ import click
 from logbus.errors import LogbusError
 
 COMMANDS = {
+    "airflow": ("logbus.commands.airflow:command", "Make the pool and the connections in an Airflow of your own."),
     "broker": ("logbus.commands.broker:command", "Run the log broker (python -m broker)."),
     "dead-letter": ("logbus.commands.dead_letter:command", "List, show and export records that did not parse."),
     "demo": ("logbus.commands.demo:command", "Take a log through broker, Airflow and Spark into PostgreSQL, and prove it."),

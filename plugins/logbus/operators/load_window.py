@@ -18,6 +18,7 @@ from logbus import spark_submit
 from logbus.assets import tell_outlets
 from logbus.errors import ErrorBudgetExceeded, LoadFailed
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.lineage import load_lineage
 from logbus.operators.adoption import Beside, is_committed, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import beyond_retry_fails_at_once
@@ -63,6 +64,10 @@ class LoadWindowOperator(SparkWindowOperator):
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         tell_outlets(context, self.outlets, windows)
         return {**load_summary(windows), "adopted": adopted}
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Topic and table, for Airflow's OpenLineage provider where it is installed; it alone calls this."""
+        return load_lineage(self._broker().client_config(), self._warehouse().url, self.pipeline)
 
     @property
     def _shares(self) -> bool:

@@ -1,0 +1,87 @@
+"""`logbus airflow setup`: the pool and the connections that our DAGs need, in an Airflow of your own.
+
+Run it where the scheduler runs, with its configuration: it writes into Airflow's own database. What is there already stays, so
+it may be run again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from sqlalchemy.engine import URL
+
+from logbus.commands import options
+from logbus.provider import CONNECTION_TYPE
+from logbus.spark_submit import LOCAL_MASTER
+from logbus.warehouse.engine import warehouse_url as parse_warehouse_url
+
+POOL_NAME = "logbus_load"
+POOL_DESCRIPTION = "One Spark driver at a time"
+
+
+@click.group("airflow")
+def command() -> None:
+    """Make an Airflow ready for logbus."""
+
+
+@command.command("setup")
+@options.warehouse_option
+@options.bootstrap_option
+@options.client_config_option
+@click.option("--master", default=LOCAL_MASTER, show_default=True, help="Where Spark runs.")
+@click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="Spark drivers beside each other.")
+@click.option("--replace", is_flag=True, help="Also change connections that are there already.")
+def setup(warehouse_url: str, bootstrap: str, client_config: Path | None, master: str, slots: int, replace: bool) -> None:
+    """Make the pool of the loads and the connections kafka_default, warehouse_default and spark_default."""
+    connections = {
+        "kafka_default": {"conn_type": "kafka", "extra": options.client_config(bootstrap, client_config)},
+        "warehouse_default": warehouse_connection(parse_warehouse_url(warehouse_url)),
+        "spark_default": {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "client"}},
+    }
+    make_pool(slots)
+    click.echo(f"pool {POOL_NAME}: {slots} slot{'s' if slots > 1 else ''}")
+    for conn_id, fields in connections.items():
+        click.echo(
+            f"connection {conn_id}: {'made' if make_connection(conn_id, fields, replace) else 'there already, left alone'}"
+        )
+
+
+def warehouse_connection(url: URL) -> dict[str, Any]:
+    """The fields of the connection that names the same database as the URL."""
+    parameters = {key: value for key, value in url.query.items() if key != "host"}
+    socket_directory = url.query.get("host")
+    return {
+        "conn_type": CONNECTION_TYPE,
+        "host": socket_directory or url.host,
+        "port": url.port,
+        "login": url.username,
+        "password": url.password,
+        "schema": url.database,
+        "extra": parameters,
+    }
+
+
+def make_pool(slots: int) -> None:
+    from airflow.models.pool import Pool
+
+    Pool.create_or_update_pool(POOL_NAME, slots=slots, description=POOL_DESCRIPTION, include_deferred=False)
+
+
+def make_connection(conn_id: str, fields: Mapping[str, Any], replace: bool) -> bool:
+    """Whether it was made (or made anew) now. The password goes into Airflow's database, encrypted by its key."""
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        former = session.scalar(select(Connection).where(Connection.conn_id == conn_id))
+        if former is not None and not replace:
+            return False
+        if former is not None:
+            session.delete(former)
+            session.flush()
+        session.add(Connection(conn_id=conn_id, **fields))
+        return True

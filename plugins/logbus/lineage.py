@@ -1,0 +1,53 @@
+"""What a load reads and writes, in OpenLineage's names. Used only where Airflow's OpenLineage provider is installed.
+
+    kafka://HOST:PORT  TOPIC   ->   postgres://HOST:PORT  DATABASE.SCHEMA.TABLE
+
+A pipeline whose rows go elsewhere than into the warehouse names its topic only: where files lie is the sink's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.engine import make_url
+
+from logbus.windows.model import Pipeline
+
+POSTGRES_PORT = 5432
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetName:
+    """How OpenLineage calls a thing that is read or written."""
+
+    namespace: str
+    name: str
+
+
+def topic_name(client_config: Mapping[str, Any], topic: str) -> DatasetName:
+    """The topic, by the first broker of the configuration."""
+    first = str(client_config["bootstrap.servers"]).split(",")[0].strip()
+    return DatasetName(namespace=f"kafka://{first.rpartition('://')[2]}", name=topic)
+
+
+def table_name(warehouse_url: str, table: str) -> DatasetName:
+    """The table; a server that is reached by a socket is this machine's."""
+    url = make_url(warehouse_url)
+    schema, _, plain = table.rpartition(".")
+    namespace = f"postgres://{url.host or 'localhost'}:{url.port or POSTGRES_PORT}"
+    return DatasetName(namespace=namespace, name=f"{url.database}.{schema or 'public'}.{plain}")
+
+
+def load_lineage(client_config: Mapping[str, Any], warehouse_url: str, pipeline: Pipeline) -> Any:
+    """The provider's `OperatorLineage` of a load."""
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    def dataset(name: DatasetName) -> Any:
+        return Dataset(namespace=name.namespace, name=name.name)
+
+    is_table = pipeline.settings.get("sink", "postgres") == "postgres"
+    outputs = [dataset(table_name(warehouse_url, pipeline.table))] if is_table else []
+    return OperatorLineage(inputs=[dataset(topic_name(client_config, pipeline.topic))], outputs=outputs)
