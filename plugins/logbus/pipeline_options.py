@@ -21,20 +21,21 @@ FIELDS: Mapping[str, str] = {
 }
 
 SETTINGS: Mapping[str, str] = {
-    "columns": "columns and their types, for parsers that take them: {'host': 'text', 'bytes': 'bigint'}",
+    "columns": "columns and their types: {'host': 'text', 'bytes': 'bigint'}",
     "infer": "take the columns of JSON from the records themselves",
     "pattern": "the regular expression of parse='regex', with named groups",
-    "filter": "which records to drop on purpose; they are counted",
+    "filter": "which rows to load; the others are counted and left out",
+    "sink": "where rows go: by default a table of the warehouse; iceberg, parquet",
+    "warehouse": "the directory of Iceberg's tables",
+    "catalog": "the Iceberg catalog, as pyiceberg's own configuration names it",
+    "keep_snapshots_days": "how long Iceberg's older snapshots stay",
+    "directory": "the directory of Parquet tables",
     "reader": "what reads the topic",
-    "sink": "where rows go; by default a table of the warehouse",
-    "sink_options": "what the sink needs to know",
     "max_error_rate": "the share of records that may fail to parse before the hour fails instead, 0 to 1",
     "max_errors": "the number of records that may fail to parse before the hour fails instead",
     "accept_loss": "load what is left where retention was faster, and keep the loss on record",
-    "accept_producer_gaps": "only note what producers that number their records lost or sent twice",
+    "accept_producer_gaps": "pass the audit though producers have counted records that are not there",
     "offset_gaps": "the topic is compacted or holds transactions, so that offsets are missing",
-    "retain_hours": "how long records stay in the topic, for the managed retention",
-    "retain_bytes": "how many bytes of records stay in each partition, for the managed retention",
 }
 
 

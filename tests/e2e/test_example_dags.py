@@ -184,11 +184,12 @@ def logs_of(stack: LocalStack, dag_id: str) -> list[Path]:
     return sorted((stack.home / "airflow" / "logs").rglob(f"dag_id={dag_id}/**/*.log"))
 
 
-def test_retention_shows_what_it_would_delete_and_deletes_nothing(backfilled: list[DagRun], api: AirflowApi) -> None:
-    run = api.trigger("logbus_retention", conf={"dry_run": True})
-    api.unpause("logbus_retention")
+@pytest.mark.parametrize(("dag_id", "conf"), [("logbus_retention", {"dry_run": True}), ("logbus_maintenance", {})])
+def test_what_keeps_house_runs(dag_id: str, conf: dict[str, Any], backfilled: list[DagRun], api: AirflowApi) -> None:
+    run = api.trigger(dag_id, conf=conf)
+    api.unpause(dag_id)
     api.wait(run, 300.0)
-    api.pause("logbus_retention")
+    api.pause(dag_id)
 
 
 @pytest.mark.parametrize("conn_id", ["kafka_default", "warehouse_default"])
