@@ -41,9 +41,11 @@ class Target:
     ratio_max: float | None = None
     ratio_min: float | None = None
     ours_max: float | None = None
+    ours_min: float | None = None
 
     def __str__(self) -> str:
-        bounds = [("ratio <=", self.ratio_max), ("ratio >=", self.ratio_min), ("ours <=", self.ours_max)]
+        bounds = [("ratio <=", self.ratio_max), ("ratio >=", self.ratio_min)]
+        bounds += [("ours <=", self.ours_max), ("ours >=", self.ours_min)]
         return ", ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
 
     def held(self, ours: float | None, ratio: float | None) -> bool | None:
@@ -54,6 +56,7 @@ class Target:
             return None
         checks = (
             self.ours_max is None or ours <= self.ours_max,
+            self.ours_min is None or ours >= self.ours_min,
             ratio is None or self.ratio_max is None or ratio <= self.ratio_max,
             ratio is None or self.ratio_min is None or ratio >= self.ratio_min,
         )

@@ -1,24 +1,22 @@
-"""What exactness costs a load: our job against the barest Spark job over the same records, and how fast a log is shipped.
+"""What exactness costs a load, beside the barest Spark job and beside Airflow's own way of reading Kafka.
 
-84 hours of JSON lines go through `ship` into our broker. Then, in turns: freeze, load, prove and audit all 84 windows in one
-application; and the barest job that copies the same offsets into a plain table with the same columns. Both are timed from the
-start of spark-submit to its end, ours with the freezing before and the audits behind it; and their CPU time, which a busy machine
-moves less, without that of the PostgreSQL server.
+Two million events of 200 bytes in four partitions, one hour: loaded by our application and by the barest job in turns, each in a
+Spark session that is started before the clock; loaded again; a quarter of them, for how memory grows. 84 small hours: shipped,
+then frozen, loaded and audited in one application, start and all. A tenth through the Kafka provider's ConsumeFromTopicOperator.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
-import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from logbus import spark_submit
@@ -26,136 +24,269 @@ from logbus.collector.ship import ship
 from logbus.loading import Load, Loader
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect, libpq_uri
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window, raise_if_wrong
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.migrations import create_ledger
-from logbus.windows.model import AuditReport, Pipeline
+from logbus.windows.model import FrozenWindow, Interval, Pipeline
 from rich.console import Console
 from sqlalchemy import text
 
+from benchmarks import processes
 from benchmarks.figures import Figure, Target, figure
+from benchmarks.ingest_data import COLUMNS, STARTED, produce_events, write_events
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
+from benchmarks.timed_load import PREFIX
 
-ROUNDS = 2
-HOURS = 84
-RECORDS = 252_000
-PARTITIONS = 2
-TOPIC = "events"
-STARTED = datetime(2015, 5, 17, 10, tzinfo=UTC)
-COLUMNS = {"ts": "bigint", "host": "text", "path": "text", "status": "integer", "bytes": "bigint", "agent": "text"}
-AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/42.0.2311.135 Safari/537.36"
+EVENTS = 2_000_000
+PARTITIONS = 4
+SMALL_HOURS = 84
+SMALL_LINES = 84_000
+OPERATOR_SHARE = 10
+LOAD_SECONDS_MAX = 600.0
+RSS_PERIOD_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """What one load took."""
+class Timed:
+    """One load in a session that was there: seconds, those of its commits, and the most memory that driver and workers held."""
 
     seconds: float
-    cpu_seconds: float
-
-    def __str__(self) -> str:
-        return f"{self.seconds:.1f} s ({self.cpu_seconds:.1f} s CPU)"
+    commit_seconds: Sequence[float]
+    rss_mib: float
 
 
-def measured(load: Callable[[], None]) -> Effort:
-    """Run a load; its time, and the CPU time of this process and of all it waited for."""
-    started, used = time.monotonic(), _cpu_seconds()
-    load()
-    return Effort(seconds=time.monotonic() - started, cpu_seconds=_cpu_seconds() - used)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a benchmark reads and writes."""
 
+    directory: Path
+    client: Mapping[str, str]
+    warehouse: str
+    log: LogOffsets
 
-def _cpu_seconds() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(connect(self.warehouse))
 
 
 def run(console: Console, scale: Scale) -> Sequence[Figure]:
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as scratch:
         directory = Path(scratch)
-        log = directory / "events.json"
-        write_events(log)
         with LogbusBroker(directory / "broker") as broker, EmbeddedPostgres(directory / "pg") as server:
             client = {"bootstrap.servers": broker.bootstrap}
-            report = ship([log], topic=TOPIC, client_config=client, state_path=directory / "state.json", partitions=PARTITIONS)
-            ours: list[Effort] = []
-            barest: list[Effort] = []
-            for number in range(min(ROUNDS, scale.rounds)):
-                warehouse = server.create_database(f"round_{number}")
-                ours.append(load_ours(warehouse, client))
-                barest.append(load_barest(warehouse, client))
-                console.print(f"round {number + 1}: ours {ours[-1]}, the barest job {barest[-1]}")
-    name = f"{RECORDS // 1000} k records in {HOURS} windows"
-    wall = [one.seconds for one in ours], [one.seconds for one in barest]
-    cpu = [one.cpu_seconds for one in ours], [one.cpu_seconds for one in barest]
-    asked = Target(ratio_max=2.0)
-    return (
-        figure(f"{name}: load", "s", ours=wall[0], peer=wall[1], target=asked, against="barest job"),
-        figure(f"{name}: CPU of the load", "s", ours=cpu[0], peer=cpu[1], target=asked, against="barest job"),
+            log = LogOffsets(client)
+
+            def place(name: str) -> Place:
+                return Place(directory=directory, client=client, warehouse=server.create_database(name), log=log)
+
+            return [*large_window(place, console, scale), *small_hours(place("small"), console, scale)]
+
+
+def large_window(place: Any, console: Console, scale: Scale) -> list[Figure]:
+    """One hour of everything, and of a quarter."""
+    count = scale.records(EVENTS)
+    first = place("quarter")
+    for topic, size in (("events", count), ("quarter", count // 4)):
+        produce_events(first.client, topic, size, PARTITIONS)
+    quarter, _ = load_ours(first, "quarter", count // 4)
+    ours, again, barest, audits = [], [], [], []
+    for number in range(scale.rounds):
+        here = place(f"round_{number}")
+        loaded, reloaded = load_ours(here, "events", count, rerun=True)
+        ours.append(loaded)
+        again.append(reloaded)
+        barest.append(load_barest(here, "events", count))
+        audits.append(audit_seconds(here, "events"))
+        console.print(
+            f"round {number + 1}: ours {loaded.seconds:.1f} s, again {reloaded.seconds:.1f} s, barest {barest[-1].seconds:.1f} s"
+        )
+    operator = operator_rate(place("operator"), "events", count // OPERATOR_SHARE, console)
+    return large_figures(count, quarter, ours, again, barest, audits, operator)
+
+
+def large_figures(
+    count: int,
+    quarter: Timed,
+    ours: Sequence[Timed],
+    again: Sequence[Timed],
+    barest: Sequence[Timed],
+    audits: Sequence[float],
+    operator: Sequence[float],
+) -> list[Figure]:
+    name = f"{count // 1000} k events, one hour"
+    seconds, rates = [one.seconds for one in ours], [count / one.seconds for one in ours]
+    return [
+        figure(f"{name}: load", "rows/s", ours=rates, target=Target(ours_min=120_000)),
+        figure(
+            f"{name}: load",
+            "s",
+            ours=seconds,
+            peer=[one.seconds for one in barest],
+            target=Target(ratio_max=1.15),
+            against="barest job",
+        ),
+        figure(
+            f"{name}: loaded again",
+            "s",
+            ours=[one.seconds for one in again],
+            peer=seconds,
+            target=Target(ratio_max=1.15),
+            against="first load",
+        ),
+        figure(f"{name}: commit", "s", ours=[max(one.commit_seconds) for one in [*ours, *again]], target=Target(ours_max=1)),
+        figure(f"{name}: audit", "s", ours=audits),
+        figure(
+            f"{name}: load", "rows/s", ours=rates, peer=operator, target=Target(ratio_min=10), against="ConsumeFromTopicOperator"
+        ),
+        figure(
+            "memory of driver and workers, four times the window",
+            "MiB",
+            ours=[one.rss_mib for one in ours],
+            peer=[quarter.rss_mib],
+            target=Target(ratio_max=1.2),
+            against="a quarter",
+        ),
+    ]
+
+
+def small_hours(place: Place, console: Console, scale: Scale) -> list[Figure]:
+    """A backlog of quiet hours, from the lines' file to the last audit."""
+    lines = max(SMALL_HOURS, scale.records(SMALL_LINES))
+    log_file = place.directory / "small.json"
+    write_events(log_file, lines, SMALL_HOURS)
+    report = ship(
+        [log_file], topic="small", client_config=dict(place.client), state_path=place.directory / "state.json", partitions=2
+    )
+    register(place, "small")
+    loader = Loader(warehouse_url=place.warehouse, client_config=place.client, now=now, say=lambda line: None)
+    started = time.monotonic()
+    reports = loader.load(Load(pipeline="small"))
+    seconds = time.monotonic() - started
+    if len(reports) != SMALL_HOURS or not all(one.ok for one in reports):
+        raise RuntimeError(f"{sum(one.ok for one in reports)} of {len(reports)} windows are exact, {SMALL_HOURS} were expected")
+    console.print(f"{SMALL_HOURS} small hours: {seconds:.1f} s")
+    return [
+        figure(
+            f"{SMALL_HOURS} hours of {lines // SMALL_HOURS} events: freeze, load, audit",
+            "s",
+            ours=[seconds],
+            target=Target(ours_max=40),
+        ),
         figure("lines shipped", "lines/s", ours=[report.lines / report.seconds]),
-    )
+    ]
 
 
-def write_events(path: Path) -> None:
-    """JSON lines of about 220 bytes, evenly over the hours."""
-    chance = Random(2011)
-    start_ms, step_ms = int(STARTED.timestamp() * 1000), HOURS * 3_600_000 // RECORDS
-    with path.open("w") as file:
-        for number in range(RECORDS):
-            event = {
-                "ts": start_ms + number * step_ms,
-                "host": f"10.0.{int(chance.random() * 40)}.{int(chance.random() * 250)}",
-                "path": f"/articles/{int(chance.random() * 5000)}",
-                "status": 200,
-                "bytes": int(chance.random() * 60_000),
-                "agent": AGENT,
-            }
-            file.write(json.dumps(event) + "\n")
+def now() -> datetime:
+    return datetime.now(UTC)
 
 
-def load_ours(warehouse: str, client: dict[str, Any]) -> Effort:
-    """Register, then freeze, load and audit. Every window must be exact."""
-    engine = connect(warehouse)
-    create_ledger(engine)
+def register(place: Place, topic: str) -> None:
     pipeline = Pipeline(
-        name="events", topic=TOPIC, table="events", parse="json", lateness=timedelta(minutes=5), settings={"columns": COLUMNS}
+        name=topic, topic=topic, table=topic, parse="json", lateness=timedelta(minutes=5), settings={"columns": COLUMNS}
     )
-    Ledger(engine).register(pipeline, LogOffsets(client), datetime.now(UTC))
-    loader = Loader(warehouse_url=warehouse, client_config=client, now=lambda: datetime.now(UTC), say=lambda line: None)
-    reports: list[AuditReport] = []
-    effort = measured(lambda: reports.extend(loader.load(Load(pipeline="events"))))
-    if len(reports) != HOURS or not all(report.ok for report in reports):
-        raise RuntimeError(f"{sum(report.ok for report in reports)} of {len(reports)} windows are exact, {HOURS} were expected")
-    require_rows(warehouse, "events")
-    return effort
+    place.ledger.register(pipeline, place.log, now())
 
 
-def load_barest(warehouse: str, client: dict[str, Any]) -> Effort:
-    """Make the plain table, then run the job."""
-    columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-    with connect(warehouse).begin() as connection:
-        connection.execute(text(f"CREATE TABLE barest (_partition integer, _offset bigint, {columns})"))
-    ends = LogOffsets(client).end_offsets(TOPIC, range(PARTITIONS), "read_uncommitted")
-    ask = {"bootstrap": client["bootstrap.servers"], "topic": TOPIC, "table": "barest", "columns": COLUMNS}
-    ask |= {"uri": libpq_uri(warehouse), "ends": ends}
-    settings = [word for name, value in spark_submit.conf().items() for word in ("--conf", f"{name}={value}")]
+def load_ours(place: Place, topic: str, count: int, *, rerun: bool = False) -> tuple[Timed, Timed]:
+    """The first load and, where asked, the second; both are audited."""
+    register(place, topic)
+    window = place.ledger.freeze_or_get(topic, Interval.hour(STARTED), place.log, now())
+    first = load_window(place, window, count)
+    return first, load_window(place, window, count) if rerun else first
+
+
+def load_window(place: Place, window: FrozenWindow, count: int) -> Timed:
+    attempts = place.ledger.begin_attempts(window.pipeline, [window.interval.start], "benchmark", 1, now())
+    timed = submit(place, "ours", spark_submit.application_arguments(window.pipeline, attempts))
+    require_rows(place, window.pipeline, count)
+    return timed
+
+
+def audit_seconds(place: Place, topic: str) -> float:
+    started = time.monotonic()
+    raise_if_wrong(audit_window(place.ledger.engine, place.log, topic, STARTED, now(), sink_for))
+    return time.monotonic() - started
+
+
+def load_barest(place: Place, topic: str, count: int) -> Timed:
+    """Make the plain table with our table's columns, then run the job."""
+    system = "_topic text, _partition integer, _offset bigint, _timestamp timestamptz, _key bytea, _window_start timestamptz"
+    make_table(place, "barest", system)
+    ends = place.log.end_offsets(topic, range(PARTITIONS), "read_uncommitted")
+    ask = {"bootstrap": place.client["bootstrap.servers"], "topic": topic, "table": "barest", "columns": COLUMNS, "ends": ends}
+    timed = submit(place, "barest", [json.dumps({**ask, "window_start_us": int(STARTED.timestamp()) * 1_000_000})])
+    require_rows(place, "barest", count)
+    return timed
+
+
+def make_table(place: Place, name: str, system: str) -> None:
+    columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS.items())
+    with connect(place.warehouse).begin() as connection:
+        connection.execute(text(f"create table {name} ({system}, {columns})"))
+
+
+def submit(place: Place, side: str, arguments: Sequence[str]) -> Timed:
+    """Runs spark-submit, looking at its memory all the while."""
+    settings = [word for key, value in spark_submit.conf().items() for word in ("--conf", f"{key}={value}")]
     options = ["--master", spark_submit.LOCAL_MASTER, "--driver-memory", spark_submit.LOCAL_DRIVER_MEMORY]
-    job = Path(__file__).with_name("barest_load.py")
-    command = [spark_submit.spark_submit_binary(), *options, *settings, str(job), json.dumps(ask)]
-    environment = {**os.environ, **spark_submit.environment(warehouse, client)}
-    effort = measured(lambda: submit(command, environment))
-    require_rows(warehouse, "barest")
-    return effort
+    program = str(Path(__file__).with_name("timed_load.py"))
+    secrets = {**spark_submit.environment(place.warehouse, place.client), "LOGBUS_BENCH_URI": libpq_uri(place.warehouse)}
+    out = place.directory / f"{side}.out"
+    out.unlink(missing_ok=True)
+    process = processes.start(
+        [spark_submit.spark_submit_binary(), *options, *settings, program, side, *arguments],
+        log_path=out,
+        env={**os.environ, **secrets},
+    )
+    try:
+        rss_bytes = watched(process.pid, process.poll)
+    finally:
+        status = processes.stop(process)
+    lines = [line for line in out.read_text().splitlines() if line.startswith(PREFIX)]
+    if status != 0 or not lines:
+        raise RuntimeError(f"the job {side} ended with {status}:\n{processes.tail(out)}")
+    return Timed(**json.loads(lines[-1].removeprefix(PREFIX)), rss_mib=rss_bytes / 2**20)
 
 
-def submit(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"the barest job ended with {done.returncode}:\n{done.stderr[-3000:]}")
+def watched(pid: int, ended: Any) -> int:
+    """The most memory a process and all below it held until it ended."""
+    most, deadline = 0, time.monotonic() + LOAD_SECONDS_MAX
+    pause = threading.Event()
+    while ended() is None and time.monotonic() < deadline:
+        try:
+            most = max(most, processes.rss_bytes(pid))
+        except ProcessLookupError:
+            break
+        pause.wait(RSS_PERIOD_SECONDS)
+    return most
 
 
-def require_rows(warehouse: str, table: str) -> None:
-    with connect(warehouse).connect() as connection:
-        found = connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
-    if found != RECORDS:
-        raise RuntimeError(f"{table} holds {found} rows instead of {RECORDS}")
+def operator_rate(place: Place, topic: str, count: int, console: Console) -> list[float]:
+    """Rows a second through Airflow's provider; none where it fails, with the reason on the console."""
+    make_table(place, "consumed", "_partition integer, _offset bigint")
+    extra = {**place.client, "group.id": "benchmark", "enable.auto.commit": "false", "auto.offset.reset": "earliest"}
+    environment = {
+        **os.environ,
+        "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps({"conn_type": "kafka", "extra": extra}),
+        "LOGBUS_BENCH_URL": connect(place.warehouse).url.render_as_string(hide_password=False),
+    }
+    done = processes.run(
+        [sys.executable, "-m", "benchmarks.peers.consume_operator", topic, "consumed", str(count)],
+        env=environment,
+        seconds_max=LOAD_SECONDS_MAX,
+    )
+    seconds = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("SECONDS ")]
+    if done.returncode != 0 or not seconds:
+        console.print(f"the operator failed: {done.stdout[-500:]}", style="yellow", markup=False)
+        return []
+    require_rows(place, "consumed", count)
+    return [count / seconds[0]]
+
+
+def require_rows(place: Place, table: str, count: int) -> None:
+    with connect(place.warehouse).connect() as connection:
+        found = connection.execute(text(f"select count(*) from {table}")).scalar_one()
+    if found != count:
+        raise RuntimeError(f"{table} holds {found} rows instead of {count}")

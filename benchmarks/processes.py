@@ -104,7 +104,12 @@ def tail(path: Path, lines: int = 20) -> str:
 
 
 def run(
-    command: Sequence[str], *, seconds_max: float, stdin: str | None = None, cwd: Path | None = None
+    command: Sequence[str],
+    *,
+    seconds_max: float,
+    stdin: str | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end with its output caught. Like every child here it dies with its starter."""
     return subprocess.run(
@@ -116,6 +121,7 @@ def run(
         timeout=seconds_max,
         check=False,
         cwd=cwd,
+        env=None if env is None else dict(env),
         preexec_fn=_die_with_starter,
     )
 

@@ -48,3 +48,8 @@ def test_a_reason_with_brackets_is_printed_as_it_is():
     console = Console(file=io.StringIO(), width=200)
     figures.show("paper", [figure("rate", "1/s", ours=[], against="Kafka", note="said [/id=1] and ended")], console)
     assert "Kafka: said [/id=1] and ended" in console.file.getvalue()
+
+
+def test_a_target_may_ask_for_a_rate_of_ours_alone():
+    assert figure("load", "rows/s", ours=[120.0], target=Target(ours_min=120)).held is True
+    assert figure("load", "rows/s", ours=[119.0], target=Target(ours_min=120)).held is False

@@ -1,0 +1,54 @@
+"""The records of the ingest benchmark: web events as JSON of about 200 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+STARTED = datetime(2015, 5, 17, 10, tzinfo=UTC)
+HOUR_MS = 3_600_000
+COLUMNS = {"ts": "bigint", "host": "text", "path": "text", "status": "integer", "bytes": "bigint", "agent": "text"}
+AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/42.0.2311.135 Safari/537"
+WAIT_SECONDS = 60.0
+
+
+def events(count: int, hours: int) -> Iterator[tuple[int, str]]:
+    """Timestamps in milliseconds and events, evenly over the hours."""
+    chance = Random(2011).random
+    start_ms, span_ms = int(STARTED.timestamp() * 1000), hours * HOUR_MS
+    for number in range(count):
+        stamp = start_ms + number * span_ms // count
+        host = f"10.0.{int(chance() * 40)}.{int(chance() * 250)}"
+        yield (
+            stamp,
+            f'{{"ts": {stamp}, "host": "{host}", "path": "/articles/{int(chance() * 5000)}", "status": 200, '
+            f'"bytes": {int(chance() * 60_000)}, "agent": "{AGENT}"}}',
+        )
+
+
+def write_events(path: Path, count: int, hours: int) -> None:
+    with path.open("w") as file:
+        file.writelines(f"{event}\n" for _, event in events(count, hours))
+
+
+def produce_events(client: dict[str, str], topic: str, count: int, partitions: int) -> None:
+    """One hour of events, dealt out to the partitions."""
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic(topic, partitions, config={"retention.ms": "-1"})])[topic].result(WAIT_SECONDS)
+    producer = Producer({**client, "enable.idempotence": True, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
+    for number, (stamp, event) in enumerate(events(count, hours=1)):
+        while True:
+            try:
+                producer.produce(topic, event, partition=number % partitions, timestamp=stamp)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    if producer.flush(WAIT_SECONDS):
+        raise RuntimeError(f"the broker did not take all events of {topic} in {WAIT_SECONDS:g} s")

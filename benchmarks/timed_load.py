@@ -1,0 +1,70 @@
+"""spark-submit's entry for the ingest benchmark: starts the session, then times one load in it.
+
+    spark-submit timed_load.py ours --pipeline NAME --window ...      our application, as it is
+    spark-submit timed_load.py barest '{"topic": ...}'                the barest job
+
+Prints one line `LOGBUS_BENCH {"seconds": ..., "commit_seconds": [...]}`. The session's start, the same for both, is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+PREFIX = "LOGBUS_BENCH "
+
+
+def timed_ours(arguments: Sequence[str]) -> dict[str, Any]:
+    """The application's own `run`; each commit is timed on its way."""
+    from logbus.warehouse.sinks.postgres import PostgresSink
+
+    from spark_jobs import load_windows
+
+    commit_seconds: list[float] = []
+    commit = PostgresSink.commit
+
+    def timed_commit(*inner: Any) -> Any:
+        started = time.monotonic()
+        try:
+            return commit(*inner)
+        finally:
+            commit_seconds.append(time.monotonic() - started)
+
+    PostgresSink.commit = timed_commit  # type: ignore[assignment,method-assign]
+    started = time.monotonic()
+    outcomes = load_windows.run(arguments, os.environ)
+    seconds = time.monotonic() - started
+    if any(outcome.error for outcome in outcomes):
+        raise SystemExit(f"not every window was committed: {[outcome.error for outcome in outcomes]}")
+    return {"seconds": seconds, "commit_seconds": commit_seconds}
+
+
+def timed_barest(context: Any, arguments: Sequence[str]) -> dict[str, Any]:
+    from benchmarks.barest_load import Ask, load
+
+    asked = json.loads(arguments[0])
+    ends = {int(partition): end for partition, end in asked.pop("ends").items()}
+    ask = Ask(**asked, ends=ends, uri=os.environ["LOGBUS_BENCH_URI"])
+    started = time.monotonic()
+    load(context, ask)
+    return {"seconds": time.monotonic() - started, "commit_seconds": []}
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+
+    side, *arguments = sys.argv[1:]
+    session = SparkSession.builder.getOrCreate()
+    print(
+        PREFIX + json.dumps(timed_ours(arguments) if side == "ours" else timed_barest(session.sparkContext, arguments)),
+        flush=True,
+    )
+    session.stop()
+
+
+if __name__ == "__main__":
+    main()
