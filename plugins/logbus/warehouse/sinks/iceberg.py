@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import Table, Transaction
@@ -41,7 +40,8 @@ from logbus.windows.model import Interval, instant_text, utc
 ENTRY_PROPERTY = "logbus.entry"
 WINDOW_PROPERTY = "logbus.window"
 
-# Each try looks at the table anew; more than a few conflicts in one window are not an accident.
+# Each try looks at the table first, so one that took place without our being told is not done twice; should it still be on its
+# way, it finds another snapshot than it expects and is refused. More than a few conflicts in one window are no accident.
 PUBLISH_TRIES_MAX = 5
 
 # Its "commit failed, retrying" is how concurrent commits work, and no news.
@@ -130,18 +130,13 @@ class IcebergSink(FileSink):
             try:
                 replace_files(table, entry, files)
                 return
-            except (CommitFailedException, ValidationException) as error:  # refused, for certain
-                if not tries_left:
+            except Exception as error:  # refused, or unknown (a catalog's errors are many): the next look at the table tells
+                if not tries_left and not self.has_published(entry):
                     raise LoadFailed(f"window {entry.interval} was not committed to {self.target}: {error}") from error
-            except Exception as error:  # a catalog's and a file system's errors are many
-                self.refuse_unknown(entry, error)
-                return
 
-    def refuse_unknown(self, entry: LedgerEntry, error: Exception) -> None:
-        """Nobody said whether the commit took place: the table's snapshots do."""
+    def has_published(self, entry: LedgerEntry) -> bool:
         public = self.public_entry(entry.interval.start)
-        if public is None or public.attempt != entry.attempt:
-            raise LoadFailed(f"window {entry.interval} was not committed to {self.target}: {error}") from error
+        return public is not None and public.attempt == entry.attempt
 
     def public_batches(self, interval: Interval) -> Iterable[pa.RecordBatch]:
         scan = self.table().scan(row_filter=window_filter(interval), selected_fields=tuple(COUNTED_COLUMNS))

@@ -66,8 +66,10 @@ def open_catalog(pipeline: Pipeline, engine: Engine) -> Catalog:
             f"pipeline {pipeline.name} loads into Iceberg, so its settings name a place for the files, "
             '{"warehouse": "/data/lake"}, or a catalog of pyiceberg\'s configuration, {"catalog": "prod"}'
         )
-    url = engine.url.render_as_string(hide_password=False)
-    return SqlCatalog(CATALOG_NAME, uri=url, warehouse=warehouse, pool_pre_ping="true")
+    catalog = SqlCatalog(CATALOG_NAME, uri=engine.url.render_as_string(hide_password=False), warehouse=warehouse)
+    catalog.engine.dispose()  # its own connections would stay open as long as the process
+    catalog.engine = engine
+    return catalog
 
 
 def identifier(pipeline: Pipeline) -> tuple[str, str]:
