@@ -24,6 +24,8 @@ class ReplayOperator(LoadWindowOperator):
     :param since: windows that end after this instant; templated, as is `until`: windows that begin before it.
     :param skip_lost: leave out windows of which retention has deleted records.
     :param supersede: take over from other runs; their attempts cannot commit then.
+
+    Returns what LoadWindowOperator returns, and `starts` for the tasks behind it.
     """
 
     template_fields: Sequence[str] = (*LoadWindowOperator.template_fields, "since", "until")
@@ -38,7 +40,7 @@ class ReplayOperator(LoadWindowOperator):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("name", f"logbus replay {kwargs['pipeline'].name}" if "pipeline" in kwargs else "logbus replay")
-        super().__init__(**kwargs)
+        super().__init__(multiple_outputs=True, **kwargs)
         self.since = since
         self.until = until
         self.skip_lost = skip_lost
@@ -53,7 +55,7 @@ class ReplayOperator(LoadWindowOperator):
             lost = f"; left out, deleted: {', '.join(one.lost)}" if one.lost else ""
             self.log.info("%s: %d rows are replaced%s", instant_text(one.start), one.rows_replaced, lost)
         self.windows = [instant_text(start) for start in starts]
-        return super().execute(context)
+        return {**super().execute(context), "starts": self.windows}
 
     def _span(self) -> Span:
         starts = () if self.windows is None else tuple(window_starts(self.windows))

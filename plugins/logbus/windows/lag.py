@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from logbus.windows import lag_questions
+from logbus.windows.chain_loading import is_loaded, load_chain
 from logbus.windows.coverage import first_gap
 from logbus.windows.lag_questions import Seen
 from logbus.windows.log_admin import LogAdmin
@@ -23,7 +24,7 @@ from logbus.windows.retention import OWN_LIMITS
 from logbus.windows.retention_model import DELETE, RetentionPolicy
 from logbus.windows.retention_store import RetentionStore
 from logbus.windows.rows import pipeline_row, to_pipeline
-from logbus.windows.stretches import OTHER_TOPIC, PipelineChain, Stretch, load_chain, not_loaded, undone_stretches
+from logbus.windows.stretches import OTHER_TOPIC, PipelineChain, Stretch, not_loaded, undone_stretches
 
 # Bytes of the keys and values in the offsets [start, end) of a partition of a topic; only reading them tells.
 Measure = Callable[[str, int, int, int], int]
@@ -90,7 +91,7 @@ def lag_of(engine: Engine, log: LogAdmin, pipeline_name: str, now: datetime, mea
     with engine.connect() as connection:
         row = pipeline_row(connection, pipeline_name)
         facts = log.topic(row["topic"])
-        pipeline, chain = to_pipeline(row), load_chain(connection, row, facts.topic_id)
+        pipeline, chain = to_pipeline(row), load_chain(connection, row, facts.topic_id, is_loaded())
     policy = next((one for one in RetentionStore(engine).policies() if one.topic == pipeline.topic), None)
     return lag_over(pipeline, chain, log, utc(now), facts.partitions, policy, measure)
 

@@ -17,6 +17,7 @@ from sqlalchemy import Engine, select
 
 from logbus.errors import LogbusError, UserError
 from logbus.windows import boundaries, schema
+from logbus.windows.chain_loading import is_settled_and_gone, load_chain
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_admin import LogAdmin
 from logbus.windows.log_offsets import TopicFacts
@@ -24,7 +25,7 @@ from logbus.windows.model import Interval, utc
 from logbus.windows.retention import OWN_LIMITS, plan_topic
 from logbus.windows.retention_model import DELETE, Held, RetentionPolicy, TopicPlan, TopicState
 from logbus.windows.retention_store import RetentionStore
-from logbus.windows.stretches import PipelineChain, load_chain
+from logbus.windows.stretches import PipelineChain
 
 # What a topic must answer for; -1 is how Kafka says "no limit".
 SETTINGS = (*OWN_LIMITS, "cleanup.policy")
@@ -146,10 +147,10 @@ class Retention:
         return {partition: found[partition].offset if partition in found else end for partition, end in ends.items()}
 
     def _chains(self, topic: str, facts: TopicFacts) -> list[PipelineChain]:
-        row_of = schema.pipeline
+        row_of, starts = schema.pipeline, self.log.start_offsets(topic, facts.partitions)
         with self.store.engine.connect() as connection:
             rows = connection.execute(select(row_of).where(row_of.c.topic == topic).order_by(row_of.c.name)).mappings().all()
-            return [load_chain(connection, row, facts.topic_id) for row in rows]
+            return [load_chain(connection, row, facts.topic_id, is_settled_and_gone(starts)) for row in rows]
 
     def _delete(self, number: int, policy: RetentionPolicy, now: datetime) -> TopicPlan:
         if policy.when_overdue == DELETE:

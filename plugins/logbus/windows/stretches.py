@@ -1,4 +1,4 @@
-"""What of a topic a pipeline has not done yet, in stretches of offsets. Pure but for `load_chain`, which asks the ledger.
+"""What of a topic a pipeline has not done yet, in stretches of offsets. Pure.
 
 A pipeline's windows form a chain, so in each partition what is not done is told in order: hours that nobody has frozen
 between two windows, windows that the caller calls undone (not loaded; not audited), and at the end whatever comes.
@@ -10,11 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, select
-
-from logbus.windows import schema
 from logbus.windows.model import FrozenWindow, OffsetRange, instant_text
-from logbus.windows.rows import Row, load_windows, running_windows
 
 OTHER_TOPIC = "the topic was made again; `logbus pipeline rebase {pipeline}` begins anew on it"
 
@@ -108,19 +104,3 @@ def not_settled(window: FrozenWindow, is_running: bool) -> str | None:
     if window.loaded_attempt is not None and window.audited_at is None and not window.head_unknown:
         return f"window {window.interval} is loaded, but not audited"
     return not_loaded(window, is_running)
-
-
-def load_chain(connection: Connection, row: Row, topic_id: str) -> PipelineChain:
-    """The windows of a pipeline's row on the topic of that id, all of them: what is missing among them is what counts."""
-    anchor, window, name = schema.anchor, schema.window, row["name"]
-    anchors = select(anchor).where(anchor.c.pipeline == name, anchor.c.topic_id == topic_id)
-    windows = select(window).where(window.c.pipeline == name, window.c.topic_id == topic_id).order_by(window.c.starts_at)
-    found = load_windows(connection, windows)
-    return PipelineChain(
-        pipeline=name,
-        interval=row["interval"],
-        anchors={one["partition"]: Anchor(offset=one["offset"], at=one["at"]) for one in connection.execute(anchors).mappings()},
-        windows=tuple(found),
-        running=frozenset(running_windows(connection, [one.id for one in found])),
-        is_other_topic=row["topic_id"] != topic_id,
-    )

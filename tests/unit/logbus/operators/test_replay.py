@@ -49,7 +49,8 @@ def replayed(monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, plan: FakePlan
 
 def test_it_loads_the_windows_of_the_span(monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, loaded: list[Any]) -> None:
     plan = FakePlan()
-    replayed(monkeypatch, pipeline, plan, since="2015-05-17T10:00:00Z", until="None")
+    result = replayed(monkeypatch, pipeline, plan, since="2015-05-17T10:00:00Z", until="None")
+    assert result == {"read": 0, "starts": loaded[0]}
     assert plan.asked == [(Span(since=HOUR_START), "manual__1")]
     assert loaded == [["2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z", "2015-05-17T12:00:00Z"]]
 

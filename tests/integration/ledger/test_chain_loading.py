@@ -1,0 +1,94 @@
+"""A chain without its done prefix says the same of what is not done as the whole chain."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime
+
+import pytest
+from logbus.windows import chain_loading, schema
+from logbus.windows.chain_loading import is_loaded, is_settled_and_gone, load_chain
+from logbus.windows.rows import pipeline_row
+from logbus.windows.stretches import PipelineChain, Stretch, Undone, not_loaded, not_settled, undone_stretches
+from sqlalchemy import ColumnElement, Connection, false, text, update
+
+from tests.support.ledgers import World, at, stamps
+
+HOURS = (8, 9, 10, 12, 13, 14, 15)  # nobody froze the hour 11
+TRIES = 40
+
+
+@pytest.fixture
+def frozen(world: World) -> World:
+    """Two partitions; hour 11 is empty in the first, and in the second where a test does not fill it."""
+    world.log.create("t", 2)
+    for hour in (8, 9, 10, 12, 13, 14):
+        world.log.append("t", *stamps(hour + 0.1, hour + 0.6), partition=0)
+        world.log.append("t", *stamps(hour + 0.2), partition=1)
+    return world
+
+
+def freeze(world: World) -> None:
+    world.register()
+    for hour in HOURS:
+        world.freeze(hour)
+
+
+def chain(world: World, connection: Connection, done: ColumnElement[bool]) -> PipelineChain:
+    return load_chain(connection, pipeline_row(connection, "p"), world.log.topic("t").topic_id, done)
+
+
+def told(loaded: PipelineChain, partition: int, undone: Undone, start: int) -> list[tuple[int, int, str, datetime | None]]:
+    """What is not done and not gone; an empty stretch tells nothing."""
+    stretches: list[Stretch] = list(undone_stretches(loaded, partition, undone))
+    return [(max(one.first, start), one.end, one.why, one.ended_at) for one in stretches if one.end > start]
+
+
+def test_the_done_prefix_can_be_left_out(frozen: World) -> None:
+    freeze(frozen)
+    chance, window, shorter = random.Random(5), schema.window, 0
+    for _ in range(TRIES):
+        first_undone = chance.choice((*HOURS, 99))
+        starts = {0: chance.randrange(12), 1: chance.randrange(6)}
+        with frozen.ledger.engine.begin() as connection:
+            for hour in HOURS:
+                is_done = hour < first_undone or chance.random() < 0.5
+                values = {
+                    "loaded_attempt": 1 if is_done else None,
+                    "audited_at": at(20) if is_done and chance.random() < 0.9 else None,
+                }
+                connection.execute(update(window).where(window.c.starts_at == at(hour)).values(values))
+                connection.execute(
+                    text(
+                        "update logbus.window set byte_count=0, read_count=0, loaded_count=0, dead_lettered_count=0, filtered_count=0, late_count=0, early_count=0, lost_count=0"
+                    )
+                )
+            whole = chain(frozen, connection, false())
+            for_lag, for_retention = (chain(frozen, connection, done) for done in (is_loaded(), is_settled_and_gone(starts)))
+        assert len(whole.windows) == len(HOURS)
+        shorter += len(for_lag.windows) < len(HOURS) and len(for_retention.windows) < len(HOURS)
+        for partition in (0, 1):
+            assert told(for_lag, partition, not_loaded, 0) == told(whole, partition, not_loaded, 0)
+            start = starts[partition]
+            assert told(for_retention, partition, not_settled, start) == told(whole, partition, not_settled, start)
+    assert shorter > TRIES // 10
+
+
+def test_nothing_is_left_out_while_records_before_the_first_window_are_not_frozen(frozen: World) -> None:
+    frozen.register()
+    for hour in (12, 13, 14):
+        frozen.freeze(hour)
+    with frozen.ledger.engine.begin() as connection:
+        connection.execute(
+            text(
+                "update logbus.window set loaded_attempt=1, byte_count=0, read_count=0, loaded_count=0, dead_lettered_count=0, filtered_count=0, late_count=0, early_count=0, lost_count=0"
+            )
+        )
+        assert len(chain(frozen, connection, is_loaded()).windows) == 3
+
+
+def test_a_pipeline_without_windows_has_an_empty_chain(frozen: World) -> None:
+    frozen.register()
+    with frozen.ledger.engine.begin() as connection:
+        assert chain(frozen, connection, is_loaded()).windows == ()
+        assert chain_loading.load_anchors(connection, "p", frozen.log.topic("t").topic_id).keys() == {0, 1}
