@@ -92,11 +92,22 @@ def refuse_shared_table(connection: Connection, pipeline: Pipeline) -> None:
 
 
 def refuse_conflict(row: Row, values: Row) -> None:
+    refuse_other_sink(row, values)
     different = [name for name in FIXED if row[name] != values[name]]
     if different:
         changes = ", ".join(f"{name} {row[name]!r} against {values[name]!r}" for name in different)
         raise PipelineConflict(
             f"pipeline {row['name']} is registered otherwise ({changes}): choose another name, or keep these as they are"
+        )
+
+
+def refuse_other_sink(row: Row, values: Row) -> None:
+    """In another sink lies nothing of what the ledger says is loaded."""
+    before, after = (found["settings"].get("sink", "postgres") for found in (row, values))
+    if before != after:
+        raise PipelineConflict(
+            f"pipeline {row['name']} loads into the sink {before!r}, not {after!r}: what it has loaded lies there. "
+            "Register another pipeline for the other sink; both may read the same topic"
         )
 
 

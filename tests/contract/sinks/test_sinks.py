@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from logbus.errors import AttemptSuperseded, EquationMismatch, UserError
+from logbus.errors import AttemptSuperseded, EquationMismatch, PipelineConflict, UserError
 from logbus.windows.model import WindowState
 from sqlalchemy import text
 
@@ -129,6 +129,12 @@ def test_the_audit_finds_a_row_that_was_added_by_hand(bench: Bench) -> None:
     bench.start(10).load()
     assert bench.rows() == HOUR_TEN
     assert bench.world.ledger.window("p", at(10)).state is WindowState.LOADED
+
+
+def test_a_pipeline_keeps_its_sink(bench: Bench) -> None:
+    other = "postgres" if bench.is_files else "parquet"
+    with pytest.raises(PipelineConflict, match=f"not '{other}': what it has loaded lies there"):
+        bench.register(sink=other)
 
 
 def test_a_load_under_way_shows_no_reader_anything(bench: Bench) -> None:

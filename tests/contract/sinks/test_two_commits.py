@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from logbus.errors import AttemptSuperseded, LoadFailed, UserError
+from logbus.warehouse.directory import Directory
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.sinks import Upkeep
 from logbus.warehouse.sinks.entry import LedgerEntry, entry_of, from_json
@@ -154,6 +155,19 @@ def test_files_of_attempts_that_never_published_go_with_the_next_commit(bench: B
     assert len(files_of(bench)) == 2
     bench.start(10).load()
     assert [file.number for file in files_of(bench)] == [3]
+    assert bench.rows() == HOUR_TEN
+
+
+def test_a_leftover_that_cannot_be_removed_fails_no_load(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(directory: Directory, path: str) -> None:
+        raise PermissionError(path)
+
+    bench.start(10).begin().create().run_task(1)
+    monkeypatch.setattr(Directory, "remove", refuse)
+    assert bench.start(10).load().loaded == 5
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 2
+    with pytest.raises(LoadFailed, match="does not add up"):
+        bench.start(10).begin().create().run_task(1, [(0, 0)]).commit()
     assert bench.rows() == HOUR_TEN
 
 

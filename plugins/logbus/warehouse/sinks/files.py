@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -114,10 +115,12 @@ class FileSink:
         entry = entry_of(load, now)
         try:
             counts = self.commit_entry(load, entry, now)
-        except (EquationMismatch, ErrorBudgetExceeded, AttemptSuperseded):  # nothing was published, for certain
-            self.discard(load.attempt)
+        except (EquationMismatch, ErrorBudgetExceeded, AttemptSuperseded):
+            with suppress(Exception):  # the refusal is what matters; files that stay are `maintain`'s
+                self.discard(load.attempt)
             raise
-        self.remove_leftovers(load.attempt)
+        with suppress(Exception):  # committed is committed
+            self.remove_leftovers(load.attempt)
         return counts
 
     def commit_entry(self, load: SealedWindow, entry: LedgerEntry, now: datetime) -> WindowCounts:
