@@ -62,6 +62,12 @@ def warehouse_url(postgres_server: EmbeddedPostgres) -> str:
     return postgres_server.create_database(f"test_{next(_numbers)}")
 
 
+@pytest.fixture
+def empty_warehouse_url(postgres_server: EmbeddedPostgres) -> str:
+    """The same, where `warehouse_url` stands for databases with a ledger (tests.support.databases)."""
+    return postgres_server.create_database(f"test_{next(_numbers)}")
+
+
 def crash(server: EmbeddedPostgres) -> None:
     """kill -9 for the server and all its sessions at once; it is up again, and has recovered, when this returns."""
     pid = running_postmaster(server.data_directory)

@@ -99,7 +99,7 @@ def test_signs_of_life_and_new_attempts_at_the_same_windows_do_not_wait_for_each
 
     def work(number: int, ledger: Ledger) -> None:
         order = random.Random(number)
-        for _ in range(20):
+        for _ in range(6):
             if number % 2:
                 ledger.heartbeat(order.sample(first, len(first)), NOW)
             else:

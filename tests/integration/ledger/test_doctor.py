@@ -173,10 +173,10 @@ def test_the_command_names_the_error_and_what_to_type_and_fails(healthy: World, 
     assert found["severity"] == "error"
 
 
-def test_a_ledger_that_is_not_there_yet_is_not_made_by_looking(run: Any, world: World) -> None:
-    assert "logbus ledger upgrade" in run().output
-    assert "is at version none" in run().output
-    assert "no pipeline is registered" in run("--clean").output
+def test_a_ledger_that_is_not_there_yet_is_not_made_by_looking(run: Any, empty_warehouse_url: str) -> None:
+    assert "logbus ledger upgrade" in run(url=empty_warehouse_url).output
+    assert "is at version none" in run(url=empty_warehouse_url).output
+    assert "no pipeline is registered" in run("--clean", url=empty_warehouse_url).output
 
 
 def test_a_warehouse_that_does_not_answer_is_an_error(run: Any) -> None:

@@ -25,8 +25,8 @@ RELEASED = Path(__file__).parent / "released_ledger.sql"
 
 
 @pytest.fixture
-def engine(warehouse_url: str) -> Iterator[Engine]:
-    made = connect(warehouse_url)
+def engine(empty_warehouse_url: str) -> Iterator[Engine]:
+    made = connect(empty_warehouse_url)
     yield made
     made.dispose()
 
@@ -91,12 +91,12 @@ def test_a_ledger_of_a_newer_logbus_is_refused_and_left_alone(engine: Engine, st
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_four_that_migrate_at_once_wait_for_each_other(warehouse_url: str, engine: Engine, released: bool) -> None:
+def test_four_that_migrate_at_once_wait_for_each_other(empty_warehouse_url: str, engine: Engine, released: bool) -> None:
     if released:
         run(engine, RELEASED.read_text())
 
     def migrate(_: int) -> str | None:
-        mine = connect(warehouse_url)
+        mine = connect(empty_warehouse_url)
         try:
             create_ledger(mine)
             return ledger_revision(mine)
