@@ -18,5 +18,5 @@ def read_plan(plan: TaskPlan, client_config: Mapping[str, Any], topic: str, isol
     """All records of a plan, in chunks of one partition of one window."""
     with exact_consumer(client_config, isolation_level) as consumer:
         for run in plan.runs:
-            for messages in read_lists(consumer, topic, run.partition, run.start_offset, run.end_offset):
-                yield from of_messages(messages, run)
+            for messages, offsets in read_lists(consumer, topic, run.partition, run.start_offset, run.end_offset):
+                yield from of_messages(messages, offsets, run)

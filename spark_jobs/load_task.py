@@ -60,33 +60,36 @@ def collector_at_ease() -> Iterator[None]:
 def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]:
     """Stages every record and commits; then says what it did."""
     parser = parser_for(job.parse, job.settings)
-    schema = row_schema(parser.columns)
     tallies: Tallies = {}
     with collector_at_ease(), sink_for(job, parser.columns, task) as sink:
         for records in chunks:
-            stage(records, job, parser, schema, sink, tallies)
+            stage(records, job, parser, sink, tallies)
     return to_results(task, tallies, job, sink)
 
 
-def stage(records: Records, job: TaskJob, parser: Parser, schema: pa.Schema, sink: TaskSink, tallies: Tallies) -> None:
+def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallies: Tallies) -> None:
     """One chunk to the rows and the dead letters of its window."""
-    window = job.windows[records.window_id]
+    window, schema, stamps = job.windows[records.window_id], row_schema(parser.columns), pa.array(records.stamps_ms, pa.int64())
     hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
     parsed = parse_chunk(parser, pa.schema(list(schema)[len(ROW_FIELDS) :]), records.values)
-    count(tallies.setdefault((records.window_id, records.partition), Tally()), window, records, hashes, parsed.filtered)
+    tally = tallies.setdefault((records.window_id, records.partition), Tally())
+    count(tally, records, hashes, parsed.filtered)
+    count_strangers(tally, window, stamps)
     if parsed.places:
-        sink.write_rows(window, to_rows(records, job.topic, window, hashes, parsed, schema))
+        sink.write_rows(window, to_rows(records, job.topic, window, stamps, hashes, parsed, schema))
     if parsed.refused:
         sink.write_dead_letters(window, to_dead_letters(records, job.topic, window, hashes, parsed))
 
 
-def count(tally: Tally, window: StagedWindow, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:
+def count_strangers(tally: Tally, window: StagedWindow, stamps_ms: pa.Array) -> None:
+    """Records whose timestamp lies outside of the hour that they were sent in."""
+    tally.late += pc.sum(pc.less(stamps_ms, window.start_ms)).as_py()
+    tally.early += pc.sum(pc.greater_equal(stamps_ms, window.end_ms)).as_py()
+
+
+def count(tally: Tally, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:
     tally.read += len(records)
     tally.filtered += len(filtered)
-    if min(records.stamps_ms) < window.start_ms:
-        tally.late += sum(stamp < window.start_ms for stamp in records.stamps_ms)
-    if max(records.stamps_ms) >= window.end_ms:
-        tally.early += sum(stamp >= window.end_ms for stamp in records.stamps_ms)
     tally.bytes += sum(map(len, filter(None, records.values))) + sum(map(len, filter(None, records.keys)))
     tally.fingerprint = (tally.fingerprint + sum(hashes)) % MODULUS
     tally.filtered_fingerprint = combine([tally.filtered_fingerprint, *(hashes[place] for place in filtered)])
@@ -95,7 +98,13 @@ def count(tally: Tally, window: StagedWindow, records: Records, hashes: Sequence
 
 
 def to_rows(
-    records: Records, topic: str, window: StagedWindow, hashes: Sequence[int], parsed: Parsed, schema: pa.Schema
+    records: Records,
+    topic: str,
+    window: StagedWindow,
+    stamps: pa.Array,
+    hashes: Sequence[int],
+    parsed: Parsed,
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
     """Where each row comes from, then the parser's columns."""
     size = len(records)
@@ -103,7 +112,7 @@ def to_rows(
         pa.repeat(pa.scalar(topic), size),
         pa.repeat(pa.scalar(records.partition, pa.int32()), size),
         pa.array(records.offsets, pa.int64()),
-        timestamps(records.stamps_ms),
+        timestamps(stamps),
         pa.array(records.keys, pa.binary()),
         headers_column(records),
         pa.repeat(pa.scalar(window.start_ms * 1000, TIMESTAMP), size),
@@ -134,7 +143,7 @@ def to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes: 
         [records.partition] * len(places),
         [records.offsets[place] for place in places],
         [window.window_id] * len(places),
-        timestamps([records.stamps_ms[place] for place in places]),
+        timestamps(pa.array([records.stamps_ms[place] for place in places], pa.int64())),
         [records.keys[place] for place in places],
         [records.values[place] for place in places],
         [headers_json(records.headers[place]) if records.headers else None for place in places],

@@ -50,9 +50,8 @@ class Records:
         return len(self.offsets)
 
 
-def of_messages(messages: Sequence[Message], run: Run) -> Iterator[Records]:
+def of_messages(messages: Sequence[Message], offsets: Sequence[int], run: Run) -> Iterator[Records]:
     """A run's messages, in order, window by window."""
-    offsets = list(map(Message.offset, messages))
     for window_id, start, end in run.split(offsets):
         chosen = messages if end - start == len(messages) else messages[start:end]
         headers = list(map(Message.headers, chosen))

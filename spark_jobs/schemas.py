@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -72,11 +73,12 @@ def is_json(field: pa.Field) -> bool:
     return bool(field.metadata) and field.metadata.get(b"logbus") == b"json"
 
 
-def timestamps(stamps_ms: Sequence[int]) -> pa.Array:
-    """Records' timestamps as instants; null where there is none (-1) or no calendar reaches."""
-    if min(stamps_ms) < 0 or max(stamps_ms) > CALENDAR_MS_MAX:
-        return pa.array([stamp * 1000 if on_calendar(stamp) else None for stamp in stamps_ms], TIMESTAMP)
-    return pa.array(stamps_ms, pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
+def timestamps(stamps_ms: pa.Array) -> pa.Array:
+    """Records' timestamps in milliseconds as instants; null where there is none (-1) or no calendar reaches."""
+    span = pc.min_max(stamps_ms).as_py()
+    if span["min"] < 0 or span["max"] > CALENDAR_MS_MAX:
+        return pa.array([stamp * 1000 if on_calendar(stamp) else None for stamp in stamps_ms.to_pylist()], TIMESTAMP)
+    return stamps_ms.cast(pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
 
 
 def on_calendar(stamp_ms: int) -> bool:

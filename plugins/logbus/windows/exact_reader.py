@@ -64,7 +64,7 @@ def read_with(
     consumer: Consumer, topic: str, partition: int, start_offset: int, end_offset: int, **options: Any
 ) -> Iterator[Message]:
     """The records of [start_offset, end_offset) in order; see `read_lists`."""
-    for messages in read_lists(consumer, topic, partition, start_offset, end_offset, **options):
+    for messages, _ in read_lists(consumer, topic, partition, start_offset, end_offset, **options):
         yield from messages
 
 
@@ -76,8 +76,8 @@ def read_lists(
     end_offset: int,
     *,
     stall_seconds_max: float = STALL_SECONDS_MAX,
-) -> Iterator[list[Message]]:
-    """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL`, some of them empty.
+) -> Iterator[tuple[list[Message], list[int]]]:
+    """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL` and their offsets.
 
     Raises `RecordsLost` (start_offset is not there any more), `ShortRead` (the log ends before end_offset) or
     `BrokerUnavailable` (silence).
@@ -92,9 +92,10 @@ def read_lists(
         for messages, error in runs(found):
             if messages:
                 wanted = call_size(messages)
-                kept = ascending(messages, next_offset, end_offset)
+                offsets = ascending(messages, next_offset, end_offset)
                 next_offset = min(messages[-1].offset() + 1, end_offset)
-                yield kept
+                if offsets:
+                    yield messages[: len(offsets)], offsets
                 heard_at = time.monotonic()  # how long the records took to be dealt with is not the broker's silence
             if error is not None:
                 next_offset = end_offset if at_end(error, end_offset) else next_offset
@@ -117,12 +118,13 @@ def runs(found: list[Message]) -> Iterator[tuple[list[Message], Message | None]]
     yield found[start:] if start else found, None
 
 
-def ascending(messages: list[Message], next_offset: int, end_offset: int) -> list[Message]:
-    """The messages before end_offset. That each record comes once, in order, is what a fingerprint's proof rests on."""
+def ascending(messages: list[Message], next_offset: int, end_offset: int) -> list[int]:
+    """The offsets of the messages before end_offset. That each comes once, in order, is what a fingerprint's proof rests on."""
     offsets = list(map(Message.offset, messages))
-    if offsets[0] < next_offset or not all(map(lt, offsets, islice(offsets, 1, None))):
+    is_dense = offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+    if offsets[0] < next_offset or not (is_dense or all(map(lt, offsets, islice(offsets, 1, None)))):
         raise ShortRead(f"the client gave offsets out of order behind {next_offset}: {offsets[0]} to {offsets[-1]}")
-    return messages if offsets[-1] < end_offset else messages[: bisect_left(offsets, end_offset)]
+    return offsets if offsets[-1] < end_offset else offsets[: bisect_left(offsets, end_offset)]
 
 
 def call_size(messages: list[Message]) -> int:

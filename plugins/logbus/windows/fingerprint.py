@@ -55,7 +55,10 @@ def record_hashes(
     digest = xxhash.xxh64_intdigest
     if keys.count(None) == len(keys) and None not in values:
         pack, filled = _KEYLESS.pack, zip(offsets, stamps_ms, cast(Sequence[bytes], values), strict=True)
-        return [digest(pack(partition, offset, stamp, -1, len(value)) + value + _NO_HEADERS) for offset, stamp, value in filled]
+        return [
+            digest(b"%b%b%b" % (pack(partition, offset, stamp, -1, len(value)), value, _NO_HEADERS))
+            for offset, stamp, value in filled
+        ]
     pack, records = _PREFIX.pack, zip(offsets, stamps_ms, keys, values, strict=True)
     return [
         digest(pack(partition, offset, stamp) + sized(key) + sized(value) + _NO_HEADERS) for offset, stamp, key, value in records

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from spark_jobs.load_task import Tally, count, signed_column
+from spark_jobs.load_task import Tally, count, count_strangers, signed_column
 from spark_jobs.records import Records
 from spark_jobs.task_job import StagedWindow
 
@@ -19,25 +20,31 @@ def records(*stamps_ms: int, values: list[bytes | None] | None = None) -> Record
 @pytest.mark.parametrize(("stamp", "late", "early"), [(999, 1, 0), (1000, 0, 0), (1999, 0, 0), (2000, 0, 1), (-1, 1, 0)])
 def test_a_record_outside_its_hour_is_late_or_early(stamp: int, late: int, early: int) -> None:
     tally = Tally()
-    count(tally, WINDOW, records(stamp, 1500), [5, 6], [])
-    assert (tally.read, tally.late, tally.early, tally.bytes, tally.fingerprint) == (2, late, early, 12, 11)
+    count_strangers(tally, WINDOW, pa.array([stamp, 1500]))
+    assert (tally.late, tally.early) == (late, early)
+
+
+def test_records_are_counted_with_their_bytes_and_their_fingerprint() -> None:
+    tally = Tally()
+    count(tally, records(1000, 1500), [5, 6], [])
+    assert (tally.read, tally.filtered, tally.bytes, tally.fingerprint) == (2, 0, 12, 11)
 
 
 def test_a_record_without_value_counts_the_bytes_of_its_key() -> None:
     tally = Tally()
-    count(tally, WINDOW, records(1000, 1000, values=[None, b"ab"]), [1, 2], [])
+    count(tally, records(1000, 1000, values=[None, b"ab"]), [1, 2], [])
     assert tally.bytes == 4
 
 
 def test_the_fingerprint_wraps_at_64_bits() -> None:
     tally = Tally()
-    count(tally, WINDOW, records(1000, 1000), [2**64 - 1, 3], [])
+    count(tally, records(1000, 1000), [2**64 - 1, 3], [])
     assert tally.fingerprint == 2
 
 
 def test_filtered_records_are_counted_and_their_fingerprint_is_known() -> None:
     tally = Tally()
-    count(tally, WINDOW, records(1000, 1000, 1000), [1, 2, 4], [0, 2])
+    count(tally, records(1000, 1000, 1000), [1, 2, 4], [0, 2])
     assert (tally.read, tally.filtered, tally.fingerprint, tally.filtered_fingerprint) == (3, 2, 7, 5)
 
 
