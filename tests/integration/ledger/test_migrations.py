@@ -14,7 +14,7 @@ from logbus.errors import UserError
 from logbus.warehouse.engine import connect
 from logbus.windows import schema
 from logbus.windows.ledger import Ledger
-from logbus.windows.migrations import REVISION, create_ledger, ledger_revision
+from logbus.windows.migrations import REVISION, create_ledger, ledger_revision, upgrade
 from logbus.windows.model import Pipeline
 from sqlalchemy import Engine, event, text
 
@@ -116,6 +116,40 @@ def test_a_migration_that_fails_leaves_the_ledger_as_it_was(engine: Engine) -> N
     run(engine, "drop table logbus.alembic_version")
     create_ledger(engine)
     assert differences(engine) == []
+
+
+def test_a_newer_logbus_that_was_faster_is_not_undone(engine: Engine) -> None:
+    """Its upgrade was under way when we looked, and is done when we have the lock."""
+    run(engine, RELEASED.read_text())
+
+    @event.listens_for(engine, "before_cursor_execute", once=True)
+    def somebody_newer(*_: Any) -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("create table logbus.alembic_version (version_num varchar(32) primary key)")
+            connection.exec_driver_sql("insert into logbus.alembic_version values ('9999')")
+
+    with engine.begin() as connection, pytest.raises(UserError, match="install a newer logbus"):
+        upgrade(connection)
+
+
+def test_a_user_who_may_not_make_the_ledger_is_told_who_may(engine: Engine) -> None:
+    database = engine.url.database
+    run(engine, f'create role "{database}_reader" login')
+    reader = connect(engine.url.set(username=f"{database}_reader").render_as_string(hide_password=False))
+    try:
+        with pytest.raises(UserError, match="logbus ledger upgrade"):
+            create_ledger(reader)
+        create_ledger(engine)
+        with pytest.raises(UserError, match="may not read or change the ledger"):
+            create_ledger(reader)
+        run(
+            engine,
+            f'grant usage on schema logbus to "{database}_reader"; grant select on all tables in schema logbus to "{database}_reader"',
+        )
+        create_ledger(reader)
+    finally:
+        reader.dispose()
+        run(engine, f'drop owned by "{database}_reader"; drop role "{database}_reader"')
 
 
 def test_what_is_up_to_date_costs_one_select(engine: Engine) -> None:

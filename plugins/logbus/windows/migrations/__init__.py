@@ -31,6 +31,7 @@ RELEASED_WITH_REVISIONS = 2
 CREATE_LOCK = 0x6C6F67627573
 
 UNDEFINED_TABLE = "42P01"
+INSUFFICIENT_PRIVILEGE = "42501"
 
 # alembic keeps the context of a run in a module: threads that make the ledgers of two databases must not meet there.
 ONE_AT_A_TIME = Lock()
@@ -42,22 +43,44 @@ def create_ledger(engine: Engine) -> None:
     if found == REVISION:
         return
     refuse_newer(found)
-    with engine.begin() as connection:
-        connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": CREATE_LOCK})
-        upgrade(connection)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": CREATE_LOCK})
+            upgrade(connection)
+    except ProgrammingError as error:
+        refuse_without_privilege(error)
+        raise
 
 
 def ledger_revision(engine: Engine) -> str | None:
     """The revision a ledger is at; None where there is none, or one from before there were revisions."""
     try:
         with engine.connect() as connection:
-            found = connection.execute(text(f"select version_num from {SCHEMA}.alembic_version"))
-            revision: str | None = found.scalar_one_or_none()
-            return revision
+            return read_revision(connection)
     except ProgrammingError as error:
-        if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
+        if sqlstate_of(error) == UNDEFINED_TABLE:
             return None
+        refuse_without_privilege(error)
         raise
+
+
+def read_revision(connection: Connection) -> str | None:
+    revision: str | None = connection.execute(text(f"select version_num from {SCHEMA}.alembic_version")).scalar_one_or_none()
+    return revision
+
+
+def sqlstate_of(error: ProgrammingError) -> str | None:
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    return state
+
+
+def refuse_without_privilege(error: ProgrammingError) -> None:
+    if sqlstate_of(error) == INSUFFICIENT_PRIVILEGE:
+        raise UserError(
+            f"this user of the warehouse may not read or change the ledger ({str(error.orig).strip()}): run "
+            f"`logbus ledger upgrade` as the database's owner, and grant the user the schemas "
+            f"{SCHEMA}, {STAGING_SCHEMA} and {LEAF_SCHEMA}"
+        ) from error
 
 
 def refuse_newer(found: str | None) -> None:
@@ -84,6 +107,7 @@ def upgrade(connection: Connection) -> None:
 def is_from_before_revisions(connection: Connection) -> bool:
     """Whether the tables are there already. Raises their mark: the logbus that made them refuses them from now on."""
     if connection.execute(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.alembic_version"}).scalar_one() is not None:
+        refuse_newer(read_revision(connection))  # it may have come while we waited for the lock
         return False
     if connection.execute(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.schema_version"}).scalar_one() is None:
         return False
