@@ -1,0 +1,72 @@
+"""Replay and managed retention as DAGs, on what the demo loaded, in the Airflow that it left running."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from logbus.local.airflow_api import AirflowApi, DagRun
+from logbus.warehouse.engine import connect
+from logbus.windows.group_offsets import GroupOffsets
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_admin import TopicAdmin
+from logbus.windows.model import FrozenWindow, instant_text
+from logbus.windows.retention_model import RetentionPolicy
+from logbus.windows.retention_store import RetentionStore
+from sqlalchemy import Engine
+
+from tests.support.demos import SecondDemo
+
+pytestmark = pytest.mark.timeout(900)
+
+RUN_SECONDS_MAX = 300.0  # nothing here is timed; a loaded machine may take long
+NAME = "access_log"
+
+
+@pytest.fixture(scope="module")
+def engine(second: SecondDemo) -> Any:
+    made = connect(second.stack.warehouse_url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def hours(engine: Engine) -> list[FrozenWindow]:
+    """The demo's hours that hold records, all loaded and audited."""
+    return [window for window in Ledger(engine).windows(NAME) if window.record_count]
+
+
+def run(api: AirflowApi, dag_id: str, **conf: Any) -> DagRun:
+    api.unpause(dag_id)
+    ended = api.wait(api.trigger(dag_id, conf=conf), RUN_SECONDS_MAX)
+    api.pause(dag_id)
+    assert ended.state == "success", api.story(ended)
+    return ended
+
+
+def test_hours_are_replayed_on_demand_and_what_is_loaded_shows_in_a_group(
+    second: SecondDemo, engine: Engine, hours: list[FrozenWindow]
+) -> None:
+    first, after = hours[0], hours[2]
+    span = {"since": instant_text(first.interval.start), "until": instant_text(after.interval.start)}
+    run(second.stack.airflow.api, "access_log_replay", **span)
+    again = [window for window in Ledger(engine).windows(NAME) if window.record_count]
+    assert [(new.fingerprint, new.counts) for new in again] == [(old.fingerprint, old.counts) for old in hours]
+    attempts = [(new.loaded_attempt or 0) - (old.loaded_attempt or 0) for new, old in zip(again, hours, strict=True)]
+    assert attempts == [1, 1] + [0] * (len(hours) - 2)
+    assert again[0].audited_at is not None
+    committed = GroupOffsets(second.stack.client_config).committed(f"logbus-{NAME}")
+    assert committed == {(NAME, part.partition): part.end_offset for part in hours[1].ranges}
+
+
+def test_the_retention_dag_deletes_what_is_old_and_loaded(second: SecondDemo, engine: Engine, hours: list[FrozenWindow]) -> None:
+    """Its schedule may run it beside us: whoever comes first does the same."""
+    admin, store, kept = TopicAdmin(second.stack.client_config), RetentionStore(engine), hours[1]
+    age = datetime.now(UTC) - kept.interval.start
+    store.set_policy(RetentionPolicy(topic=NAME, retain=age - timedelta(minutes=30)), datetime.now(UTC))
+    run(second.stack.airflow.api, "logbus_retention")
+    expected = {part.partition: part.start_offset for part in kept.ranges}
+    assert admin.start_offsets(NAME, expected) == expected
+    assert {one["state"] for one in store.deletions(99)} == {"deleted"}
+    store.remove_policy(NAME)
