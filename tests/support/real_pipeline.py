@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
+from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
 from logbus.windows.audit import audit_window
 from logbus.windows.ledger import Ledger
@@ -21,6 +23,7 @@ from spark_jobs.application import Application
 from spark_jobs.outcomes import WindowOutcome
 from spark_jobs.parsers import parser_for
 from tests.support import oracle
+from tests.support.broker import AnyBroker
 from tests.support.ledgers import NOW, at, hour, stamps
 from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic
 
@@ -121,3 +124,28 @@ class RealPipeline:
         """In which hours these records were loaded."""
         at_offset = {(found.partition, found.offset): found.window_start for found in self.found()}
         return [at_offset[partition, offset] for offset in offsets]
+
+
+HOURS = (10, 11)
+
+
+@pytest.fixture
+def engine(warehouse_url: str) -> Iterator[Engine]:
+    engine = connect(warehouse_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def two_hours(broker: AnyBroker, engine: Engine) -> RealPipeline:
+    """Two frozen hours of six thousand records in two partitions: several tasks."""
+    pipeline = RealPipeline(broker.bootstrap, engine)
+    for partition in range(2):
+        pipeline.send([(10 + number / 3_000, b"line %d" % number) for number in range(6_000)], partition)
+    pipeline.freeze(*HOURS)
+    return pipeline
+
+
+def secrets(pipeline: RealPipeline) -> tuple[str, dict[str, Any]]:
+    """What an application finds in its environment."""
+    return pipeline.engine.url.render_as_string(hide_password=False), pipeline.client_config

@@ -293,7 +293,7 @@ def test_no_record_twice_none_missing_windows_disjoint_and_touching(
     run_state_machine_as_test(
         lambda: Interleavings(url, engine),
         settings=settings(
-            max_examples=examples(40),
+            max_examples=examples(30),
             stateful_step_count=30,
             deadline=None,
             phases=[Phase.explicit, Phase.reuse, Phase.generate],

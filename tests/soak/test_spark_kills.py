@@ -1,0 +1,110 @@
+"""kill -9 of a real Spark application, or of its spark-submit alone, at each numbered step of docs/exactly-once.md; and tasks whose
+first attempt ends badly after its commit. Each costs a spark-submit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import Engine, text
+
+from spark_jobs.outcomes import LoadState
+from tests.support import disturbed_load
+from tests.support.ledgers import NOW, at
+from tests.support.real_pipeline import HOURS, RealPipeline, secrets
+
+pytestmark = [pytest.mark.usefixtures("without_spark"), pytest.mark.timeout(600)]
+
+# Where the driver stands when it is killed.
+STEPS = {
+    "before it has asked anything": "SELECT logbus.pipeline",
+    "while staging tables are made": 'create table "logbus_staging"',
+    "with staging tables and no rows": 'create table "logbus_staging"|after commit',
+    "with everything staged": 'create table "logbus_staging"|after commit|SELECT logbus."window".last_attempt',
+    "while a table is sealed": 'alter table "logbus_staging"',
+    "with a sealed table": 'alter table "logbus_staging"|after commit',
+    "inside the commit": "UPDATE logbus.window_range",
+    "before the commit's end": "UPDATE logbus.window_range|before commit",
+    "behind the commit of the first hour": "UPDATE logbus.window_range|after commit",
+}
+
+
+def begin(pipeline: RealPipeline, folder: Path, **how: str) -> subprocess.Popen[bytes]:
+    attempts = pipeline.ledger.begin_attempts(pipeline.name, [at(number) for number in HOURS], "killed", 1, NOW)
+    return disturbed_load.start(pipeline.name, attempts, secrets(pipeline), folder, **how)
+
+
+def settle(pipeline: RealPipeline, engine: Engine) -> None:
+    """A retry loads everything, and nothing is left lying about."""
+    assert pipeline.found() == pipeline.expected(), "whole hours or none"
+    assert [outcome.state for outcome in pipeline.load(*HOURS)] == [LoadState.COMMITTED] * len(HOURS)
+    assert pipeline.found() == pipeline.expected()
+    assert pipeline.loaded_hours() == list(HOURS)
+    assert [pipeline.audit(number).problems for number in HOURS] == [(), ()]
+    with engine.connect() as connection:
+        assert connection.execute(text("select count(*) from pg_tables where schemaname = 'logbus_staging'")).scalar_one() == 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_application_killed_at_any_step_leaves_whole_hours(
+    two_hours: RealPipeline,
+    engine: Engine,
+    tmp_path: Path,
+    step: str,
+) -> None:
+    process = begin(two_hours, tmp_path, stop=STEPS[step])
+    try:
+        disturbed_load.wait_for(tmp_path, process)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+    settle(two_hours, engine)
+
+
+@pytest.mark.parametrize(
+    "step", ["with staging tables and no rows", "with everything staged", "with a sealed table", "inside the commit"]
+)
+def test_a_driver_that_survives_its_spark_submit_never_makes_half_an_hour_public(
+    two_hours: RealPipeline,
+    engine: Engine,
+    tmp_path: Path,
+    step: str,
+) -> None:
+    """Its JVM is killed; the driver goes on by itself, commits what it can or fails, and a retry settles everything."""
+    process = begin(two_hours, tmp_path, stop=STEPS[step])
+    try:
+        disturbed_load.wait_for(tmp_path, process)
+        drivers = [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if "disturbed_load" in " ".join(child.cmdline())
+        ]
+        os.kill(process.pid, signal.SIGKILL)
+        (tmp_path / "go").touch()
+        psutil.wait_procs(drivers, timeout=120)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+    settle(two_hours, engine)
+
+
+@pytest.mark.parametrize("how", ["kill", "fail"])
+def test_tasks_that_fail_after_their_commit_are_repeated_and_count_once(
+    two_hours: RealPipeline,
+    engine: Engine,
+    tmp_path: Path,
+    how: str,
+) -> None:
+    load = begin(two_hours, tmp_path, master="local[2,3]", tasks=how)
+    assert load.wait(300) == 0, (tmp_path / "output").read_text()[-3000:]
+    assert list(tmp_path.glob("task-*")), "some task ended badly"
+    assert two_hours.found() == two_hours.expected()
+    assert two_hours.loaded_hours() == list(HOURS)
+    settle(two_hours, engine)

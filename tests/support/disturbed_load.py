@@ -1,0 +1,117 @@
+"""The load's program, stopped or disturbed where a test wants it. spark-submit runs this file in place of `spark_jobs/load_windows.py`.
+
+    LOGBUS_TEST_FOLDER   where it says `reached` and waits for `go`
+    LOGBUS_TEST_STOP     beginnings of statements, `|` between them, passed one after another; it stops behind the last
+    LOGBUS_TEST_TASKS    `kill` or `fail`: what happens to each task's first attempt after it has committed what it staged
+
+The product has no such points in it: the driver's database connections and the tasks' function are wrapped from outside.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from logbus import spark_submit
+from logbus.windows.model import Attempt
+
+from tests.support.cutting import Cut
+
+FOLDER, STOP, TASKS = "LOGBUS_TEST_FOLDER", "LOGBUS_TEST_STOP", "LOGBUS_TEST_TASKS"
+SECONDS_MAX = 180.0
+
+
+def start(
+    pipeline_name: str,
+    attempts: Sequence[Attempt],
+    secrets: tuple[str, Mapping[str, Any]],
+    folder: Path,
+    *,
+    master: str = spark_submit.LOCAL_MASTER,
+    stop: str = "",
+    tasks: str = "",
+) -> subprocess.Popen[bytes]:
+    """spark-submit in a process group of its own, with this program. `secrets` are the warehouse's URL and the client's settings."""
+    command = [
+        __file__ if word == str(spark_submit.application_path()) else word
+        for word in spark_submit.command(pipeline_name, attempts, master=master)
+    ]
+    disturbances = {FOLDER: str(folder), STOP: stop, TASKS: tasks}
+    environment = {**os.environ, **spark_submit.environment(*secrets), **disturbances}
+    return subprocess.Popen(
+        command, env=environment, start_new_session=True, stdout=(folder / "output").open("wb"), stderr=subprocess.STDOUT
+    )
+
+
+def wait_for(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """Until the program stands where it was told to stop."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while not (folder / "reached").exists():
+        assert process.poll() is None, f"it ended too early: {(folder / 'output').read_text()[-2000:]}"
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(0.05)
+
+
+class Stop(Cut):
+    """Passes the named points in order and stops behind the last."""
+
+    def __init__(self, names: Sequence[str], folder: Path) -> None:
+        super().__init__(act=lambda connection: None)
+        self.names, self.folder = list(names), folder
+
+    def point(self, what: str, connection: Any) -> bool:
+        if self.names and " ".join(what.split()).startswith(self.names[0]):
+            self.names.pop(0)
+            if not self.names:
+                wait_for_go(self.folder)
+        return False
+
+
+def wait_for_go(folder: Path) -> None:
+    (folder / "reached").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+
+
+def disturbed(run: Callable[[Iterator[Any]], Iterator[Any]], folder: str, how: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The tasks' function; the first attempt at each partition ends badly after all that it does has been done."""
+
+    def run_and_end(plans: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        results = list(run(plans))
+        task = TaskContext.get()
+        assert task is not None
+        mark = Path(folder) / f"task-{task.partitionId()}"
+        if not mark.exists():
+            mark.touch()
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("failed after its commit")
+        return iter(results)
+
+    return run_and_end
+
+
+def main() -> int:
+    from logbus.warehouse.engine import connect
+
+    from spark_jobs import load_windows, spark_job
+
+    folder, stop, tasks = Path(os.environ[FOLDER]), os.environ[STOP], os.environ[TASKS]
+    if stop:
+        load_windows.connect = lambda url: Stop(stop.split("|"), folder).on(connect(url))
+    if tasks:
+        undisturbed = spark_job.load_plans
+        spark_job.load_plans = lambda *arguments: disturbed(undisturbed(*arguments), str(folder), tasks)
+    return load_windows.main(sys.argv[1:], os.environ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
