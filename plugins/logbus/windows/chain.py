@@ -47,6 +47,21 @@ class Chain:
         anchor = select(schema.anchor.c.offset).where(*self._anchors(), schema.anchor.c.partition == partition)
         return Neighbours(lower=self.connection.execute(anchor).scalar_one_or_none() or 0, upper=upper, lower_is_anchor=True)
 
+    def is_guess(self, partition: int, at: datetime, offset: int) -> bool:
+        """Whether a boundary stands where retention had cut the log, and not where its hour began: the window that ends there has
+        lost all it may have had, and no window holds the record before."""
+        window, part = schema.window, schema.window_range
+        mine = (window.c.pipeline == self.pipeline_name, window.c.topic_id == self.topic_id, part.c.partition == partition)
+        ranges = select(part.c.window_id).join(window, window.c.id == part.c.window_id).where(*mine)
+        lossy = ranges.where(window.c.ends_at == at, window.c.head_unknown)
+        holding = ranges.where(part.c.start_offset + part.c.lost < offset, part.c.end_offset >= offset)
+        anchor = select(schema.anchor.c.offset).where(*self._anchors(), schema.anchor.c.partition == partition)
+        return (
+            offset > (self.connection.execute(anchor).scalar_one_or_none() or 0)
+            and self.connection.execute(select(lossy.exists())).scalar_one()
+            and not self.connection.execute(select(holding.exists())).scalar_one()
+        )
+
     def freeze(self, partition: int, at: datetime, offset: int, leader_epoch: int | None, now: datetime) -> None:
         values = {
             "pipeline": self.pipeline_name,

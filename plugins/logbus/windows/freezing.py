@@ -190,8 +190,9 @@ class Freeze:
         """Whether deleted records may have belonged to this window: the log starts behind the last frozen boundary, and no
         record left of before shows that the window began later."""
         at, start = self.interval.start, self.seen.start_offsets[partition]
-        if self.chain.boundary(partition, at) is not None:
-            return False  # then how much is lost is known exactly
+        known = self.chain.boundary(partition, at)
+        if known is not None:  # then how much is lost is known exactly, unless the boundary itself was put where the log was cut
+            return start >= known and self.chain.is_guess(partition, at, known)
         around = self.chain.neighbours(partition, at)
         if around.upper is not None and around.upper <= around.lower:
             return False

@@ -250,6 +250,24 @@ def test_a_declared_loss_is_on_record_and_the_rest_is_loaded(world: World) -> No
     assert (window.ranges[0].lost, window.ranges[0].readable_from, window.record_count) == (2, 3, 1)
 
 
+def test_every_hour_that_a_declared_loss_may_have_touched_has_an_unknown_head(world: World) -> None:
+    """Partition 1 has lost nothing and is quiet: it taints no hour by itself."""
+    world.log.create("t", partitions=2)
+    world.log.append("t", *stamps(10, 11, 12, 12.5, 13, 14))
+    world.register(settings={"accept_loss": True})
+    world.log.delete_records("t", before_offset=3)
+    windows = {number: world.freeze(number) for number in (10, 11, 12, 13, 14)}
+    assert {number: window.head_unknown for number, window in windows.items()} == {
+        10: True,
+        11: True,
+        12: True,
+        13: False,
+        14: False,
+    }
+    assert [windows[number].record_count for number in (10, 11, 12, 13)] == [0, 0, 1, 1]
+    assert sum(part.lost for window in windows.values() for part in window.ranges) == 3
+
+
 def test_a_refused_freeze_leaves_nothing_behind(world: World) -> None:
     world.log.append("t", *stamps(10, 11, 12))
     world.register()
