@@ -46,8 +46,8 @@ def parse_table(text: str) -> TableName:
 
 
 def leaf_name(target: TableName, window_start: datetime) -> TableName:
-    """The partition that holds one window of the target."""
-    base = target.name if target.schema == "public" else f"{target.schema}_{target.name}"
+    """The partition that holds one window of the target. With a dot, so that `web.log` and `web_log` do not want the same one."""
+    base = target.name if target.schema == "public" else f"{target.schema}.{target.name}"
     return TableName(name=f"{base}_{utc(window_start):%Y%m%d%H%M}", schema=LEAF_SCHEMA)
 
 

@@ -25,6 +25,7 @@ FIXED = ("topic", "table_name", "interval", "starts_at", "isolation_level")
 CHANGEABLE = ("parse", "lateness", "settings")
 
 LONGEST = timedelta(days=1)
+MINUTE = timedelta(minutes=1)  # the finest that the names of leaves tell apart
 
 
 def register(engine: Engine, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
@@ -70,9 +71,10 @@ def rebase(engine: Engine, pipeline_name: str, log: OffsetLog, now: datetime) ->
 
 
 def refuse_nonsense(pipeline: Pipeline) -> None:
-    if not timedelta(0) < pipeline.interval <= LONGEST or LONGEST % pipeline.interval:
+    if not timedelta(0) < pipeline.interval <= LONGEST or LONGEST % pipeline.interval or pipeline.interval % MINUTE:
         raise UserError(
-            f"pipeline {pipeline.name}: an interval divides a day evenly (1h, 15min, 24h); {pipeline.interval} does not"
+            f"pipeline {pipeline.name}: an interval is whole minutes and divides a day evenly (1h, 15min, 24h); "
+            f"{pipeline.interval} does not"
         )
     if pipeline.isolation_level not in ISOLATION_LEVELS:
         raise UserError(

@@ -32,7 +32,15 @@ def test_two_pipelines_cannot_share_a_table(world: World) -> None:
         world.register(name="second")
 
 
-@pytest.mark.parametrize("wrong", [{"interval": timedelta(minutes=7)}, {"isolation_level": "dirty"}, {"lateness": timedelta(-1)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"interval": timedelta(minutes=7)},
+        {"interval": timedelta(seconds=30)},
+        {"isolation_level": "dirty"},
+        {"lateness": timedelta(-1)},
+    ],
+)
 def test_a_pipeline_that_makes_no_sense_is_refused(world: World, wrong: dict[str, object]) -> None:
     with pytest.raises(UserError, match="pipeline p"):
         world.register(**wrong)

@@ -34,7 +34,7 @@ def test_leaves_of_different_tables_and_hours_have_different_names() -> None:
     hour = timedelta(hours=1)
     names = {
         leaf_name(parse_table(table), start).name
-        for table in ("t", "web.t", "t2")
+        for table in ("t", "web.t", "web_t")
         for start in (TEN_IN_INDIA, TEN_IN_INDIA + hour)
     }
     assert len(names) == 6
