@@ -39,6 +39,15 @@ def begin(pipeline: RealPipeline, folder: Path, **how: str) -> subprocess.Popen[
     return disturbed_load.start(pipeline.name, attempts, secrets(pipeline), folder, **how)
 
 
+def drivers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The Python side of the application. What has ended meanwhile has no command line any more."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            found += [child] if any("disturbed_load" in word for word in child.cmdline()) else []
+    return found
+
+
 def settle(pipeline: RealPipeline, engine: Engine) -> None:
     """A retry loads everything, and nothing is left lying about."""
     assert pipeline.found() == pipeline.expected(), "whole hours or none"
@@ -80,11 +89,7 @@ def test_a_driver_that_survives_its_spark_submit_never_makes_half_an_hour_public
     process = begin(two_hours, tmp_path, stop=STEPS[step])
     try:
         disturbed_load.wait_for(tmp_path, process)
-        drivers = [
-            child
-            for child in psutil.Process(process.pid).children(recursive=True)
-            if "disturbed_load" in " ".join(child.cmdline())
-        ]
+        drivers = drivers_of(process)
         os.kill(process.pid, signal.SIGKILL)
         (tmp_path / "go").touch()
         psutil.wait_procs(drivers, timeout=120)
