@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 
@@ -42,8 +43,9 @@ class Loading:
     def pipeline(self) -> Pipeline:
         return self.world.ledger.pipeline(self.window.pipeline)
 
-    @property
+    @cached_property
     def sink(self) -> Sink:
+        """One for the whole load, as in the application."""
         return sink_for(self.pipeline, self.world.ledger.engine)
 
     @property

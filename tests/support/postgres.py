@@ -12,10 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import psycopg
 import pytest
 from logbus.warehouse.embedded import EmbeddedPostgres, running_postmaster
-from logbus.warehouse.engine import libpq_uri
 
 # What is lost with the machine is not worth a flush in a test.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -35,25 +33,6 @@ def server_directory() -> Iterator[Path]:
 def postgres_server(server_directory: Path) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(server_directory / "pg", settings=FAST) as server:
         yield server
-
-
-EMPTY = """
-do $$ declare found record; begin
-    for found in select schemaname, tablename from pg_tables where schemaname in ('public', 'logbus_staging', 'logbus_leaf') loop
-        execute format('drop table if exists %I.%I cascade', found.schemaname, found.tablename);
-    end loop;
-    for found in select tablename from pg_tables where schemaname = 'logbus' and tablename <> 'alembic_version' loop
-        execute format('truncate logbus.%I restart identity cascade', found.tablename);
-    end loop;
-end $$
-"""
-
-
-def emptied(url: str) -> str:
-    """The database with nothing in it but the ledger's own tables, without rows, where it has those."""
-    with psycopg.connect(libpq_uri(url), autocommit=True) as connection:
-        connection.execute(EMPTY)
-    return url
 
 
 @pytest.fixture
