@@ -116,6 +116,7 @@ def test_a_group_goes_to_a_window_and_to_an_instant(site: Site) -> None:
 
 def test_old_hours_are_deleted_when_they_are_loaded_and_are_lost_to_a_replay_then(site: Site) -> None:
     site.admin.change_settings(site.topic, {"retention.ms": TWELVE_HOURS_MS})
+    assert f"topic {site.topic} is left to the broker" in site.type("retention", "ls").stdout
     assert "keeps 12 hours" in site.at_broker("retention", "adopt", site.topic).stdout
     assert site.admin.settings(site.topic, ["retention.ms"]) == NEVER
     plan = site.json("retention", "plan")

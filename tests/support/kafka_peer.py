@@ -12,7 +12,7 @@ import pytest
 from benchmarks.peers.java import ToolFailed
 from benchmarks.peers.kafka import ApacheKafka, JvmTools, Missing
 
-__all__ = ["ApacheKafka", "JvmTools", "Missing", "ToolFailed", "apache_kafka", "jvm_tools_or_skip"]
+__all__ = ["ApacheKafka", "JvmTools", "Missing", "ToolFailed", "apache_kafka", "jvm_tools_or_skip", "kafka_peer", "stop_peer"]
 
 
 def jvm_tools_or_skip() -> JvmTools:
@@ -22,12 +22,30 @@ def jvm_tools_or_skip() -> JvmTools:
         pytest.skip(str(missing))
 
 
+PEER = pytest.StashKey[ApacheKafka]()
+
+
 @pytest.fixture(scope="session")
-def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """One real Apache Kafka for all contract tests that ask, which keep apart by names."""
+def kafka_peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """One Apache Kafka for all contract suites, not started; `stop_peer` stops it where they end."""
     try:
         peer = ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="512m")
     except Missing as missing:
         pytest.skip(str(missing))
-    with peer as running:
-        yield running
+    request.session.stash[PEER] = peer
+    yield peer
+    peer.stop()
+
+
+@pytest.fixture
+def apache_kafka(kafka_peer: ApacheKafka) -> ApacheKafka:
+    """It runs; suites keep apart by names."""
+    if not kafka_peer.alive:
+        kafka_peer.start()
+    return kafka_peer
+
+
+def stop_peer(session: pytest.Session) -> None:
+    """A JVM of half a gigabyte is not kept for suites that do not ask for it."""
+    if PEER in session.stash:
+        session.stash[PEER].stop()

@@ -142,20 +142,25 @@ def release(hold_id: int, warehouse_url: str) -> None:
 @options.warehouse_option
 @options.json_option
 def list_policies(warehouse_url: str, as_json: bool) -> None:
-    """List the managed topics and the holds in force."""
-    store = RetentionStore(options.open_ledger(warehouse_url).engine)
+    """List the managed topics, those of pipelines that are not, and the holds in force."""
+    ledger = options.open_ledger(warehouse_url)
+    store = RetentionStore(ledger.engine)
     policies, holds = store.policies(), store.holds(options.clock())
+    managed = {policy.topic for policy in policies}
+    unmanaged = sorted({pipeline.topic for pipeline in ledger.pipelines()} - managed)
     if as_json:
-        click.echo(json.dumps({"topics": [policy_json(one) for one in policies], "holds": [str(one) for one in holds]}))
+        topics = [policy_json(one) for one in policies]
+        click.echo(json.dumps({"topics": topics, "unmanaged": unmanaged, "holds": [str(one) for one in holds]}))
         return
     table = Table("topic", "keeps", "held back at most", "then", "holds")
     for policy in policies:
         mine = "; ".join(str(one) for one in holds if one.topic == policy.topic)
         table.add_row(policy.topic, str(policy), hours_text(policy.max_hold), policy.when_overdue, mine or "-")
     Console().print(table)
-    managed = {policy.topic for policy in policies}
+    for topic in unmanaged:
+        click.echo(f"topic {topic} is left to the broker, which deletes loaded or not: `logbus retention adopt {topic}`")
     for one in (one for one in holds if one.topic not in managed):
-        click.echo(f"topic {one.topic}: {one}, but the topic is not managed, so the broker deletes as it is set")
+        click.echo(f"topic {one.topic}: {one}; it is not managed, so the broker deletes of it as it is set")
 
 
 @command.command("log")
