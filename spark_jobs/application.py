@@ -36,7 +36,7 @@ from spark_jobs.inference import inferred_columns, sampled_values
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from spark_jobs.packing import TaskPlan, pack
 from spark_jobs.parsers import parser_for
-from spark_jobs.spark_job import run_job
+from spark_jobs.spark_job import runner_for
 from spark_jobs.task_job import StagedWindow, TaskJob, TaskResult
 
 # A job per window costs a second each; a job for everything would throw all away when it fails.
@@ -148,8 +148,11 @@ class Application:
             sink=sink.name,
             sink_options=sink.task_options(),
         )
+        run_job = runner_for(pipeline)
         try:
-            results = run_job(spark.sparkContext, pipeline, plans, job, self.client_config)
+            results = run_job(spark, pipeline, plans, job, self.client_config)
+        except LogbusError:
+            raise
         except Exception as error:  # Spark's own kinds are many: a worker's, the JVM's, Py4J's
             raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
         return to_reads(results)

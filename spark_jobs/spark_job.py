@@ -6,23 +6,46 @@ and back, and planning it started three more processes (docs/decisions).
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+from logbus.errors import UserError
 from logbus.windows.model import Pipeline
-from pyspark import SparkContext, TaskContext
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
 
 from spark_jobs.kafka_source import read_plan
 from spark_jobs.load_task import load
 from spark_jobs.packing import TaskPlan
 from spark_jobs.task_job import TaskJob, TaskResult
 
+# The pipeline's own setting: {"reader": "python"}. Who reads otherwise is imported when asked for.
+READER = "reader"
+READER_DEFAULT = "python"
+
+RunJob = Callable[[SparkSession, Pipeline, Sequence[TaskPlan], TaskJob, Mapping[str, Any]], list[TaskResult]]
+
+READERS: Mapping[str, str] = {
+    "python": "spark_jobs.spark_job:run_job",
+    "connector": "spark_jobs.connector:run_connector_job",
+}
+
+
+def runner_for(pipeline: Pipeline) -> RunJob:
+    """What runs a job with the pipeline's reader."""
+    name = pipeline.settings.get(READER, READER_DEFAULT)
+    if name not in READERS:
+        raise UserError(f"pipeline {pipeline.name} reads by {name!r}, which is none of {', '.join(READERS)}")
+    module_name, _, attribute = READERS[name].partition(":")
+    return cast(RunJob, getattr(importlib.import_module(module_name), attribute))
+
 
 def run_job(
-    context: SparkContext, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
+    spark: SparkSession, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
 ) -> list[TaskResult]:
     """The results of the task attempts that won; what failed for good raises Spark's own kinds of errors."""
-    return context.parallelize(plans, len(plans)).mapPartitions(load_plans(pipeline, job, client_config)).collect()
+    return spark.sparkContext.parallelize(plans, len(plans)).mapPartitions(load_plans(pipeline, job, client_config)).collect()
 
 
 def load_plans(

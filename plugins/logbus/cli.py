@@ -16,6 +16,10 @@ from logbus.errors import LogbusError
 COMMANDS = {
     "airflow": ("logbus.commands.airflow:command", "Make the pool and the connections in an Airflow of your own."),
     "broker": ("logbus.commands.broker:command", "Run the log broker (python -m broker)."),
+    "connector-jars": (
+        "logbus.commands.connector_jars:command",
+        "Fetch the jars of Spark's Kafka connector, for those who read by it.",
+    ),
     "dead-letter": ("logbus.commands.dead_letter:command", "List, show and export records that did not parse."),
     "demo": ("logbus.commands.demo:command", "Take a log through broker, Airflow and Spark into PostgreSQL, and prove it."),
     "doctor": ("logbus.commands.doctor:command", "Say what is not as it should be, and what to type."),

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from logbus.connector_jars import JARS_VARIABLE, class_path
 from logbus.errors import LoadFailed, UserError
 from logbus.windows.model import Attempt
 
@@ -57,7 +58,8 @@ def conf() -> dict[str, str]:
     """Spark settings, quiet logs included."""
     logging_file = application_path().with_name("log4j2.properties")
     java_options = f"{CONF['spark.driver.extraJavaOptions']} -Dlog4j2.configurationFile=file:{logging_file}"
-    return {**CONF, "spark.driver.extraJavaOptions": java_options}
+    jars = os.environ.get(JARS_VARIABLE)
+    return {**CONF, "spark.driver.extraJavaOptions": java_options, **({"spark.jars": class_path(Path(jars))} if jars else {})}
 
 
 def environment(warehouse_url: str | None, client_config: Mapping[str, Any]) -> dict[str, str]:

@@ -7,30 +7,45 @@ In a conftest.py: `from tests.support.spark import load_in_process, spark_sessio
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from logbus import connector_jars as connector
 from logbus import spark_submit
+from logbus.errors import UserError
 from logbus.warehouse.engine import connect
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.model import Attempt
 from pyspark.sql import SparkSession
 
+from benchmarks.peers.maven import cache
 from spark_jobs.application import Application
 from spark_jobs.outcomes import WindowOutcome
 
 LoadInProcess = Callable[..., list[WindowOutcome]]
 
 
+def connector_jars() -> None:
+    """Puts the Kafka connector on the class path, where Maven can fetch it; otherwise its tests are skipped."""
+    directory = cache() / "spark-connector"
+    with suppress(UserError, subprocess.TimeoutExpired):
+        connector.fetch(directory)
+        os.environ[connector.JARS_VARIABLE] = str(directory)
+
+
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[SparkSession]:
     """With the settings of a real application, on two threads of this machine."""
     worker = spark_submit.environment("", {})
-    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH")}
-    os.environ.update({name: worker[name] for name in before})
+    names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH")
+    before = {name: os.environ.get(name) for name in (*names, connector.JARS_VARIABLE)}
+    os.environ.update({name: worker[name] for name in names})
+    connector_jars()
     builder = SparkSession.builder.master(spark_submit.LOCAL_MASTER).appName("logbus tests")
     for name, value in {**spark_submit.conf(), "spark.driver.memory": spark_submit.LOCAL_DRIVER_MEMORY}.items():
         builder = builder.config(name, value)
@@ -39,7 +54,7 @@ def spark_session() -> Iterator[SparkSession]:
     session.stop()
     for name, value in before.items():
         if value is None:
-            del os.environ[name]
+            os.environ.pop(name, None)
         else:
             os.environ[name] = value
 

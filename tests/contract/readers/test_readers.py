@@ -1,0 +1,162 @@
+"""What every reader owes: the same records, the same fingerprint, and an error where records are gone.
+
+Over a real broker and in a real Spark: our own reader, and Spark's official connector where its jars can be had.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from logbus.connector_jars import JARS_VARIABLE, missing
+from logbus.warehouse.engine import connect
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import FrozenWindow, Interval, Pipeline
+from pyspark.sql import SparkSession
+from sqlalchemy import text
+
+from spark_jobs import connector
+from spark_jobs.application import Application
+from spark_jobs.outcomes import WindowOutcome
+from spark_jobs.packing import pack
+from spark_jobs.windows_source import SOURCE_NAME, windows_source
+from tests.support.broker import AnyBroker
+from tests.support.topics import create_topic
+
+TOPIC = "read"
+START = datetime(2026, 11, 20, 8, tzinfo=UTC)
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORDS_PER_HOUR = 100
+HOURS = 3
+
+
+@pytest.fixture(params=["python", "connector"])
+def reader(request: pytest.FixtureRequest, spark_session: SparkSession) -> str:
+    jars = os.environ.get(JARS_VARIABLE)
+    if request.param == "connector" and (not jars or missing(Path(jars))):
+        pytest.skip("the connector's jars could not be fetched with Maven")
+    name: str = request.param
+    return name
+
+
+def fill(bootstrap: str) -> None:
+    """Three hours in two partitions: every codec, keys and headers, values and none."""
+    create_topic(bootstrap, TOPIC, partitions=2, config={"retention.ms": "-1"})
+    for hour in range(HOURS):
+        for place, codec in enumerate(CODECS):
+            producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 50})
+            for number in range(place, RECORDS_PER_HOUR, len(CODECS)):
+                stamp = START + timedelta(hours=hour, minutes=number // 2)
+                send(producer, hour, number, int(stamp.timestamp() * 1000))
+            assert producer.flush(30) == 0
+
+
+def send(producer: Producer, hour: int, number: int, stamp_ms: int) -> None:
+    headers = [("host", b"web-1"), ("host", None), ("odd", b"\xff\0")] if number % 3 == 0 else None
+    value = None if number == 50 else f"{hour}/{number} ".encode() * 20
+    key = f"k{number}".encode() if number % 2 else None
+    producer.produce(TOPIC, value, key=key, headers=headers, partition=number % 2, timestamp=stamp_ms)
+
+
+@dataclass
+class Reading:
+    """A pipeline of its own for a test, over records that all share."""
+
+    application: Application
+    pipeline: Pipeline
+    windows: list[FrozenWindow]
+
+    def load(self, *hours: int) -> list[WindowOutcome]:
+        ledger = self.application.ledger
+        starts = [self.windows[hour].interval.start for hour in hours]
+        attempts = ledger.begin_attempts(self.pipeline.name, starts, "test", 1, datetime.now(UTC))
+        return self.application.load(self.pipeline.name, [attempt.token for attempt in attempts])
+
+    def fingerprints(self) -> list[str | None]:
+        return [window.fingerprint for window in self.application.ledger.windows(self.pipeline.name)]
+
+
+@pytest.fixture(scope="module")
+def filled(broker: AnyBroker) -> AnyBroker:
+    fill(broker.bootstrap)
+    return broker
+
+
+def pipeline_reading(broker: AnyBroker, warehouse_url: str, reader: str) -> Reading:
+    config = {"bootstrap.servers": broker.bootstrap}
+    ledger, log = Ledger(connect(warehouse_url)), LogOffsets(config)
+    now = datetime.now(UTC)
+    pipeline = ledger.register(Pipeline(name="r", topic=TOPIC, table="r", parse="raw", settings={"reader": reader}), log, now)
+    windows = [ledger.freeze_or_get("r", Interval.hour(START + timedelta(hours=hour)), log, now) for hour in range(HOURS)]
+    application = Application(
+        ledger=ledger, log=log, client_config=config, now=lambda: datetime.now(UTC), report=lambda outcome: None
+    )
+    return Reading(application, pipeline, windows)
+
+
+@pytest.fixture
+def reading(filled: AnyBroker, warehouse_url: str, reader: str) -> Iterator[Reading]:
+    made = pipeline_reading(filled, warehouse_url, reader)
+    yield made
+    made.application.ledger.engine.dispose()
+
+
+def rows(reading: Reading, query: str) -> list[Any]:
+    with reading.application.ledger.engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(query))]
+
+
+# Of the records that `fill` sends, by every reader: the encoding is the same whoever reads.
+_fingerprints: dict[str, list[str | None]] = {}
+
+
+def test_every_record_arrives_with_its_key_value_and_headers_and_the_same_fingerprint(reading: Reading, reader: str) -> None:
+    outcomes = reading.load(0, 1, 2)
+    assert [outcome.error for outcome in outcomes] == [None] * HOURS
+    assert [outcome.counts and outcome.counts.loaded for outcome in outcomes] == [RECORDS_PER_HOUR] * HOURS
+    assert rows(reading, "select count(*), count(value), count(_key), count(_headers) from r") == [(300, 297, 150, 102)]
+    (row,) = rows(reading, "select _key, _headers, value from r where _window_start = '2026-11-20T09:00:00Z' and _key = 'k9'")
+    assert row == (b"k9", [["host", "web-1"], ["host", None], ["odd", {"base64": "/wA="}]], b"1/9 " * 20)
+    _fingerprints[reader] = reading.fingerprints()
+    assert len({tuple(found) for found in _fingerprints.values()}) == 1
+
+
+def test_hours_that_do_not_touch_are_read_alike(reading: Reading) -> None:
+    assert [outcome.error for outcome in reading.load(0, 2)] == [None, None]
+    assert rows(
+        reading, "select extract(hour from _window_start at time zone 'UTC')::int, count(*) from r group by 1 order by 1"
+    ) == [
+        (8, 100),
+        (10, 100),
+    ]
+
+
+def test_records_that_are_gone_are_an_error_and_nothing_becomes_public(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log ends before the range does: what a broker that lost its data looks like."""
+    monkeypatch.setattr(connector, "SILENCE_MS_MAX", 3_000)
+    with reading.application.ledger.engine.begin() as connection:
+        connection.execute(
+            text("update logbus.window_range set end_offset = end_offset + 1000 where window_id = :id"),
+            {"id": reading.windows[2].id},
+        )
+    (outcome,) = reading.load(2)
+    assert outcome.error is not None
+    assert rows(reading, "select count(*) from r") == [(0,)]
+
+
+def test_frozen_windows_can_be_read_as_a_data_frame(filled: AnyBroker, spark_session: SparkSession, warehouse_url: str) -> None:
+    """The data source without jars, for whoever wants more of the records than a load."""
+    reading = pipeline_reading(filled, warehouse_url, "python")
+    source = windows_source(pack(reading.windows, 2), {"bootstrap.servers": filled.bootstrap}, TOPIC, "read_committed")
+    spark_session.dataSource.register(source)
+    frame = spark_session.read.format(SOURCE_NAME).load()
+    found = {row["window_id"]: row["count"] for row in frame.groupBy("window_id").count().collect()}
+    reading.application.ledger.engine.dispose()
+    assert found == {window.id: RECORDS_PER_HOUR for window in reading.windows}
