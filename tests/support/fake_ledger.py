@@ -44,6 +44,9 @@ class FakeLedger:
         self.registered.append(pipeline)
         return pipeline
 
+    def pipeline(self, name: str) -> Pipeline:
+        return next(found for found in reversed(self.registered) if found.name == name)
+
     def freeze_or_get(self, pipeline_name: str, interval: Interval, log: object, now: datetime) -> FrozenWindow:
         self.frozen.append(interval)
         return window(interval.start)

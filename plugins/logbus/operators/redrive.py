@@ -34,7 +34,8 @@ class RedriveOperator(WindowOperator):
         warehouse, starts = self._warehouse(), self._starts(context)
         ledger = warehouse.ledger()
         with beyond_retry_fails_at_once():
-            pipeline = ledger.register(self.pipeline, self._broker().log_offsets(), self._now())
+            ledger.register(self.pipeline, self._broker().log_offsets(), self._now())
+            pipeline = ledger.pipeline(self.pipeline.name)  # with the columns that loads have inferred
             redrive = Redrive(
                 engine=warehouse.get_engine(),
                 pipeline=pipeline,

@@ -217,6 +217,12 @@ def test_batches_hold_every_value_once_however_small_they_are(loaded: World) -> 
         assert max(map(len, found)) == longest
 
 
+def test_columns_that_loads_have_inferred_are_those_of_a_redrive(world: World) -> None:
+    pipeline = world.register(parse="json", settings={"infer": True})
+    world.ledger.add_inferred(pipeline, {"status": "bigint"}, NOW)
+    assert "status" in reparser_for(world.ledger.pipeline("p")).columns
+
+
 Run = Callable[..., Result]
 
 
