@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from datetime import UTC, datetime
 
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, PipelineConflict, UserError
@@ -129,6 +131,38 @@ def test_the_audit_finds_a_row_that_was_added_by_hand(bench: Bench) -> None:
     bench.start(10).load()
     assert bench.rows() == HOUR_TEN
     assert bench.world.ledger.window("p", at(10)).state is WindowState.LOADED
+
+
+ALL_TYPES = {
+    "line": "text",
+    "small": "integer",
+    "large": "bigint",
+    "share": "double precision",
+    "known": "boolean",
+    "happened": "timestamptz",
+    "more": "jsonb",
+}
+FULL = (
+    b'{"line": "\xc3\xa9\xf0\x9f\x98\x80", "small": -2147483648, "large": 9223372036854775807, "share": 0.1, "known": true, '
+    b'"happened": "2015-05-17T10:05:03.123456+02:00", "more": {"a": [1, null, "x"]}}'
+)
+
+
+def test_values_of_every_type_and_nulls_arrive_as_they_are(bench: Bench) -> None:
+    if bench.kind == "own":
+        bench.reader.change(
+            "alter table t add small integer, add large bigint, add share double precision, add known boolean, "
+            "add happened timestamptz, add more jsonb"
+        )
+    bench.register_parse("json", {"columns": ALL_TYPES})
+    bench.start(10).load(value=FULL)
+    bench.start(11).load(value=b"{}")
+    *full, more = bench.values(*ALL_TYPES)[0]
+    instant = datetime(2015, 5, 17, 8, 5, 3, 123456, tzinfo=UTC)
+    assert full == ["\u00e9\U0001f600", -2147483648, 9223372036854775807, 0.1, True, instant]
+    assert (json.loads(more) if isinstance(more, str) else more) == {"a": [1, None, "x"]}
+    assert bench.values(*ALL_TYPES)[-1] == (None,) * len(ALL_TYPES)
+    assert audit(bench).ok
 
 
 def test_a_pipeline_keeps_its_sink(bench: Bench) -> None:

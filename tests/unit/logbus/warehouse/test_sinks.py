@@ -6,7 +6,8 @@ import sys
 
 import pytest
 from logbus.errors import UserError
-from logbus.warehouse.sinks import SINKS, sink_for
+from logbus.warehouse.sinks import SINKS, iceberg_table, parquet_schema, sink_for
+from logbus.warehouse.target import COLUMN_TYPES
 from logbus.windows.model import Pipeline
 from sqlalchemy import create_engine
 
@@ -40,6 +41,10 @@ def test_a_sink_whose_library_is_missing_says_what_to_install(monkeypatch: pytes
         sink_for(pipeline(sink="iceberg"), ENGINE)
 
 
+def test_every_type_that_a_parser_may_declare_has_one_in_every_sink() -> None:
+    assert set(iceberg_table.TYPES) == set(parquet_schema.TYPES) == set(COLUMN_TYPES)
+
+
 @pytest.mark.parametrize("directory", [None, "", "relative/path"])
 def test_parquet_files_need_an_absolute_directory(directory: str | None) -> None:
     with pytest.raises(UserError, match="absolute path"):
@@ -47,7 +52,5 @@ def test_parquet_files_need_an_absolute_directory(directory: str | None) -> None
 
 
 def test_iceberg_needs_a_place_or_a_catalog() -> None:
-    from logbus.warehouse.sinks.iceberg_table import open_catalog
-
     with pytest.raises(UserError, match='"warehouse": "/data/lake"'):
-        open_catalog(pipeline(sink="iceberg"), ENGINE)
+        iceberg_table.open_catalog(pipeline(sink="iceberg"), ENGINE)
