@@ -7,7 +7,7 @@ ten thousand costs a few dozen single looks and not ten thousand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -75,17 +75,36 @@ def quick_columns(parser: Parser, values: Sequence[bytes | None]) -> Sequence[pa
 
 
 def one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], start: int, found: Gathered) -> None:
-    rows: list[Sequence[Any]] = []
+    rows: dict[int, Sequence[Any]] = {}
     for place, value in enumerate(values, start):
         try:
-            rows.append(parse_value(parser, value))
-            found.places.append(place)
+            rows[place] = parse_value(parser, value)
         except Filtered:
             found.filtered.append(place)
         except Unparsable as error:
             found.refused.append((place, error))
     if rows:
-        found.batches.append(to_batch(rows, schema))
+        add_rows(rows, schema, found)
+
+
+# What Arrow raises over a value that is not of its column's type; its own kinds are of these.
+WRONG_TYPE = (TypeError, ValueError, OverflowError)
+
+
+def add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, found: Gathered) -> None:
+    """Rows by their places. A parser of the user's own may give values of any type: those rows are refused, one by one."""
+    try:
+        batch = to_batch(rows.values(), schema)
+    except WRONG_TYPE as error:
+        if len(rows) > 1:
+            for place, row in rows.items():
+                add_rows({place: row}, schema, found)
+        else:
+            reason = f"the parser's values are not of its columns' types: {error}"
+            found.refused += [(place, Unparsable("WrongType", reason)) for place in rows]
+        return
+    found.batches.append(batch)
+    found.places.extend(rows)
 
 
 def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:

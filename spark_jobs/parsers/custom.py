@@ -13,7 +13,7 @@ from typing import Any
 
 from logbus.errors import UserError
 
-from spark_jobs.parsers.base import Filtered, Parser, Unparsable
+from spark_jobs.parsers.base import Filtered, Parser, Quick, Unparsable
 from spark_jobs.schemas import ARROW_TYPES
 
 
@@ -27,7 +27,7 @@ def custom_parser(name: str, settings: Mapping[str, Any]) -> Parser:
         raise UserError(
             f"the columns of {name}: types are {', '.join(ARROW_TYPES)} and names do not begin with _; got {dict(parser.columns)}"
         )
-    return replace(parser, parse=guarded(parser.parse))
+    return replace(parser, parse=guarded(parser.parse), quick=None if parser.quick is None else guarded_quick(parser.quick))
 
 
 def imported(name: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -51,3 +51,15 @@ def guarded(parse: Callable[[bytes], Sequence[Any]]) -> Callable[[bytes], Sequen
             raise Unparsable(type(error).__name__, str(error)) from error
 
     return guarded_parse
+
+
+def guarded_quick(quick: Quick) -> Quick:
+    """What fails for many is looked at one by one."""
+
+    def guarded_columns(values: Sequence[bytes]) -> Sequence[Any] | None:
+        try:
+            return quick(values)
+        except Exception:
+            return None
+
+    return guarded_columns

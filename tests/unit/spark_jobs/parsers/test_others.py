@@ -77,6 +77,26 @@ def test_the_filter_leaves_out_rows_of_other_values_and_keeps_dead_letters_dead(
         parser.parse(b'{"status": "500"}')
 
 
+def careless_parser(settings: Mapping[str, Any]) -> Parser:
+    """Gives what it likes, and fails over many values at once."""
+    return Parser(
+        columns={"size": "integer"}, parse=lambda value: (value.decode() if value == b"text" else len(value),), quick=fail
+    )
+
+
+def fail(values: Sequence[bytes]) -> None:
+    raise RuntimeError("too many")
+
+
+def test_values_that_are_not_of_their_columns_types_make_dead_letters_and_stop_nothing() -> None:
+    parser = parser_for(f"{MINE}:careless_parser", {})
+    schema = pa.schema([column_field(name, kind) for name, kind in parser.columns.items()])
+    parsed = parse_chunk(parser, schema, [b"four", b"text", b"sixsix"])
+    assert parsed.rows["size"].to_pylist() == [4, 6]
+    assert list(parsed.places) == [0, 2]
+    assert [(place, error.kind) for place, error in parsed.refused] == [(1, "WrongType")]
+
+
 @pytest.mark.parametrize("wanted", [{"stranger": [1]}, {"line": "x"}, ["line"]])
 def test_a_filter_over_no_column_is_refused(wanted: Any) -> None:
     with pytest.raises(UserError, match=r"settings\.filter"):
