@@ -15,7 +15,7 @@ from typing import Any
 from logbus import spark_submit
 from logbus.errors import LoadFailed
 from logbus.warehouse.engine import connect
-from logbus.warehouse.sinks import sink_for
+from logbus.warehouse.sinks import each_sink_once
 from logbus.windows.audit import audit_window
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
@@ -68,7 +68,8 @@ class Loader:
             self.submit(ledger, load, attempts)
 
     def audit(self, ledger: Ledger, log: LogOffsets, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
-        return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sink_for) for start in starts]
+        sinks = each_sink_once()
+        return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in starts]
 
     def freeze(self, ledger: Ledger, log: LogOffsets, load: Load) -> list[FrozenWindow]:
         intervals = ledger.closed_intervals(load.pipeline, log, self.now(), load.since, load.until, load.limit)

@@ -14,7 +14,7 @@ from rich.console import Console
 from logbus.commands import options, window_views
 from logbus.commands.progress import ProgressView
 from logbus.errors import AuditMismatch, UserError
-from logbus.warehouse.sinks import sink_for
+from logbus.warehouse.sinks import each_sink_once
 from logbus.windows import comparison
 from logbus.windows.audit import audit_window
 from logbus.windows.comparison import Reading
@@ -168,7 +168,8 @@ def audit(
 ) -> None:
     """Count the windows that begin at STARTS again, in the target and at the broker; status 1 unless all are exact."""
     ledger, log = options.open_ledger(warehouse_url), LogOffsets(options.client_config(bootstrap, client_config))
-    reports = [audit_window(ledger.engine, log, pipeline_name, start, options.clock(), sink_for) for start in starts]
+    sinks = each_sink_once()
+    reports = [audit_window(ledger.engine, log, pipeline_name, start, options.clock(), sinks) for start in starts]
     if as_json:
         click.echo(json.dumps([report.summary() for report in reports]))
     for report in reports if not as_json else ():

@@ -11,7 +11,7 @@ from airflow.sdk import Context
 from logbus.assets import tell_outlets
 from logbus.errors import AuditMismatch
 from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
-from logbus.warehouse.sinks import sink_for
+from logbus.warehouse.sinks import each_sink_once
 from logbus.windows.audit import audit_window
 from logbus.windows.model import AuditReport, FrozenWindow, WindowState, instant_text
 
@@ -30,7 +30,8 @@ class AuditWindowOperator(WindowOperator):
         starts = self._starts(context)
         engine, log = self._warehouse().get_engine(), self._broker().log_offsets()
         with beyond_retry_fails_at_once():
-            reports = [audit_window(engine, log, self.pipeline.name, start, self._now(), sink_for) for start in starts]
+            sinks = each_sink_once()
+            reports = [audit_window(engine, log, self.pipeline.name, start, self._now(), sinks) for start in starts]
         for report in reports:
             self._tell(report)
         if problems := [problem for report in reports for problem in dated_problems(report)]:

@@ -43,4 +43,16 @@ def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
     return cast(MakeSink, getattr(module, attribute))(pipeline, engine)
 
 
-__all__ = ["SINK", "SINKS", "Sink", "Upkeep", "sink_for"]
+def each_sink_once() -> Callable[[Pipeline, Engine], Sink]:
+    """`sink_for` for work on many windows: a pipeline's sink is made once, with what it opens."""
+    made: dict[str, Sink] = {}
+
+    def get(pipeline: Pipeline, engine: Engine) -> Sink:
+        if pipeline.name not in made:
+            made[pipeline.name] = sink_for(pipeline, engine)
+        return made[pipeline.name]
+
+    return get
+
+
+__all__ = ["SINK", "SINKS", "Sink", "Upkeep", "each_sink_once", "sink_for"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from logbus.errors import UserError
-from logbus.warehouse.sinks import SINKS, iceberg_table, parquet_schema, sink_for
+from logbus.warehouse.sinks import SINKS, each_sink_once, iceberg_table, parquet_schema, sink_for
 from logbus.warehouse.target import COLUMN_TYPES
 from logbus.windows.model import Pipeline
 from sqlalchemy import create_engine
@@ -28,6 +28,11 @@ def test_every_sink_of_the_table_knows_itself_by_its_name_and_has_a_tasks_side(n
 
     assert sink_for(pipeline(sink=name), ENGINE).name == name
     assert name in TASK_SINKS
+
+
+def test_work_on_many_windows_makes_each_pipelines_sink_once() -> None:
+    sinks = each_sink_once()
+    assert sinks(pipeline(), ENGINE) is sinks(pipeline(), ENGINE)
 
 
 def test_an_unknown_sink_is_refused_with_those_there_are() -> None:
