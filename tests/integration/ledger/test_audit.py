@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from logbus.errors import AuditMismatch
 from logbus.warehouse.sinks import sink_for
 from logbus.windows.audit import audit_window, raise_if_wrong
-from logbus.windows.model import AuditReport, WindowState
-from sqlalchemy import text
+from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowState
+from sqlalchemy import Engine, text
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -62,6 +64,24 @@ def test_what_was_changed_behind_the_loads_back_is_found(loaded: World, statemen
     with pytest.raises(AuditMismatch, match=problem):
         raise_if_wrong(report)
     assert loaded.ledger.window("p", at(10)).state is WindowState.LOADED
+
+
+def test_a_reload_that_commits_during_an_audit_is_no_fault(loaded: World, warehouse_url: str) -> None:
+    """Between the look at the ledger and the look at the table, a better parser's load replaces the dead letter by a row."""
+    reloads = iter([Loading(world=loaded, url=warehouse_url, window=loaded.freeze(10))])
+
+    class Overtaken:
+        def __init__(self, pipeline: Pipeline, engine: Engine) -> None:
+            self.sink = sink_for(pipeline, engine)
+
+        def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
+            for reload in reloads:
+                reload.load()
+            return self.sink.recount(window)
+
+    report = audit_window(loaded.ledger.engine, loaded.log, "p", at(10), NOW, sink_for=Overtaken)
+    assert (report.ok, report.window.loaded_attempt) == (True, 2)
+    assert loaded.ledger.window("p", at(10)).state is WindowState.AUDITED
 
 
 def test_a_failed_audit_takes_an_earlier_good_one_back(loaded: World) -> None:
