@@ -28,6 +28,10 @@ SUPERSEDED = "superseded"
 # A stale table somebody still writes to is left for the next one to drop; a load must not wait for it.
 DROP_LOCK_TIMEOUT_MS = 200
 
+# Who holds a window and says nothing for so long has lost its network or its machine, and the server has not noticed: TCP would
+# take two hours. A file sink's own commit happens meanwhile, which takes seconds.
+HOLD_SILENTLY_MS_MAX = 600_000
+
 # Kept of an error's text; a stack trace of Spark can be a megabyte.
 ERROR_CHARACTERS_MAX = 4_000
 
@@ -43,8 +47,14 @@ def begin(
     return [attempts[start] for start in starts]
 
 
+def hold_briefly(connection: Connection) -> None:
+    """The server ends this transaction if its client is not heard of any more."""
+    connection.execute(text(f"set local idle_in_transaction_session_timeout = {HOLD_SILENTLY_MS_MAX}"))
+
+
 def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[datetime]) -> list[Row]:
     """Rows of the windows in the order of their ids: everybody locks in that order, so nobody waits in a circle."""
+    hold_briefly(connection)
     window, wanted = schema.window, set(starts)
     query = select(window).where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(wanted)).order_by(window.c.id)
     rows: list[Row] = list(connection.execute(query.with_for_update()).mappings())
@@ -97,6 +107,7 @@ def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
 
 def lock_if_current(connection: Connection, attempt: Attempt) -> None:
     """Holds the window's row to the transaction's end; `AttemptSuperseded` unless the attempt is its newest and still runs."""
+    hold_briefly(connection)
     window, row_of = schema.window, schema.attempt
     newest = connection.execute(
         select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()

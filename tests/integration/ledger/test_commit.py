@@ -12,6 +12,7 @@ from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed, UserE
 from logbus.warehouse import commit
 from logbus.warehouse.commit import commit_window
 from logbus.warehouse.engine import libpq_uri
+from logbus.windows import attempts
 from logbus.windows.model import WindowState
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
@@ -167,6 +168,19 @@ def test_an_older_attempt_is_refused_at_commit(world: World, start: Start) -> No
     with pytest.raises(AttemptSuperseded, match="the newest is 2"):
         commit_window(world.ledger.engine, sealed, NOW)
     fast.create().run_task(1).commit()
+    assert public(world) == HOUR_TEN
+
+
+def test_a_driver_whose_network_is_gone_does_not_hold_its_window_for_hours(
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has not noticed: nobody closed the connection, and nothing comes over it any more."""
+    silent = start().begin()
+    monkeypatch.setattr(attempts, "HOLD_SILENTLY_MS_MAX", 200)
+    with world.ledger.engine.connect() as gone:
+        attempts.lock_if_current(gone, silent.attempt)
+        start().load()
+        gone.invalidate()
     assert public(world) == HOUR_TEN
 
 
