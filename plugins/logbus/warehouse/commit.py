@@ -257,6 +257,7 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
                 connection.execute(text(f"drop table {leaf.sql}"))
                 if not attach(connection, load, leaf):
                     raise LoadFailed(f"{leaf} was taken out of {load.target} and something else lies in its place")
+                connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
         except OperationalError as error:
             if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
                 raise

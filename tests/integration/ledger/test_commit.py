@@ -332,6 +332,25 @@ def test_a_large_reload_takes_the_place_of_the_leaf(world: World, start: Start, 
     assert rows(world, "select count(*) from pg_inherits where inhparent = 't'::regclass") == [(2,)]
 
 
+def test_a_large_reload_waits_for_a_sign_of_life_of_its_own_attempt(
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the swap is impatient: what is written to the ledger behind it waits as every commit does."""
+    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
+    start(10).load()
+    again = start(10).begin().create().run_task(1)
+    with world.ledger.engine.connect() as heart:
+        beat = "update logbus.attempt set heartbeat_at = now() where number = 2"
+        heart.execute(text(beat))
+        reload = threading.Thread(target=again.commit)
+        reload.start()
+        reload.join(4 * commit.SWAP_LOCK_TIMEOUT_MS / 1000)
+        assert reload.is_alive()
+        heart.commit()
+    reload.join(30)
+    assert world.ledger.window("p", at(10)).loaded_attempt == 2
+
+
 def test_a_large_reload_of_a_table_with_indexes_keeps_its_leaf(
     world: World, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
