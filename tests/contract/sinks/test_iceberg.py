@@ -127,6 +127,16 @@ def test_any_catalog_of_pyicebergs_own_configuration_is_used_by_name(
     assert (tmp_path / "elsewhere").is_dir()
 
 
+def test_a_warehouse_may_be_a_plain_path(bench: Bench, tmp_path: Path) -> None:
+    bench.register(warehouse=f"{tmp_path}/plain")
+    bench.start(10).begin().create().run_task(1)
+    bench.start(10).load()
+    assert bench.rows() == HOUR_TEN
+    assert [file.number for file in files_of(bench)] == [2]
+    assert bench.sink.maintain(Upkeep(now=files_of(bench)[0].changed_at + timedelta(days=2), sleep=lambda seconds: None)) == []
+    assert audit(bench).ok
+
+
 def make_own_table(bench: Bench, **changes: Any) -> None:
     """A table like ours that says nothing of logbus."""
     bench.start(12).begin().create()

@@ -7,6 +7,7 @@ it needs the columns and the partition by `_window_start`, and is never altered.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -65,6 +66,11 @@ def open_catalog(pipeline: Pipeline, engine: Engine) -> Catalog:
         raise UserError(
             f"pipeline {pipeline.name} loads into Iceberg, so its settings name a place for the files, "
             '{"warehouse": "/data/lake"}, or a catalog of pyiceberg\'s configuration, {"catalog": "prod"}'
+        )
+    if not urlsplit(warehouse).scheme and not warehouse.startswith("/"):
+        raise UserError(
+            f"pipeline {pipeline.name}: the warehouse {warehouse!r} is relative, and tasks run in other directories: give an "
+            "absolute path or a URI"
         )
     catalog = SqlCatalog(CATALOG_NAME, uri=engine.url.render_as_string(hide_password=False), warehouse=warehouse)
     catalog.engine.dispose()  # its own connections would stay open as long as the process

@@ -56,6 +56,11 @@ def test_parquet_files_need_an_absolute_directory(directory: str | None) -> None
         sink_for(pipeline(sink="parquet", directory=directory), ENGINE).ensure_target({})
 
 
+def test_a_relative_warehouse_is_refused() -> None:
+    with pytest.raises(UserError, match="'lake' is relative"):
+        iceberg_table.open_catalog(pipeline(sink="iceberg", warehouse="lake"), ENGINE)
+
+
 def test_iceberg_needs_a_place_or_a_catalog() -> None:
     with pytest.raises(UserError, match='"warehouse": "/data/lake"'):
         iceberg_table.open_catalog(pipeline(sink="iceberg"), ENGINE)
