@@ -96,7 +96,7 @@ class Tasks:
 
 
 def run_job(
-    context: Any, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
+    session: Any, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
 ) -> list[TaskResult]:
     """In memory where the client configuration holds `Tasks`; otherwise with the real reader, from a real broker."""
     if TASKS in client_config:
@@ -127,5 +127,5 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Driver and tasks in this process."""
     session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
     monkeypatch.setattr(application, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: session)))
-    monkeypatch.setattr(application, "run_job", run_job)
+    monkeypatch.setattr(application, "runner_for", lambda pipeline: run_job)
     monkeypatch.setattr(adbc_driver_postgresql, "connect", kept_database)
