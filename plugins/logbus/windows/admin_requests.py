@@ -63,13 +63,23 @@ class AdminRequests:
         return {"request_timeout": self.timeout_seconds}
 
     def ask(
-        self, question: Callable[[], Mapping[Any, Future[Any]]], topic: str, explain: Mapping[int, Exception] | None = None
+        self,
+        question: Callable[[], Mapping[Any, Future[Any]]],
+        topic: str,
+        explain: Mapping[int, Exception] | None = None,
+        check: Callable[[Any], None] = lambda answer: None,
     ) -> dict[Any, Any]:
-        """All answers of one call about `topic`; `explain` gives errors of the caller's for some codes."""
+        """All answers of one call about `topic`.
+
+        `explain` gives errors of the caller's for some codes; `check` raises the `KafkaException` that an answer holds.
+        """
         deadline = time.monotonic() + self.timeout_seconds
         while True:
             try:
-                return {key: future.result(self.timeout_seconds) for key, future in question().items()}
+                answers = {key: future.result(self.timeout_seconds) for key, future in question().items()}
+                for answer in answers.values():
+                    check(answer)
+                return answers
             except KafkaException as error:
                 reason = error.args[0]
                 if explain and reason.code() in explain:

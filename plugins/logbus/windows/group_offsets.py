@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from logbus.errors import GroupActive
 from logbus.windows.admin_requests import AdminRequests
@@ -66,9 +66,12 @@ class GroupOffsets(AdminRequests):
         """Every offset the group has committed; empty for a group nobody knows."""
         wanted = [ConsumerGroupTopicPartitions(group)]
         answers = self.ask(
-            lambda: self.client().list_consumer_group_offsets(wanted, require_stable=False, **self.limits()), group
+            lambda: self.client().list_consumer_group_offsets(wanted, require_stable=False, **self.limits()),
+            group,
+            check=raise_error,
         )
-        return {(part.topic, part.partition): part.offset for part in self._checked(group, answers[group]) if part.offset >= 0}
+        parts = answers[group].topic_partitions or []
+        return {(part.topic, part.partition): part.offset for part in parts if part.offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None:
         """Sets the group's offsets, the group being made where it is not there. `GroupActive` while it has members."""
@@ -77,17 +80,16 @@ class GroupOffsets(AdminRequests):
         parts = [TopicPartition(topic, partition, offset, note) for (topic, partition), offset in sorted(offsets.items())]
         wanted = [ConsumerGroupTopicPartitions(group, parts)]
         refused = {ANY_CONSUMER: active(group, "")}
-        answers = self.ask(lambda: self.client().alter_consumer_group_offsets(wanted, **self.limits()), group, explain=refused)
-        self._checked(group, answers[group])
+        self.ask(
+            lambda: self.client().alter_consumer_group_offsets(wanted, **self.limits()), group, explain=refused, check=raise_error
+        )
 
-    def _checked(self, group: str, answer: ConsumerGroupTopicPartitions) -> list[TopicPartition]:
-        """The answer's partitions, none of which may hold an error."""
-        for part in answer.topic_partitions or []:
-            if part.error is not None:
-                if part.error.code() == ANY_CONSUMER:
-                    raise active(group, "")
-                raise self.unavailable(f"group {group}, {part.topic}-{part.partition}: {part.error.str()}")
-        return list(answer.topic_partitions or [])
+
+def raise_error(answer: ConsumerGroupTopicPartitions) -> None:
+    """The first error that an answer holds for a partition; the client raises only those of whole groups."""
+    for part in answer.topic_partitions or []:
+        if part.error is not None:
+            raise KafkaException(part.error)
 
 
 class _UnknownGroup(Exception):
