@@ -1,7 +1,7 @@
 """An ad hoc Spark program over exactly the hour's offsets, as an Airflow DAG.
 
 The program (spark_jobs/examples/partition_sizes.py) is handed the frozen offsets; run it again tomorrow and it reads the same
-records. The pipeline is registered and loaded elsewhere (many_topics.py).
+records. The pipeline is registered and loaded elsewhere (backfill.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from logbus.spark_submit import application_path
 PROGRAM = application_path().parent / "examples" / "partition_sizes.py"
 
 with DAG(
-    "orders_partition_sizes",
+    "page_views_partition_sizes",
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
     start_date=datetime(2000, 1, 1, tzinfo=UTC),
     catchup=False,
     tags=["logbus", "example"],
 ):
-    SparkSubmitWindowOperator(task_id="sizes", pipeline="orders", application=str(PROGRAM))
+    SparkSubmitWindowOperator(task_id="sizes", pipeline="page_views", application=str(PROGRAM))
