@@ -24,12 +24,15 @@ def jvm_tools_or_skip() -> JvmTools:
 
 PEER = pytest.StashKey[ApacheKafka]()
 
+# The first question about a group makes the topic of offsets; fifty partitions take a busy machine longer than clients wait.
+ONE_OFFSETS_PARTITION = {"offsets.topic.num.partitions": "1"}
+
 
 @pytest.fixture(scope="session")
 def kafka_peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """One Apache Kafka for all contract suites, not started; `stop_peer` stops it where they end."""
     try:
-        peer = ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="512m")
+        peer = ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="512m", settings=ONE_OFFSETS_PARTITION)
     except Missing as missing:
         pytest.skip(str(missing))
     request.session.stash[PEER] = peer

@@ -58,13 +58,17 @@ def _read(bootstrap: str, start: TopicPartition) -> Iterator[Message]:
     }
     consumer = Consumer({"bootstrap.servers": bootstrap, **reading})
     try:
+        # The end as ListOffsets tells it, which waits until everything written is on the disk and visible: a fetch does not.
+        _, end_offset = consumer.get_watermark_offsets(start, timeout=TIMEOUT_SECONDS)
         consumer.assign([start])
         while True:
             message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None, f"nothing arrived from {start} within {TIMEOUT_SECONDS} s"
             error = message.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                return
+                if message.offset() >= end_offset:
+                    return
+                continue
             assert error is None, error
             yield message
     finally:

@@ -38,11 +38,11 @@ def test_kafka_python_shares_commits_leaves_and_goes_on(broker: AnyBroker, topic
     }
     first = KafkaConsumer(topic, **settings)
     while len(first.assignment()) < 2:
-        first.poll(timeout_ms=50)
+        first.poll(timeout_ms=500)
     second = KafkaConsumer(topic, **settings)
     while not (len(first.assignment()) == len(second.assignment()) == 1):
-        first.poll(timeout_ms=50)
-        second.poll(timeout_ms=50)
+        first.poll(timeout_ms=500)
+        second.poll(timeout_ms=500)
     assert first.assignment() | second.assignment() == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
     produce_numbers(broker.bootstrap, topic, 2, COUNT)
     for consumer in (first, second):
@@ -56,7 +56,7 @@ def test_kafka_python_shares_commits_leaves_and_goes_on(broker: AnyBroker, topic
         assert consumer.committed(partition, metadata=True).metadata == "done"
     second.close()
     while len(first.assignment()) < 2:
-        first.poll(timeout_ms=50)
+        first.poll(timeout_ms=500)
     assert {first.position(partition) for partition in first.assignment()} == {COUNT}
     first.close()
 
