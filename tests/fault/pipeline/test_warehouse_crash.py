@@ -40,7 +40,7 @@ STEPS = {
     "while an hour is frozen": "INSERT INTO logbus.boundary",
     "while attempts are taken": "INSERT INTO logbus.attempt",
     "while staging tables are made": 'create table "logbus_staging"',
-    "while a table is sealed": 'delete from "logbus_staging"',
+    "while a table is sealed": 'alter table "logbus_staging"',
     "while rows become public": 'insert into "public"',
     "before the commit": "before commit",
     "when the commit is done and nobody knows": "after commit",
