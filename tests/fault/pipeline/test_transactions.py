@@ -1,0 +1,43 @@
+"""Transactions, which our broker does not have: on Apache Kafka. Aborted records and markers take offsets and are no records."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+from sqlalchemy import Engine
+
+from spark_jobs.outcomes import LoadState
+from tests.support.kafka_peer import ApacheKafka
+from tests.support.ledgers import stamps
+from tests.support.real_pipeline import RealPipeline
+
+pytestmark = pytest.mark.usefixtures("without_spark")
+
+
+def test_aborted_transactions_are_not_loaded_and_an_open_one_ends_the_hour_before_it(
+    apache_kafka: ApacheKafka, engine: Engine
+) -> None:
+    pipeline = RealPipeline(apache_kafka.bootstrap, engine, partitions=1, settings={"offset_gaps": True})
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap, "transactional.id": pipeline.name})
+    producer.init_transactions(30)
+
+    def send(value: bytes, *hours: float) -> None:
+        producer.begin_transaction()
+        for stamp in stamps(*hours):
+            producer.produce(pipeline.name, value, partition=0, timestamp=stamp)
+        producer.flush(30)
+
+    send(b"committed", 10, 10.1)
+    producer.commit_transaction(30)
+    send(b"aborted", 10.2, 10.3, 10.4)
+    producer.abort_transaction(30)
+    send(b"committed", 10.5)
+    producer.commit_transaction(30)
+    send(b"open", 10.6, 11.5)
+    assert [outcome.state for outcome in pipeline.load(10)] == [LoadState.COMMITTED]
+    assert len(pipeline.found()) == 3
+    assert pipeline.audit(10).problems == ()
+    producer.commit_transaction(30)
+    assert [outcome.state for outcome in pipeline.load(10, 11)] == [LoadState.COMMITTED] * 2
+    assert pipeline.found() == pipeline.expected()
+    assert len(pipeline.found()) == 5, "what was open when the hour was frozen is late, and loaded with the next one"
