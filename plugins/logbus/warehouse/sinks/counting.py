@@ -7,13 +7,15 @@ does not hold (somebody changed the table, or a reader gave records out of order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow import fs
 
 from logbus.windows.fingerprint import MODULUS
 from logbus.windows.model import PartitionTally
@@ -24,6 +26,16 @@ COUNTED_COLUMNS = ["_partition", "_offset", "_timestamp", "_fingerprint"]
 
 # Gives the rows anew each time it is called.
 Batches = Callable[[], Iterable[pa.RecordBatch]]
+
+
+def counted_batches(paths: Sequence[str], filesystem: fs.FileSystem) -> Iterable[pa.RecordBatch]:
+    """What is counted of the files, a batch at a time. Without the defaults' buffers, which hold a file's columns whole:
+    20 M rows take 75 MiB so and 265 with them."""
+    if not paths:
+        return []
+    format_ = ds.ParquetFileFormat(pre_buffer=False)
+    found = ds.dataset(list(paths), format=format_, filesystem=filesystem)
+    return found.to_batches(columns=COUNTED_COLUMNS, batch_readahead=2, fragment_readahead=1)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
@@ -32,7 +31,7 @@ from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.names import TableName, parse_table
 from logbus.warehouse.sinks.base import Upkeep
-from logbus.warehouse.sinks.counting import COUNTED_COLUMNS, count_batches, with_dead_letters
+from logbus.warehouse.sinks.counting import count_batches, counted_batches, with_dead_letters
 from logbus.warehouse.sinks.entry import LedgerEntry, entry_of
 from logbus.warehouse.sinks.settle import committed_attempts, running_attempts, settle_window
 from logbus.windows import schema, tally
@@ -108,7 +107,9 @@ class FileSink:
     def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
         """Files that no winner named do not count, whoever writes them and whenever: naming is the seal."""
         dead = staging.seal_dead_letters(self.engine, attempt, winners)
-        rows = count_batches(lambda: read_files(self.directory(), files))
+        directory = self.directory()
+        paths = [directory.path_of(file) for file in files]
+        rows = count_batches(lambda: counted_batches(paths, directory.filesystem))
         return with_dead_letters(rows, dead)
 
     def commit(self, load: SealedWindow, now: datetime) -> WindowCounts:
@@ -180,11 +181,3 @@ class FileSink:
 
 def put_none(connection: Connection, load: SealedWindow) -> None:
     """The rows are not in this database."""
-
-
-def read_files(directory: Directory, files: Sequence[str]) -> Iterable[pa.RecordBatch]:
-    """The counted columns of the files, a batch at a time."""
-    if not files:
-        return []
-    paths = [directory.path_of(file) for file in files]
-    return ds.dataset(paths, format="parquet", filesystem=directory.filesystem).to_batches(columns=COUNTED_COLUMNS)

@@ -22,15 +22,14 @@ from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from logbus.errors import AttemptSuperseded, LoadFailed, UserError
 from logbus.warehouse.directory import AttemptFile, Directory
-from logbus.warehouse.sinks.counting import COUNTED_COLUMNS
+from logbus.warehouse.sinks.counting import counted_batches
 from logbus.warehouse.sinks.entry import LedgerEntry, from_json
 from logbus.warehouse.sinks.files import FileSink
 from logbus.warehouse.sinks.manifests import Manifests, locked, replace_atomically
-from logbus.warehouse.sinks.parquet_schema import SCHEMA_FILE, declared_schema, write_schema
+from logbus.warehouse.sinks.parquet_schema import SCHEMA_FILE, write_schema
 from logbus.windows.model import Interval
 
 READ_SQL = """\
@@ -108,14 +107,8 @@ class ParquetSink(FileSink):
 
     def public_batches(self, interval: Interval) -> Iterable[pa.RecordBatch]:
         manifest = self.manifests.read(interval.start)
-        if manifest is None or not manifest["files"]:
-            return []
-        paths = [str(self.root / name) for name in manifest["files"]]
-        return ds.dataset(paths, format="parquet").to_batches(columns=COUNTED_COLUMNS)
-
-    def columns(self) -> pa.Schema:
-        """All columns any window may have."""
-        return declared_schema(self.root)
+        paths = [str(self.root / name) for name in manifest["files"]] if manifest else []
+        return counted_batches(paths, self.directory().filesystem)
 
 
 def table_directory(root: str | None, pipeline_name: str, table: str) -> Path:
