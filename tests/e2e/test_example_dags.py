@@ -24,6 +24,7 @@ from sqlalchemy import Engine, text
 from tests.support.airflow_runs import (
     ask_for_run,
     produce_json,
+    unpause_and_read_again,
     unpause_without_the_hour_that_is_due,
     until,
     wait_for_no_run,
@@ -81,7 +82,7 @@ def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: D
     """The runs of a backfill of twelve hours; the watcher of audited hours looked before it began."""
     views = range(VIEWS_PER_HOUR * HOURS)
     produce_json(stack, PAGE_VIEWS, [(at(view / VIEWS_PER_HOUR), {"url": f"/{view}", "visitor": view}) for view in views])
-    api.unpause(BY_HOUR)
+    unpause_and_read_again(api, BY_HOUR)
     until(lambda: rows(engine, "select name from logbus.watcher") == [("page_views/audited",)], "the watcher")
     unpause_without_the_hour_that_is_due(api, PAGE_VIEWS)
     span = {"from_date": instant_text(at(0)), "to_date": instant_text(at(HOURS - 1))}

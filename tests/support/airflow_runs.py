@@ -32,6 +32,13 @@ def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime
     assert failures == []
 
 
+def unpause_and_read_again(api: AirflowApi, dag_id: str) -> None:
+    """Switches a DAG on and has its file read at once: the watchers of its assets begin with the next reading."""
+    api.unpause(dag_id)
+    token = api.request("GET", f"/api/v2/dags/{dag_id}")["file_token"]
+    api.request("PUT", f"/api/v2/parseDagFile/{token}")
+
+
 def unpause_without_the_hour_that_is_due(api: AirflowApi, dag_id: str) -> None:
     """Switches a scheduled DAG on. The run that Airflow makes for the last hour at once is not what a test asks for."""
     api.unpause(dag_id)

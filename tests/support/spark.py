@@ -6,6 +6,7 @@ In a conftest.py: `from tests.support.spark import load_in_process, spark_sessio
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ def connector_jars() -> None:
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[SparkSession]:
     """With the settings of a real application, on two threads of this machine."""
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # tells of each connection that it lets go, in the middle of other tests
     worker = spark_submit.environment("", {})
     names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH")
     before = {name: os.environ.get(name) for name in (*names, connector.JARS_VARIABLE)}

@@ -1,6 +1,7 @@
 """What shipping needs to know and do about its topic, over a stock Kafka client: find or make it, where it ends, what it holds.
 
-Every call has a timeout, and a broker that does not answer is a BrokerUnavailable that says where it was looked for.
+Every call has a timeout, and a broker that does not answer is a BrokerUnavailable that says where it was looked for. One that has
+answered before is given time to come back, as the producer gives it: a restart under a run costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from logbus.collector.errors import TopicUnusable
 from logbus.errors import BrokerUnavailable, TopicMissing
 
 TIMEOUT_SECONDS = 15.0
+ANSWER_SECONDS_MAX = 2 * TIMEOUT_SECONDS  # the client itself gives up before, and says why
+AWAY_SECONDS_MAX = 120.0  # as long as a record may be on its way
 RETRY_SECONDS = 0.2
 POSITION_HEADER = "position"
 Answer = TypeVar("Answer")
@@ -27,6 +30,7 @@ _TRANSIENT = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_ID,
 }
+_AWAY = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
 
 
 class TopicClient:
@@ -37,6 +41,7 @@ class TopicClient:
         self.client_config = dict(client_config)
         self._address = client_config.get("bootstrap.servers", "")
         self._admin = AdminClient(self.client_config, logger=_logger)
+        self._has_answered = False
 
     def exists(self) -> bool:
         """Is there such a topic? Asks for all topics, since asking for one by name may make it."""
@@ -49,7 +54,7 @@ class TopicClient:
         """Make the topic; that somebody else made it meanwhile is as good."""
         wanted = NewTopic(self.topic, num_partitions=partitions, config=dict(settings))
         try:
-            self._admin.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[self.topic].result(TIMEOUT_SECONDS)
+            self._admin.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[self.topic].result(ANSWER_SECONDS_MAX)
         except KafkaException as error:
             if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._explained(error) from error
@@ -101,29 +106,36 @@ class TopicClient:
 
     def _describe(self) -> Any:
         asked = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_SECONDS)
-        return asked[self.topic].result(TIMEOUT_SECONDS)
+        return asked[self.topic].result(ANSWER_SECONDS_MAX)
 
     def _list_ends(self) -> dict[int, int]:
         partitions = [TopicPartition(self.topic, one.id) for one in self._describe().partitions]
         asked = self._admin.list_offsets({one: OffsetSpec.latest() for one in partitions}, request_timeout=TIMEOUT_SECONDS)
-        return {one.partition: answer.result(TIMEOUT_SECONDS).offset for one, answer in asked.items()}
+        return {one.partition: answer.result(ANSWER_SECONDS_MAX).offset for one, answer in asked.items()}
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask again while the cluster is still telling itself about a new topic or a new leader."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        """Ask again while the cluster tells itself about a new topic or a new leader, or is away after it was there."""
+        asked_at = time.monotonic()
         while True:
             try:
-                return ask()
+                answer = ask()
+                self._has_answered = True
+                return answer
             except KafkaException as error:
-                if _code(error) not in _TRANSIENT or time.monotonic() > deadline:
+                if time.monotonic() - asked_at > self._patience_seconds(_code(error)):
                     raise self._explained(error) from error
             time.sleep(RETRY_SECONDS)
+
+    def _patience_seconds(self, code: int) -> float:
+        if code in _AWAY:
+            return AWAY_SECONDS_MAX if self._has_answered else 0.0
+        return TIMEOUT_SECONDS if code in _TRANSIENT else 0.0
 
     def _explained(self, error: KafkaException) -> Exception:
         code = _code(error)
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return TopicMissing(f"there is no topic {self.topic} at {self._address}")
-        if code in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
+        if code in _AWAY:
             hint = "check --bootstrap-server, or start one with `logbus broker serve`"
             return BrokerUnavailable(f"no broker answers at {self._address}: {hint}")
         return TopicUnusable(f"topic {self.topic} at {self._address}: {error.args[0].str()}")

@@ -167,7 +167,7 @@ class AirflowApi:
     def _body(self, response: httpx.Response) -> dict[str, Any]:
         if response.is_error:
             raise AirflowApiError(f"{response.request.method} {response.request.url}: {response.status_code} {response.text}")
-        return dict(response.json()) if response.content else {}
+        return dict(response.json() or {}) if response.content else {}
 
     def _bearer(self) -> str:
         if self._token is None:

@@ -79,7 +79,8 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": unmasked(database.set(drivername="postgresql+asyncpg")),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
         # A file that has changed is read at once all the same; reading each again every 30 seconds would keep a core warm.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
+        # The watcher of a DAG that is switched on begins with the next reading.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "PATH": os.pathsep.join([programs, inherited.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",

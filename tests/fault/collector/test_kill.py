@@ -7,17 +7,19 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Message
 from confluent_kafka.admin import OffsetSpec
 from logbus.collector.ship import ShipReport, ship
+from logbus.collector.topic_client import TopicClient
 from logbus.windows.sent_numbers import Numbers, count_sent
 
 from benchmarks import processes
 from benchmarks.processes import wait_until
-from tests.support.broker import AnyBroker, any_broker
+from tests.support.broker import AnyBroker, LogbusBroker, any_broker
 from tests.support.topics import create_topic, offset_of, read_partition
 
 KILLS = 4
@@ -113,6 +115,19 @@ def test_a_broker_killed_under_the_collector_costs_nothing(broker: AnyBroker, tm
     kill_and_start(broker)
     assert shipping.wait(DEADLINE_SECONDS) == 0, processes.tail(state.with_suffix(".out"))
     assert_each_line_once_and_in_order(broker, files)
+
+
+def test_a_broker_that_was_there_is_waited_for(broker: AnyBroker) -> None:
+    if not isinstance(broker, LogbusBroker):
+        pytest.skip("the peer is not killed by its own tests")
+    create_topic(broker.bootstrap, "shipped", partitions=2)
+    client = TopicClient("shipped", {"bootstrap.servers": broker.bootstrap})
+    before = client.end_offsets()
+    broker.kill9()
+    with ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(client.end_offsets)
+        broker.start()
+        assert asked.result(DEADLINE_SECONDS) == before
 
 
 def kill_and_start(broker: AnyBroker) -> None:
