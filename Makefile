@@ -25,7 +25,8 @@ test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"]
 	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),tests/unit tests/property tests/contract tests/integration tests/fault tests/e2e)
 
 soak: $(READY)  ## the long tests: properties on new cases, a hundred kill -9 under load, a million mutated requests [ARGS="-k kill"]
-	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP tests/soak tests/property tests/fault/pipeline/test_every_statement.py $(ARGS)
+	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP -m "" tests/soak tests/property tests/fault/pipeline/test_every_statement.py $(ARGS)
+	@$(RUN)/python -m pytest -rP -m long tests/contract tests/fault tests/e2e
 
 check: $(READY)  ## formatting, lint, types and the import arrows
 	@$(RUN)/ruff format --check .

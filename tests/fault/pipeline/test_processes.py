@@ -16,7 +16,7 @@ from tests.support import disturbed_load
 from tests.support.ledgers import NOW, at
 from tests.support.real_pipeline import HOURS, RealPipeline, secrets
 
-pytestmark = pytest.mark.usefixtures("without_spark")
+pytestmark = [pytest.mark.usefixtures("without_spark"), pytest.mark.long]
 
 
 def test_a_driver_that_outlives_its_task_is_refused_when_it_seals(
