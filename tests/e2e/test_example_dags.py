@@ -179,7 +179,6 @@ def test_every_task_of_a_run_links_to_its_window(backfilled: list[DagRun], stack
     assert window["fingerprint"] in page.raise_for_status().text
 
 
-@pytest.mark.long
 def test_a_clear_is_a_new_asking_so_the_hour_is_loaded_again(asked: dict[str, DagRun], api: AirflowApi, engine: Engine) -> None:
     run = finished(api, asked[PAGE_VIEWS])
     assert api.xcom(run, "load")["adopted"] is False
