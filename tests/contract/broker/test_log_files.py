@@ -6,6 +6,8 @@ import random
 import shutil
 from pathlib import Path
 
+import pytest
+
 from broker.inspection.dump import dump_file
 from broker.partitions.producer_snapshot import encode_producers
 from broker.partitions.producer_state import ProducerStates
@@ -101,6 +103,7 @@ def test_apache_kafkas_dump_tool_reads_our_snapshots_of_producers(tmp_path: Path
     assert all("producerEpoch: 3" in row and "lastSequence: 13" in row for row in rows)
 
 
+@pytest.mark.long
 def test_what_apache_kafka_wrote_in_every_codec_opens_here_with_every_record(tmp_path: Path) -> None:
     tools = jvm_tools_or_skip()
     lines = {codec: [f"{codec} {number} " + "x" * (number % 200) for number in range(300)] for codec in CODECS}
