@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
+from logbus.ui.views import EXTERNAL_VIEWS
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
@@ -18,7 +19,8 @@ async def pages(scope: Any, receive: Any, send: Any) -> None:
 
 
 class LogbusPlugin(AirflowPlugin):
-    """Puts this folder on Airflow's path, by being found in it, and mounts the pages that our tasks link to."""
+    """Puts this folder on Airflow's path, by being found in it; mounts our pages and shows them in Airflow's own."""
 
     name = "logbus"
     fastapi_apps = [{"app": pages, "url_prefix": "/logbus", "name": "logbus"}]
+    external_views = EXTERNAL_VIEWS

@@ -1,1 +1,1 @@
-"""What the Airflow user interface shows of the ledger: read-only pages below /logbus."""
+"""What the Airflow user interface shows of ledger and broker: pages, and the JSON beside them, below /logbus."""

@@ -1,26 +1,27 @@
-"""The pages behind the links of our tasks: a window, or a pipeline's windows, as HTML for people and JSON for programs.
+"""The application behind the pages, and behind the links of our tasks: a window, or a pipeline's windows, as JSON for programs;
+who comes with a browser is led to the page.
 
 Mounted by the plugin at /logbus. Whoever may see Airflow's plugins may look; nothing can be changed. A mounted application has no
-authentication of its own, so every route asks for it.
+authentication of its own, so every route asks for it; only the static files, which hold nothing secret, are anybody's.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
-from fastapi import Depends, FastAPI, Header, HTTPException, Query, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
 from sqlalchemy.exc import ProgrammingError
 
 from logbus.errors import PipelineUnknown, UserError, WarehouseUnavailable, WindowUnknown
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ui.pages import window_page, windows_page
+from logbus.ui import shell
 from logbus.windows.ledger import Ledger
 from logbus.windows.model import FrozenWindow, parse_instant
 
@@ -29,6 +30,8 @@ WINDOWS_SHOWN_MAX = 500  # three weeks of hours; a page with more is not read
 logger = logging.getLogger("logbus.ui")
 
 app = FastAPI(title="logbus", docs_url=None, redoc_url=None, dependencies=[Depends(requires_access_view(AccessView.PLUGINS))])
+app.include_router(shell.router)
+shell.mount_static(app)
 
 ConnectionId = Annotated[str, Query(description="the Airflow connection of the warehouse that holds the ledger")]
 Form = Annotated[Literal["html", "json"] | None, Query(description="by default what the client accepts")]
@@ -37,6 +40,7 @@ Accept = Annotated[str, Header()]
 
 @app.get("/windows/{pipeline}")
 def windows(
+    request: Request,
     pipeline: str,
     warehouse_conn_id: ConnectionId = WarehouseHook.default_conn_name,
     since: str | None = None,
@@ -45,13 +49,16 @@ def windows(
     accept: Accept = "*/*",
 ) -> Response:
     """The pipeline's newest windows between two instants."""
+    if wants_page(form, accept):
+        return shell.to_page(request, "ingestion", pipeline=pipeline, warehouse_conn_id=warehouse_conn_id)
     with ledger_of(warehouse_conn_id) as ledger:
         found = ledger.windows(pipeline, since=instant(since), until=instant(until))[-WINDOWS_SHOWN_MAX:]
-    return answer(form, accept, [window.summary() for window in found], lambda: windows_page(pipeline, found, warehouse_conn_id))
+    return JSONResponse([window.summary() for window in found])
 
 
 @app.get("/windows/{pipeline}/{start}")
 def window(
+    request: Request,
     pipeline: str,
     start: str,
     warehouse_conn_id: ConnectionId = WarehouseHook.default_conn_name,
@@ -59,9 +66,11 @@ def window(
     accept: Accept = "*/*",
 ) -> Response:
     """The window that begins at `start`."""
+    if wants_page(form, accept):
+        return shell.to_page(request, "window", pipeline=pipeline, start=start, warehouse_conn_id=warehouse_conn_id)
     with ledger_of(warehouse_conn_id) as ledger:
         found: FrozenWindow = ledger.window(pipeline, instant(start) or datetime.min)
-    return answer(form, accept, found.summary(), lambda: window_page(found, warehouse_conn_id))
+    return JSONResponse(found.summary())
 
 
 def instant(text: str | None) -> datetime | None:
@@ -71,10 +80,9 @@ def instant(text: str | None) -> datetime | None:
         raise HTTPException(400, f"{text!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
 
 
-def answer(form: str | None, accept: str, value: Any, page: Callable[[], str]) -> Response:
-    """HTML for browsers, which say that they take it; JSON for everybody else."""
-    wants_html = form == "html" or (form is None and "text/html" in accept)
-    return HTMLResponse(page()) if wants_html else JSONResponse(value)
+def wants_page(form: str | None, accept: str) -> bool:
+    """Browsers say that they take HTML; everybody else gets JSON."""
+    return form == "html" or (form is None and "text/html" in accept)
 
 
 @contextmanager

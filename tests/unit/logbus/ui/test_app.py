@@ -57,16 +57,24 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     module.app.dependency_overrides.clear()
 
 
-def test_programs_get_json_and_browsers_a_page(client: Client) -> None:
+def test_programs_get_json_and_browsers_are_led_to_the_page(client: Client) -> None:
     plain = client.get(f"/windows/p/{START}")
     assert plain.json()["fingerprint"] == f"{10:016x}"
     page = client.get(f"/windows/p/{START}", headers={"Accept": "text/html,*/*;q=0.8"})
-    assert page.headers["content-type"].startswith("text/html")
-    assert f"{10:016x}" in page.text
+    assert page.status_code == 303
+    assert (
+        page.headers["location"]
+        == "/plugin/logbus-ingestion/ui/window?pipeline=p&start=2015-05-17T10%3A00%3A00Z&warehouse_conn_id=warehouse_default"
+    )
+
+
+def test_who_is_in_a_frame_already_stays_in_it(client: Client) -> None:
+    page = client.get("/windows/p?form=html", headers={"Sec-Fetch-Dest": "iframe"})
+    assert page.headers["location"] == "/ui/ingestion?pipeline=p&warehouse_conn_id=warehouse_default"
 
 
 def test_the_form_can_be_asked_for(client: Client) -> None:
-    assert client.get("/windows/p?form=html").text.startswith("<!doctype html>")
+    assert client.get("/windows/p?form=html").status_code == 303
     assert client.get("/windows/p?form=json", headers={"Accept": "text/html"}).json()[0]["start"] == START
 
 
@@ -95,5 +103,5 @@ def test_nothing_can_be_changed(client: Client) -> None:
 
 
 def test_every_page_asks_who_is_looking() -> None:
-    answer = Client().get("/windows/p")
-    assert answer.status_code in (401, 403)
+    for path in ("/windows/p", "/ui/ingestion", "/ui/window", "/ui/topics"):
+        assert Client().get(path).status_code in (401, 403)

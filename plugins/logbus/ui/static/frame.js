@@ -1,0 +1,62 @@
+// Addresses. Ours are relative to /logbus/ui/, so an Airflow below a path works too, and keep the connections that were asked for.
+// Airflow shows us in a sandboxed frame that may neither navigate its top nor open windows. The frame is of the same origin, though:
+// a link that is followed inside Airflow's own document is Airflow's own click, and leads there.
+
+const KEPT = ["warehouse_conn_id", "kafka_conn_id"];
+const SCOPE = ["dag_id", "run_id"];
+
+export const asked = new URLSearchParams(window.location.search);
+
+export function isFramed() {
+  try {
+    return window.parent !== window && Boolean(window.parent.document);
+  } catch {
+    return false;
+  }
+}
+
+function withKept(path, values, names) {
+  const query = new URLSearchParams();
+  for (const name of names) if (asked.get(name) && !asked.get(name).includes("{")) query.set(name, asked.get(name));
+  for (const [name, value] of Object.entries(values)) if (value !== null && value !== undefined) query.set(name, value);
+  const text = query.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+// A page of ours, in the same frame; the Dag or run we are shown for stays chosen.
+export function pageAddress(page, values = {}) {
+  return withKept(page, values, [...KEPT, ...SCOPE]);
+}
+
+export function windowAddress(pipeline, start) {
+  return pageAddress("window", { pipeline, start });
+}
+
+export function apiAddress(path, values = {}) {
+  return withKept(`../api/${path}`, values, KEPT);
+}
+
+export function actionAddress(href) {
+  const base = new URL("../", window.location.href); // what the server calls /logbus/ may lie below a path of Airflow's
+  const at = href.indexOf("/logbus/");
+  const inside = at >= 0 ? href.slice(at + "/logbus/".length) : href.replace(/^\//, "");
+  return withKept(new URL(inside.split("?")[0], base).pathname, Object.fromEntries(new URLSearchParams(href.split("?")[1] ?? "")), KEPT);
+}
+
+// A page of Airflow's: `href` is absolute, or a path below Airflow's own address.
+export function airflowAddress(href) {
+  if (/^https?:/.test(href)) return href;
+  return new URL(href.replace(/^\//, ""), new URL("../../", window.location.href)).href;
+}
+
+export function follow(event, address) {
+  if (event.defaultPrevented || event.button !== 0 || !isFramed()) return;
+  event.preventDefault();
+  const target = window.parent.document;
+  const link = target.createElement("a");
+  link.href = address;
+  if (event.ctrlKey || event.metaKey || event.shiftKey) Object.assign(link, { target: "_blank", rel: "noopener" });
+  target.body.append(link);
+  link.click();
+  link.remove();
+}

@@ -1,0 +1,111 @@
+// The page "Ingestion": asks for the overview, keeps the wall up to date, opens an hour's page.
+
+import { byId, h, replace } from "./dom.js";
+import { empty, furnish, keepFresh, notice, tellProblems } from "./chrome.js";
+import { Choices } from "./choices.js";
+import { apiAddress, asked, windowAddress } from "./frame.js";
+import { focusOn, walk } from "./gridkeys.js";
+import { headline } from "./headline.js";
+import { HeatMap } from "./heatmap.js";
+import { Poll } from "./live.js";
+import { attachTooltip } from "./tooltip.js";
+import { head, legend, search, spans } from "./tools.js";
+
+const KEYS = [
+  ["Tab", "into the hours"], ["\u2190 \u2192 \u2191 \u2193", "from hour to hour, from pipeline to pipeline"], ["PgUp PgDn", "a day back, a day on"],
+  ["Home End", "first and last hour; with Ctrl of all pipelines"], ["Enter", "open the hour"], ["/", "find a pipeline"], ["Esc", "close what is open"], ["?", "these keys"],
+];
+
+const choices = new Choices();
+const map = new HeatMap();
+const places = {
+  headline: h("section", { class: "panel headline", "aria-label": "In short" }),
+  legend: h("div", {}),
+  spans: h("div", {}),
+  noMatch: h("div", { class: "no-match hidden", role: "status" }, "No pipeline is like that. Clear the search or the legend to see all of them."),
+};
+
+const only = (name) => (asked.get(name)?.includes("{") ? null : asked.get(name));
+
+function address() {
+  const wanted = { hours: asked.get("hours") ?? choices.shownHours };
+  for (const name of ["dag_id", "run_id", "since", "until"]) if (only(name)) wanted[name] = only(name);
+  return apiAddress("overview", wanted);
+}
+
+function build() {
+  const find = search(choices, (words) => {
+    choices.search = words;
+    redraw();
+  });
+  const tools = h("div", { class: "tools" }, places.legend, h("span", { class: "space" }), find, places.spans);
+  byId("page").replaceChildren(places.headline, tools, map.element, places.noMatch);
+}
+
+function redraw() {
+  const { pipelines, span, now } = poll.data;
+  const shown = choices.chosen(pipelines);
+  replace(places.headline, headline(pipelines));
+  replace(places.legend, legend(pipelines, choices, redraw));
+  replace(places.spans, spans(choices, chooseHours));
+  replace(map.head, head(span, now, choices, sortBy));
+  map.show(shown, span, now);
+  if (choices.states.size) map.element.dataset.show = [...choices.states].join(" ");
+  else delete map.element.dataset.show;
+  places.noMatch.classList.toggle("hidden", shown.length > 0);
+}
+
+function chooseHours(hours) {
+  choices.hours = hours;
+  choices.keep();
+  asked.delete("hours");
+  poll.now();
+}
+
+function sortBy(order) {
+  choices.sortBy(order);
+  redraw();
+}
+
+// What to do where there is nothing to see yet.
+function nothing(data) {
+  if (data.warehouse?.state === "empty") return empty("No ledger yet", data.warehouse.advice || "The first run of a pipeline makes it. To try everything with a sample log:", "make demo");
+  if (data.warehouse?.state === "down") return empty("Hours are not known", "They are in the warehouse's ledger, which does not answer. Topics and groups are on the page beside this one.");
+  if (only("dag_id")) return empty("This Dag loads nothing", "A Dag whose tasks freeze, load or audit windows shows its pipelines here after its first run.");
+  return empty("No pipeline yet", "A pipeline is a topic, a table and a Dag. Put one into dags/, or register one by hand:", "logbus pipeline register --help");
+}
+
+function show(data) {
+  if (!data.pipelines.length) {
+    byId("page").replaceChildren(nothing(data));
+    return;
+  }
+  if (!map.element.isConnected) build();
+  redraw();
+}
+
+const poll = new Poll({ address, show, tell: tellProblems });
+
+function start() {
+  furnish("ingestion", KEYS);
+  walk(map, (cell) => window.location.assign(windowAddress(cell.pipeline.name, cell.cell.start)));
+  map.element.addEventListener("focusin", (event) => event.target.classList.contains("cell") && event.target.tabIndex < 0 && focusOn(map, event.target));
+  attachTooltip(map);
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target.closest("input, dialog")) return;
+    event.preventDefault();
+    byId("search")?.focus();
+  });
+  new ResizeObserver(([entry]) => document.documentElement.style.setProperty("--bar-height", `${entry.target.offsetHeight}px`)).observe(document.querySelector(".bar"));
+  let hours = choices.shownHours;
+  window.addEventListener("resize", () => {
+    if (hours === choices.shownHours) return;
+    hours = choices.shownHours;
+    poll.now();
+  });
+  keepFresh(poll);
+  poll.now();
+}
+
+byId("page").replaceChildren(notice("", "Asking for the hours\u2026"));
+start();

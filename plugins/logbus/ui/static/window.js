@@ -1,0 +1,89 @@
+// The page of one hour of one pipeline.
+
+import { airflowLink, empty, furnish, keepFresh, notice, tellProblems } from "./chrome.js";
+import { Actions } from "./actions.js";
+import { attemptsPanel, redrivesPanel } from "./attempts.js";
+import { deadLettersPanel } from "./deadletters.js";
+import { byId, h, replace } from "./dom.js";
+import { equationPanel, rangesPanel } from "./equation.js";
+import { hour, MISSING, moment } from "./format.js";
+import { apiAddress, asked, pageAddress, windowAddress } from "./frame.js";
+import { Poll } from "./live.js";
+import { stateOf } from "./states.js";
+
+const pipeline = asked.get("pipeline");
+const start = asked.get("start");
+
+function address() {
+  return apiAddress(`windows/${encodeURIComponent(pipeline)}/${encodeURIComponent(start)}`);
+}
+
+function step(label, at, title) {
+  return at ? h("a", { class: "button", href: windowAddress(pipeline, at), title, rel: title }, label) : h("span", { class: "button", "aria-disabled": "true" }, label);
+}
+
+function badge(data) {
+  const state = stateOf(data.cell_state ?? data.state);
+  return h("span", { class: "badge", id: "state", dataset: { state: state.name }, title: state.meaning }, h("span", { class: `swatch s-${state.name}` }), state.label);
+}
+
+function crumbs(data) {
+  const neighbours = "previous_start" in data || "next_start" in data;
+  return h("div", { class: "crumbs" }, h("a", { href: pageAddress("ingestion") }, "Ingestion"), h("span", { class: "quiet" }, "/"), h("span", {}, data.pipeline), h("span", { class: "quiet" }, "/"),
+    h("h1", {}, hour(data.start, data.end)), badge(data), h("span", { class: "space" }),
+    neighbours ? h("span", { class: "steps" }, step("\u2190 Earlier", data.previous_start, "prev"), step("Later \u2192", data.next_start, "next")) : null);
+}
+
+function facts(data) {
+  const dags = (data.dag_ids ?? []).map((dag) => airflowLink(`dags/${encodeURIComponent(dag)}`, {}, dag));
+  const rows = [
+    ["Fingerprint", data.fingerprint ? h("code", { title: "of all records that were read; two loads of the same records have the same" }, data.fingerprint) : MISSING],
+    ["Frozen", moment(data.frozen_at)],
+    ["Loaded", moment(data.loaded_at)],
+    ["Audited", moment(data.audit?.audited_at ?? data.audited_at)],
+    ["Topic", h("a", { href: `${pageAddress("topics")}#${encodeURIComponent(data.topic ?? "")}` }, data.topic ?? MISSING)],
+    ["Dags", dags.length ? dags.flatMap((link, index) => (index ? [", ", link] : [link])) : MISSING],
+  ];
+  return h("section", { class: "panel" }, h("h2", {}, "About this hour"), h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
+}
+
+function warnings(data) {
+  const problems = data.audit?.problems ?? [];
+  return [
+    ...problems.map((text) => notice("bad", "The audit found a difference", text)),
+    data.head_unknown ? notice("warn", "Records may be missing at its beginning", "Retention had deleted before the hour was frozen; how much belonged to it nobody can know.") : null,
+  ];
+}
+
+const poll = new Poll({ address, show, tell });
+const actions = new Actions(poll);
+
+function show(data) {
+  actions.follow(data);
+  document.title = `${data.pipeline} ${data.start}`;
+  replace(byId("page"), crumbs(data), warnings(data),
+    h("div", { class: "two" },
+      h("div", {}, equationPanel(data), rangesPanel(data), deadLettersPanel(data), redrivesPanel(data)),
+      h("div", { class: "side" }, actions.panel(data), attemptsPanel(data), facts(data))));
+}
+
+// An hour that nobody froze yet is no fault: say what there is.
+function tell(now) {
+  tellProblems(now);
+  if (now.data || now.error?.status !== 404) return;
+  replace(byId("notices"));
+  replace(byId("page"), empty("This hour is not there", now.error.message, `logbus window ls --pipeline ${pipeline}`), h("p", {}, h("a", { href: pageAddress("ingestion") }, "All hours")));
+}
+
+function begin() {
+  furnish("window", [["Esc", "close what is open"], ["?", "these keys"]]);
+  if (!pipeline || !start) {
+    byId("page").replaceChildren(empty("No hour was asked for", "Choose one on the page of all hours."), h("a", { href: pageAddress("ingestion") }, "All hours"));
+    return;
+  }
+  keepFresh(poll);
+  poll.now();
+}
+
+byId("page").replaceChildren(notice("", "Asking for the hour\u2026"));
+begin();

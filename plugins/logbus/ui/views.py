@@ -1,0 +1,26 @@
+"""Where Airflow shows our pages: in its navigation, and as a tab of each Dag and Dag run. Plain: every process imports this.
+
+In its navigation Airflow's own address follows the frame: /plugin/logbus-ingestion/logbus/ui/window?... is a link to an hour.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAME = "Ingestion"
+NAV_ROUTE = "logbus-ingestion"
+PAGE = "/logbus/ui/ingestion"
+
+EXTERNAL_VIEWS: list[dict[str, Any]] = [
+    {
+        "name": NAME,
+        "href": PAGE,
+        "destination": "nav",
+        "url_route": NAV_ROUTE,
+        "nav_top_level": True,
+        "icon": "/logbus/static/icon.svg",
+        "icon_dark_mode": "/logbus/static/icon-dark.svg",
+    },
+    {"name": NAME, "href": f"{PAGE}?dag_id={{DAG_ID}}", "destination": "dag", "url_route": "logbus-dag"},
+    {"name": NAME, "href": f"{PAGE}?dag_id={{DAG_ID}}&run_id={{RUN_ID}}", "destination": "dag_run", "url_route": "logbus-run"},
+]
