@@ -18,13 +18,11 @@ from logbus.errors import BrokerUnavailable, RecordsLost, WindowNotClosed, Windo
 from logbus.windows import boundaries, schema
 from logbus.windows.boundaries import Neighbours, Scanned
 from logbus.windows.chain import Chain
+from logbus.windows.giving_up import ACCEPT_LOSS, loadable
 from logbus.windows.log_offsets import FoundRecord, OffsetLog, TopicFacts
 from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline, instant_text
-from logbus.windows.retained import refuse_if_cut, refuse_if_recreated
+from logbus.windows.retained import refuse_if_recreated
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
-
-# A pipeline's own word that records deleted before they were loaded are given up: `{"accept_loss": true}`.
-ACCEPT_LOSS = "accept_loss"
 
 # Partitions are added rarely: who has to ask a third time is talking to a broker that has not settled.
 OBSERVATIONS_MAX = 3
@@ -61,8 +59,7 @@ def freeze_or_get(engine: Engine, pipeline_name: str, interval: Interval, log: O
         pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
         existing = find_window(connection, pipeline_name, interval)
     if existing is not None:
-        refuse_if_cut(existing, log)
-        return existing
+        return loadable(engine, pipeline, existing, log, now)
     refuse_if_open(pipeline, interval, now)
     for _ in range(OBSERVATIONS_MAX):
         window = freeze_as_seen(engine, pipeline, interval, log, now)

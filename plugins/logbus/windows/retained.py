@@ -25,7 +25,11 @@ def refuse_if_cut(window: FrozenWindow, log: OffsetLog) -> None:
     refuse_if_recreated(window.topic, window.topic_id, log.topic(window.topic).topic_id)
     lost = lost_ranges(window, log.start_offsets(window.topic, [part.partition for part in window.ranges]))
     if lost:
-        raise RecordsLost(f"retention has deleted {', '.join(lost)} of window {window.interval} before it was loaded", lost=lost)
+        raise RecordsLost(
+            f"retention has deleted {', '.join(lost)} of window {window.interval} before it was loaded. To load what is left and keep "
+            'the loss on record, register the pipeline with the setting {"accept_loss": true}, and load the window again',
+            lost=lost,
+        )
 
 
 def why_unreadable(window: FrozenWindow, facts: TopicFacts, start_offsets: Mapping[int, int]) -> WindowError | None:

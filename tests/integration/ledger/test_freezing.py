@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from logbus.errors import BrokerUnavailable, RecordsLost, TopicRecreated, WindowNotClosed, WindowOverlap
 from logbus.windows.boundaries import milliseconds
+from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from logbus.windows.model import Interval, WindowState
 
 from tests.support.fake_log import NO_TIMESTAMP
@@ -219,6 +220,28 @@ def test_a_frozen_window_that_retention_cut_names_the_lost_range(world: World) -
     with pytest.raises(RecordsLost, match=r"t-0 \[0, 2\)") as caught:
         world.freeze(10)
     assert caught.value.lost == ("t-0 [0, 2)",)
+
+
+def test_a_frozen_window_that_retention_cut_is_given_up_on_the_pipelines_word_and_keeps_its_boundaries(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1, 10.2, 11))
+    world.register()
+    world.freeze(10)
+    world.log.delete_records("t", before_offset=2)
+    world.register(settings={"accept_loss": True})
+    window = world.freeze(10)
+    assert (world.offsets(10), window.ranges[0].lost, window.record_count, window.head_unknown) == ((0, 3), 2, 1, True)
+    world.log.delete_records("t", before_offset=4)
+    assert (world.freeze(10).ranges[0].lost, world.freeze(10).record_count) == (3, 0)
+
+
+def test_nothing_is_given_up_under_an_attempt_that_is_alive(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1, 11))
+    world.register(settings={"accept_loss": True})
+    world.freeze(10)
+    world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW)
+    world.log.delete_records("t", before_offset=1)
+    assert world.freeze(10).ranges[0].lost == 0
+    assert world.freeze(10, now=NOW + 2 * HEARTBEAT_EXPIRY).ranges[0].lost == 1
 
 
 def test_hours_that_retention_took_before_they_were_frozen_do_not_look_empty(world: World) -> None:
