@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="a little of everything, to see that it runs; the figures mean nothing"
     )
-    parser.add_argument("--docs", action="store_true", help="write the paper's figures into docs/benchmarks.md and docs/figures/")
+    parser.add_argument("--docs", action="store_true", help="write the figures into docs/benchmarks.md and docs/figures/")
     options = parser.parse_args()
     names = options.names or list(NAMES)
     unknown = sorted(set(names) - set(NAMES))
@@ -43,10 +43,10 @@ def _run(name: str, console: Console, scale: Scale, *, docs: bool) -> list[figur
     path = figures.write(name, measured)
     figures.show(name, measured, console)
     console.print(f"written to {path}")
-    if docs and name == "paper":
+    if docs:
         from benchmarks.report import write
 
-        console.print(f"written to {write(measured, scale)}")
+        console.print(f"written to {write(name, measured, scale)}")
     return [one for one in measured if one.held is False]
 
 

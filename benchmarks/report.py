@@ -1,6 +1,6 @@
-"""`--docs`: the paper's figures as docs/benchmarks.md (its measured part) and as a plot of figures 4 and 5 in docs/figures/.
+"""`--docs`: a benchmark's figures as its measured part of docs/benchmarks.md; the paper's also as a plot of figures 4 and 5 in docs/figures/.
 
-The page around the measured part is written by hand: settings, what is equal and what is not.
+The page around the measured parts is written by hand: settings, what is equal and what is not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from benchmarks.sides import ACTIVEMQ, KAFKA, RABBITMQ, RABBITMQ_STREAM
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PLOT = DOCS / "benchmarks.md", DOCS / "figures" / "paper.svg"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
+PAPER = "paper"
 _QUEUE_PRODUCER, _QUEUE_CONSUMER = "producer, our batch 50, acks=1, their own client", "consumer, their own client"
 _BARS = (
     ("producer", "batch 50, acks=1", "producer, batch 50, acks=1", KAFKA),
@@ -35,25 +36,27 @@ _BARS = (
 )  # panel, way of producing, figure, peer
 
 
-def write(figures: Sequence[Figure], scale: Scale) -> Path:
-    """Replace the measured part of the page and draw the plot."""
-    PLOT.parent.mkdir(parents=True, exist_ok=True)
-    PLOT.write_text(svg(panels(figures)))
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, found, after = rest.partition(END)
+def write(name: str, figures: Sequence[Figure], scale: Scale) -> Path:
+    """Replace the benchmark's measured part of the page and, for the paper, draw the plot."""
+    begin, end = BEGIN.format(name=name), END.format(name=name)
+    before, _, rest = PAGE.read_text().partition(begin)
+    _, found, after = rest.partition(end)
     if not found:
-        raise ValueError(f"{PAGE} has lost its marks {BEGIN} and {END}")
-    PAGE.write_text(f"{before}{BEGIN}\n\n{measured_part(figures, scale)}\n{END}{after}")
+        raise ValueError(f"{PAGE} has no place for {name}: it lacks the marks {begin} and {end}")
+    if name == PAPER:
+        PLOT.parent.mkdir(parents=True, exist_ok=True)
+        PLOT.write_text(svg(panels(figures)))
+    PAGE.write_text(f"{before}{begin}\n\n{measured_part(name, figures, scale)}\n{end}{after}")
     return PAGE
 
 
-def measured_part(figures: Sequence[Figure], scale: Scale) -> str:
+def measured_part(name: str, figures: Sequence[Figure], scale: Scale) -> str:
     """The table, what is missing from it, and where and when it was measured."""
     share = "" if scale.share == 1 else f", only {scale.share:.0%} of the records: not a measurement"
     machine = f"Measured on {datetime.now(UTC):%Y-%m-%d}: {_machine()}. Medians of {scale.rounds} rounds in turns{share}."
     notes = dict.fromkeys(f"- {one.against}: {one.note}" for one in figures if one.note)
-    plot = "![Producer and consumer throughput and broker CPU](figures/paper.svg)"
-    return "\n".join([machine, "", plot, "", table(figures), *notes, ""])
+    plot = ["![Producer and consumer throughput and broker CPU](figures/paper.svg)", ""] if name == PAPER else []
+    return "\n".join([machine, "", *plot, table(figures), *notes, ""])
 
 
 def table(figures: Sequence[Figure]) -> str:

@@ -16,11 +16,13 @@ FIGURES = [
     figure("consumer: throughput", "records/s", ours=[1.0], against="Apache Kafka", note="no `mvn` on PATH"),
 ]
 
+PAPER_BEGIN, PAPER_END = (mark.format(name="paper") for mark in (report.BEGIN, report.END))
+
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     page = tmp_path / "benchmarks.md"
-    page.write_text(f"# Before\n\n{report.BEGIN}\nold\n{report.END}\n\n## After\n")
+    page.write_text(f"# Before\n\n{PAPER_BEGIN}\nold\n{PAPER_END}\n\n## After\n\n<!-- ingest: begin -->\n<!-- ingest: end -->\n")
     monkeypatch.setattr(report, "PAGE", page)
     monkeypatch.setattr(report, "PLOT", tmp_path / "figures" / "paper.svg")
     monkeypatch.setattr(report, "java", lambda: "true")
@@ -28,20 +30,29 @@ def page(tmp_path, monkeypatch):
 
 
 def test_only_the_measured_part_of_the_page_is_replaced(page):
-    report.write(FIGURES, FULL)
-    report.write(FIGURES, FULL)
+    report.write("paper", FIGURES, FULL)
+    report.write("paper", FIGURES, FULL)
     text = page.read_text()
-    assert text.startswith(f"# Before\n\n{report.BEGIN}\n")
-    assert text.endswith(f"{report.END}\n\n## After\n")
+    assert text.startswith(f"# Before\n\n{PAPER_BEGIN}\n")
+    assert text.endswith(f"{PAPER_END}\n\n## After\n\n<!-- ingest: begin -->\n<!-- ingest: end -->\n")
     assert "old" not in text
     assert text.count("| consumer: throughput | 1 | missing |") == 1
     assert "- Apache Kafka: no `mvn` on PATH" in text
 
 
+def test_each_benchmark_has_a_part_of_its_own_and_only_the_paper_a_plot(page):
+    report.write("ingest", FIGURES[1:], FULL)
+    paper, _, ingest = page.read_text().partition("## After")
+    assert "old" in paper
+    assert "| consumer: throughput |" in ingest
+    assert "paper.svg" not in ingest
+    assert not report.PLOT.exists()
+
+
 def test_a_page_that_lost_its_marks_is_not_overwritten(page):
     page.write_text("# Mine\n")
-    with pytest.raises(ValueError, match="has lost its marks"):
-        report.write(FIGURES, FULL)
+    with pytest.raises(ValueError, match="has no place for paper"):
+        report.write("paper", FIGURES, FULL)
     assert page.read_text() == "# Mine\n"
 
 
