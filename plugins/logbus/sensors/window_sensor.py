@@ -7,6 +7,7 @@ default, and a retry finds that what it waits for has happened.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -53,10 +54,10 @@ class WindowSensor(BaseSensorOperator):
         """Goes on where the trigger has fired."""
         return self.outcome(context)
 
+    @abstractmethod
     def outcome(self, context: Context) -> Any:
         """What the task returns once it may pass."""
-        raise NotImplementedError
 
+    @abstractmethod
     def trigger_for(self, context: Context) -> BaseTrigger:
         """What waits in its place."""
-        raise NotImplementedError

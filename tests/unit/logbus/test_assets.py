@@ -39,5 +39,8 @@ def test_each_outlet_asset_is_told_and_nothing_else() -> None:
     assert events[asset].extra["window_count"] == 1
 
 
-def test_without_outlets_nobody_is_told() -> None:
-    tell_outlets({}, [], [window(HOUR_START)])
+def test_without_outlets_nobody_is_told_and_no_window_is_looked_at() -> None:
+    events: dict[Any, Any] = defaultdict(SimpleNamespace)
+    unread = iter([window(HOUR_START)])
+    tell_outlets({"outlet_events": events}, [], unread)
+    assert (list(events), len(list(unread))) == ([], 1)
