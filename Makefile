@@ -20,9 +20,13 @@ java:
 demo: $(READY) java  ## broker, warehouse and Airflow; ships LOG (or a sample), loads every hour, proves it [LOG=file] [REPORT=file.json]
 	@$(RUN)/logbus demo $(if $(LOG),--log "$(LOG)") $(if $(REPORT),--report "$(REPORT)")
 
-test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"]
+# Two workers, in the order of the folders: the end-to-end tests, which wait most, begin once the fast ones are through.
+WORKERS ?= 2
+SUITE := tests/unit tests/property tests/e2e tests/contract tests/fault tests/integration
+
+test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"] [WORKERS=2]
 	@scripts/test-tools.sh
-	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),tests/unit tests/property tests/contract tests/integration tests/fault tests/e2e)
+	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(SUITE))
 
 soak: $(READY)  ## the long tests: properties on new cases, a hundred kill -9 under load, a million mutated requests [ARGS="-k kill"]
 	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP -m "" tests/soak tests/property tests/fault/pipeline/test_every_statement.py $(ARGS)

@@ -1,6 +1,7 @@
-"""`--docs`: a benchmark's figures as its measured part of docs/benchmarks.md; the paper's also as a plot of figures 4 and 5 in docs/figures/.
+"""`--docs`: a benchmark's figures as its measured part of docs/benchmarks.md.
 
-The page around the measured parts is written by hand: settings, what is equal and what is not.
+The paper's are also drawn, as its figures 4 and 5, in docs/figures/. The page around the measured parts is written by hand: settings,
+what is equal and what is not.
 """
 
 from __future__ import annotations

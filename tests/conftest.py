@@ -1,19 +1,55 @@
-"""For the whole suite: a home for Airflow that is nobody's own, and the captured wire frames where they are there."""
+"""For the whole suite: homes that are nobody's own, and who works beside whom when two workers run it.
+
+Workers take tests in groups that stay together: what needs the one Airflow, the one Spark session or the one Apache Kafka is a
+group each, since starting those costs more than most tests; of everything else a file is a group, for the sake of its fixtures.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from tests.support.examples import ALWAYS_THE_SAME, examples
 
-# Airflow reads its home when it is first imported, and some tests import it: never the developer's own.
-os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="logbus-airflow-"))
+TESTS = Path(__file__).parent
+
+# Folder of tests to the group that all of its tests are in.
+GROUPS = {
+    "e2e": "airflow",
+    "contract/readers": "spark",
+    "contract/sinks": "spark",
+    "fault/pipeline": "spark",
+    "integration/pipeline": "spark",
+    "contract": "kafka",
+}
+
+# Airflow reads its home when it is first imported, and some tests import it: never the developer's own, never another worker's.
+AIRFLOW_HOME = tempfile.mkdtemp(prefix="logbus-airflow-")
+os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 os.environ.setdefault("AIRFLOW__CORE__UNIT_TEST_MODE", "False")
 
 # Nothing here is timed, and a machine that is busy with something else must not fail a property.
 settings.register_profile("logbus", deadline=None, derandomize=ALWAYS_THE_SAME, max_examples=examples(100))
 settings.load_profile("logbus")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+
+
+def group_of(path: Path) -> str:
+    """The group of a file of tests: that of the innermost folder which has one, or its own."""
+    folders = [folder.relative_to(TESTS).as_posix() for folder in path.parents if folder.is_relative_to(TESTS)]
+    return next((GROUPS[folder] for folder in folders if folder in GROUPS), path.relative_to(TESTS).as_posix())

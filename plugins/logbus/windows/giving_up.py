@@ -1,8 +1,8 @@
 """A frozen window whose records retention took before anybody had loaded them: refused, or given up on the pipeline's own word.
 
-Its boundaries stay what they are. What is lost is known exactly, since they were frozen before; it is put down in the window's
-ranges, and the window can never be audited again. Nothing is given up under an attempt that is alive: it may have read the records
-while they were there.
+Its boundaries stay what they are. What is lost is known exactly, since they were frozen before; it is put down in the
+window's ranges, and the window can never be audited again. Nothing is given up under an attempt that is alive: it may have read
+the records while they were there.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def refuse_if_cut(window: FrozenWindow, log: OffsetLog) -> None:
     lost = lost_ranges(window, log.start_offsets(window.topic, [part.partition for part in window.ranges]))
     if lost:
         raise RecordsLost(
-            f"retention has deleted {', '.join(lost)} of window {window.interval} before it was loaded. To load what is left and keep "
-            'the loss on record, register the pipeline with the setting {"accept_loss": true}, and load the window again',
+            f"retention has deleted {', '.join(lost)} of window {window.interval} before it was loaded. To load what is left and "
+            'keep the loss on record, register the pipeline with the setting {"accept_loss": true}, and load the window again',
             lost=lost,
         )
 
