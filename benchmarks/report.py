@@ -1,7 +1,7 @@
 """`--docs`: a benchmark's figures as its measured part of docs/benchmarks.md.
 
-The paper's are also drawn, as its figures 4 and 5, in docs/figures/. The page around the measured parts is written by hand: settings,
-what is equal and what is not.
+The paper's are also drawn, as its figures 4 and 5, in docs/figures/. The page around the measured parts is written by hand:
+settings, what is equal and what is not.
 """
 
 from __future__ import annotations
