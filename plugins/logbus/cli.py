@@ -35,6 +35,7 @@ COMMANDS = {
     "retention": ("logbus.commands.retention:command", "Delete old records once every pipeline has loaded them."),
     "sample": ("logbus.commands.sample:command", "Write a small realistic access log."),
     "ship": ("logbus.commands.ship:command", "Send log files to a topic."),
+    "up": ("logbus.commands.up:command", "Run the broker and a PostgreSQL on this machine until Ctrl-C."),
     "window": ("logbus.commands.window:command", "List and show the windows in the ledger."),
 }
 

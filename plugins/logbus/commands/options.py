@@ -41,7 +41,12 @@ warehouse_option: Decorator = click.option(
     help="URL of the PostgreSQL that holds the tables.",
 )
 bootstrap_option: Decorator = click.option(
-    "--bootstrap-server", "bootstrap", default="127.0.0.1:9092", show_default=True, help="Address of the broker, HOST:PORT."
+    "--bootstrap-server",
+    "bootstrap",
+    default="127.0.0.1:9092",
+    show_default=True,
+    envvar="LOGBUS_BOOTSTRAP_SERVER",
+    help="Address of the broker, HOST:PORT.",
 )
 client_config_option: Decorator = click.option(
     "--client-config",

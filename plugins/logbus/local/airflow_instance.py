@@ -40,7 +40,8 @@ GRACE_SECONDS_BY_COMPONENT = {"triggerer": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowSettings:
-    """What the instance is made of. `database_url` may name any PostgreSQL driver; `connections` go by Airflow's own ids."""
+    """What the instance is made of. `database_url` may name any PostgreSQL driver; `connections` go by Airflow's own ids; `dags`
+    is where DAGs are, by default the project's own folder."""
 
     home: Path
     run_directory: Path
@@ -48,6 +49,7 @@ class AirflowSettings:
     port: int
     database_url: str
     connections: Mapping[str, Mapping[str, object]]
+    dags: Path | None = None
 
     @property
     def url(self) -> str:
@@ -61,7 +63,7 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
     keys = instance_keys(settings.home / "keys.json")
     own = {
         "AIRFLOW_HOME": str(settings.home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(settings.project / "dags"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(settings.dags or settings.project / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.project / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",

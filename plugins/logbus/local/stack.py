@@ -32,11 +32,21 @@ MEMORABLE_PORTS = (8080, 9092)
 
 
 class LocalStack:
-    """A stack in `home`. `project` is the directory that holds dags/ and plugins/; `environment` is handed to every program."""
+    """A stack in `home`. `project` is the directory that holds dags/ and plugins/; `environment` is handed to every program;
+    `dags` is another folder of DAGs in place of the project's."""
 
-    def __init__(self, home: Path, *, project: Path, environment: Mapping[str, str], ports: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        project: Path,
+        environment: Mapping[str, str],
+        ports: tuple[int, ...] = (),
+        dags: Path | None = None,
+    ) -> None:
         self.home = home.absolute()
         self.project = project.absolute()
+        self.dags = dags and dags.absolute()
         self._environment = environment
         self._supervisor = Supervisor()
         self._airflow_supervisor = Supervisor()
@@ -131,6 +141,7 @@ class LocalStack:
             port=self._airflow_port,
             database_url=database_url,
             connections=self._connections(),
+            dags=self.dags,
         )
         return AirflowInstance(settings, self._environment, self._airflow_supervisor)
 

@@ -1,0 +1,93 @@
+"""`logbus up`: broker and PostgreSQL on this machine until Ctrl-C, and a file that tells other terminals where they are.
+
+For trying things and for development: what is stored stays in one directory, and the next start finds it. The file is there
+exactly while both answer; it holds addresses and no password (the server listens on a unix socket of its owner's).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from sqlalchemy import make_url
+
+from logbus.commands.demo import as_typed, interrupt, stay_up
+from logbus.local.stack import MEMORABLE_PORTS, LocalStack, project_directory
+from logbus.warehouse.embedded import binary
+
+ENVIRONMENT_FILE = "env"
+
+
+@click.command("up")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".logbus/up"),
+    show_default=True,
+    help="Where everything is kept.",
+)
+@click.option(
+    "--dags",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Start Airflow too, with the DAGs of this directory.",
+)
+def command(home: Path, dags: Path | None) -> None:
+    """Run the broker and a PostgreSQL on this machine until Ctrl-C, and Airflow too where --dags is given.
+
+    Other terminals learn where they are with `source .logbus/up/env`.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    console = Console(highlight=False, soft_wrap=True)
+    project = project_directory() if dags else home
+    try:
+        with LocalStack(home, project=project, environment=os.environ, ports=MEMORABLE_PORTS, dags=dags) as stack:
+            stack.start_storage()
+            if dags is not None:
+                console.print("Starting Airflow: half a minute, longer the first time ...")
+                stack.start_airflow()
+            with environment_file(home / ENVIRONMENT_FILE, stack) as path:
+                show(console, stack, path, with_airflow=dags is not None)
+                stay_up(stack, console)
+    except KeyboardInterrupt:
+        console.print("Ended before everything was up.")
+
+
+def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool) -> None:
+    """Where everything is, and what to type next."""
+    console.print(f"broker      {stack.bootstrap_servers}")
+    console.print(f"warehouse   {stack.warehouse_url}")
+    if with_airflow:
+        console.print(f"Airflow     {stack.airflow.settings.url}")
+    console.print(f"In other terminals:  source {as_typed(path.absolute())}")
+
+
+@contextmanager
+def environment_file(path: Path, stack: LocalStack) -> Iterator[Path]:
+    """The file that a shell reads, for as long as what it says is true."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in addresses(stack).items()]
+    folders = [str(Path(sys.executable).parent), "$PATH", str(binary("psql").parent)]
+    path.write_text("\n".join([*lines, f'export PATH="{":".join(folders)}"', ""]))
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def addresses(stack: LocalStack) -> Mapping[str, str]:
+    """What our commands and PostgreSQL's own (psql) look at."""
+    url = make_url(stack.warehouse_url)
+    return {
+        "LOGBUS_WAREHOUSE_URL": stack.warehouse_url,
+        "LOGBUS_BOOTSTRAP_SERVER": stack.bootstrap_servers,
+        "PGHOST": str(url.query["host"]),
+        "PGUSER": str(url.username),
+        "PGDATABASE": str(url.database),
+    }
