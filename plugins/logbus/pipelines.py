@@ -60,12 +60,12 @@ def hourly_ingest(
 ) -> DAG:
     """The DAG named after the pipeline: every hour, load the hour before into its table, exactly once.
 
+    The audit's success is an event of the asset `table_asset(pipeline)`, which carries the window.
+
     :param pipeline: a `Pipeline`, or the name of one that `options` describe (see pipeline_options.py): `topic` and `table`, by
         default called like it, `parse`, and whatever else it needs
     :param dag_arguments: arguments for the DAG itself, such as tags, default_args or callbacks
     :param max_windows_per_application: how many hours of a backfill one Spark application takes at the most
-
-    The audit's success is an event of the asset `table_asset(pipeline)`, which carries the window.
     """
     made = as_pipeline(pipeline, options)
     if made.interval != HOUR:

@@ -17,9 +17,9 @@ class CommitOffsetsOperator(WindowOperator):
     Lag then shows in kafka-consumer-groups and in dashboards. The offsets are exclusive, as Kafka means them, and only move
     ahead: a rerun of an older hour leaves them alone (RewindOffsetsOperator moves them back). Windows are never touched.
 
-    :param group: templated; by default `logbus-<pipeline>`.
-
     Returns by partition what was committed, and what was ahead already.
+
+    :param group: templated; by default `logbus-<pipeline>`.
     """
 
     template_fields: Sequence[str] = (*WindowOperator.template_fields, "group")

@@ -35,10 +35,10 @@ class LoadWindowOperator(SparkWindowOperator):
     Where other runs of the DAG wait at this task (a backfill, a clear of many hours), the first of them loads their closed hours
     in its own application, and they find theirs loaded since they were asked for: 84 hours cost one start of Spark, not 84.
 
-    :param max_windows_per_application: how many hours one application takes at the most; 1 keeps each run to its own.
-
     Returns for each window of this run what was read, loaded and dead-lettered, and its fingerprint; and whether another run's
     application had loaded it.
+
+    :param max_windows_per_application: how many hours one application takes at the most; 1 keeps each run to its own.
     """
 
     ui_color = "#fbe9d0"

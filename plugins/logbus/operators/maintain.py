@@ -17,10 +17,10 @@ from logbus.warehouse.upkeep import maintain
 class MaintainOperator(BaseOperator):
     """Maintain the targets of `pipelines` (names; by default of all that are registered), beside loads and readers.
 
+    Returns what was done, by pipeline. What readers or loads held up is left for the next run.
+
     :param keep_hourly: days younger than this keep a partition for each hour (PostgreSQL).
     :param keep_replaced: files that are not public (any more) stay this long (Iceberg, Parquet).
-
-    Returns what was done, by pipeline. What readers or loads held up is left for the next run.
     """
 
     template_fields: Sequence[str] = ("pipelines", "warehouse_conn_id")

@@ -20,12 +20,12 @@ class ProduceOperator(BaseOperator):
     A task that is retried sends everything again: what a failed try had stored is in the topic twice then. Give records a key or
     an id that tells (`{{ run_id }}` in a header), or send with `logbus ship`, which goes on where the broker says that it ended.
 
+    Returns how many records each partition took, and their first and last offsets. The first record that fails fails the task,
+    by name.
+
     :param topic: it must be there; templated.
     :param records: a list (templated), or a function that returns records and gets `op_kwargs`. Each is a value (text, bytes, or
         what JSON can say) or a mapping with `value` and any of `key`, `headers`, `timestamp`, `partition`.
-
-    Returns how many records each partition took, and their first and last offsets. The first record that fails fails the task,
-    by name.
     """
 
     template_fields: Sequence[str] = ("topic", "records", "op_kwargs", "kafka_conn_id")

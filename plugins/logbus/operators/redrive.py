@@ -18,9 +18,9 @@ class RedriveOperator(WindowOperator):
     The pipeline is registered again first, so that its parser and settings are those of the DAG. A window's fingerprint stays and
     its audit must be done again: put an AuditWindowOperator behind. Done twice, the second finds less to do.
 
-    :param dry_run: only say what would become of them.
-
     Returns for each window how many were tried, loaded, and still do not parse, by error class.
+
+    :param dry_run: only say what would become of them.
     """
 
     template_fields: Sequence[str] = ("windows",)

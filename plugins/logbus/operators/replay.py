@@ -21,11 +21,11 @@ class ReplayOperator(LoadWindowOperator):
     Says in its log what it replaces. Fails before anything is loaded where records of a window are gone, or another run is at
     work on one.
 
+    Returns what LoadWindowOperator returns, and `starts` for the tasks behind it.
+
     :param since: windows that end after this instant; templated, as is `until`: windows that begin before it.
     :param skip_lost: leave out windows of which retention has deleted records.
     :param supersede: take over from other runs; their attempts cannot commit then.
-
-    Returns what LoadWindowOperator returns, and `starts` for the tasks behind it.
     """
 
     template_fields: Sequence[str] = (*LoadWindowOperator.template_fields, "since", "until")

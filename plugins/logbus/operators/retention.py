@@ -24,11 +24,11 @@ class RetentionOperator(BaseOperator):
     An alarm (a pipeline holds back longer than it may, or records are gone that were never loaded) fails the task after
     everything else was done; retrying it does not help.
 
+    Returns the report: records, and for each topic what went, what is held back and which windows stop being replayable.
+
     :param topics: these topics only; by default all that have a policy.
     :param policies: how topics are kept, from code: they replace what the ledger says, at every run that is no dry one.
     :param dry_run: only plan; templated, so that a manual run may ask for it.
-
-    Returns the report: records, and for each topic what went, what is held back and which windows stop being replayable.
     """
 
     template_fields: Sequence[str] = ("topics", "dry_run")

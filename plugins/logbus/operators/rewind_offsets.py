@@ -27,13 +27,13 @@ TARGETS: Mapping[str, Callable[[str], Target]] = {
 class RewindOffsetsOperator(WindowOperator):
     """Move the committed offsets of a group that has no members at the moment, so that its consumers read again, or skip.
 
+    Returns by partition where the group was and where it is.
+
     :param group: templated; by default `logbus-<pipeline>`, which CommitOffsetsOperator writes.
     :param to: where to: "window" (default) is the first record of the run's window, or of the first of `windows`; "earliest",
         "latest", "offset", "shift" and "datetime" mean what kafka-consumer-groups means by them.
     :param value: the offset, the number of records or the instant; templated.
     :param partitions: of the pipeline's topic; by default all.
-
-    Returns by partition where the group was and where it is.
     """
 
     template_fields: Sequence[str] = (*WindowOperator.template_fields, "group", "value")

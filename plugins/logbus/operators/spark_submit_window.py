@@ -25,12 +25,12 @@ from logbus.windows.model import FrozenWindow, Interval, Pipeline
 class SparkSubmitWindowOperator(SparkWindowOperator):
     """Freeze the run's window (or all of `windows`) unless it is frozen, and hand its offsets to a Spark program of your own.
 
+    Returns the windows: their ranges and how many records they hold.
+
     :param pipeline: whose windows: the name of a registered pipeline (templated), or a `Pipeline`, which is registered if need be
     :param application: the program, as spark-submit takes it
     :param warehouse_in_environment: also hand over LOGBUS_WAREHOUSE_URL, with its password. The broker's configuration always
         comes in LOGBUS_KAFKA_CONFIG.
-
-    Returns the windows: their ranges and how many records they hold.
     """
 
     template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "pipeline_name")

@@ -22,9 +22,10 @@ from logbus.windows.model import Pipeline, instant_text
 class WindowLoadedSensor(WindowSensor):
     """Passes when every window of the pipeline within the run's data interval is loaded.
 
+    Returns the span that is loaded. A pipeline that nobody has registered yet is waited for.
+
     :param pipeline: a pipeline, or the name of a registered one (templated)
     :param audited: wait for the audit as well: nothing differs between table, ledger and broker
-    Returns the span that is loaded. A pipeline that nobody has registered yet is waited for.
     """
 
     operator_extra_links = (WindowLink(),)

@@ -16,6 +16,12 @@
     retention_run       one run of the managed retention
     retention_deletion  offsets it deleted, or was about to
 
+    watcher        somebody in Airflow who waits for windows of a pipeline to reach a stage
+    announcement   windows it was told of
+    taken_window   which run of an event-driven DAG a window belongs to
+
+    schema_version  what a logbus from before the revisions looks at
+
 They are made and changed by the revisions in `migrations/`, which lead to exactly these.
 """
 
@@ -52,12 +58,12 @@ pipeline = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("topic", Text, nullable=False),
-    Column("topic_id", Text, nullable=False),
+    Column("topic_id", Text, nullable=False),  # the broker's: a topic that is made again has another
     Column("table_name", Text, nullable=False, unique=True),
     Column("parse", Text, nullable=False),
     Column("interval", Interval, nullable=False),
-    Column("lateness", Interval, nullable=False),
-    Column("starts_at", DateTime(timezone=True)),
+    Column("lateness", Interval, nullable=False),  # how long after its end a window stays open
+    Column("starts_at", DateTime(timezone=True)),  # null: at the earliest record
     Column("isolation_level", Text, nullable=False),
     Column("settings", JSONB, nullable=False),
     Column("registered_at", DateTime(timezone=True), nullable=False),
@@ -89,7 +95,7 @@ boundary = Table(
     Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
     Column("topic_id", Text, primary_key=True),
     Column("partition", Integer, primary_key=True, autoincrement=False),
-    Column("at", DateTime(timezone=True), primary_key=True),
+    Column("at", DateTime(timezone=True), primary_key=True),  # T: where one window ends and the next begins
     Column("offset", BigInteger, nullable=False),
     Column("leader_epoch", Integer),
     Column("frozen_at", DateTime(timezone=True), nullable=False),
@@ -103,18 +109,18 @@ window = Table(
     Column("topic_id", Text, nullable=False),
     Column("starts_at", DateTime(timezone=True), nullable=False),
     Column("ends_at", DateTime(timezone=True), nullable=False),
-    Column("head_unknown", Boolean, nullable=False, server_default="false"),
+    Column("head_unknown", Boolean, nullable=False, server_default="false"),  # retention was faster: never audited
     Column("frozen_at", DateTime(timezone=True), nullable=False),
-    Column("last_attempt", Integer, nullable=False, server_default="0"),
-    Column("loaded_attempt", Integer),
+    Column("last_attempt", Integer, nullable=False, server_default="0"),  # the fence: only this one may commit
+    Column("loaded_attempt", Integer),  # whose rows are public; null: nobody's
     Column("loaded_at", DateTime(timezone=True)),
     Column("read_count", BigInteger),
     Column("loaded_count", BigInteger),
     Column("dead_lettered_count", BigInteger),
     Column("filtered_count", BigInteger),
-    Column("late_count", BigInteger),
-    Column("early_count", BigInteger),
-    Column("lost_count", BigInteger),
+    Column("late_count", BigInteger),  # stamped before the window
+    Column("early_count", BigInteger),  # stamped after it
+    Column("lost_count", BigInteger),  # deleted before they were read
     Column("byte_count", BigInteger),
     Column("fingerprint", Text),
     Column("audited_at", DateTime(timezone=True)),
@@ -128,7 +134,7 @@ window_range = Table(
     Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True),
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("start_offset", BigInteger, nullable=False),
-    Column("end_offset", BigInteger, nullable=False),
+    Column("end_offset", BigInteger, nullable=False),  # exclusive
     Column("lost", BigInteger, nullable=False, server_default="0"),
     Column("first_timestamp", DateTime(timezone=True)),
     Column("last_timestamp", DateTime(timezone=True)),
@@ -191,7 +197,7 @@ redrive = Table(
     Column("attempt", Integer, nullable=False),
     Column("run_id", Text, nullable=False),
     Column("redriven_at", DateTime(timezone=True), nullable=False),
-    Column("tried_count", BigInteger, nullable=False),
+    Column("tried_count", BigInteger, nullable=False),  # dead letters it looked at
     Column("loaded_count", BigInteger, nullable=False),
     Column("dead_lettered_count", BigInteger, nullable=False),
 )
