@@ -41,7 +41,13 @@ check: $(READY)  ## formatting, lint, types and the import arrows
 bench: $(READY) java  ## what lies in benchmarks/, against peers in the same run [NAME=paper] [ARGS="--quick --docs"]
 	@$(RUN)/python -m benchmarks $(NAME) $(ARGS)
 
-clean:  ## remove the environment, the demo's data and caches
-	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+docs: $(READY)  ## the documentation site, into site/
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --strict
 
-.PHONY: help env java demo test soak check bench clean
+docs-serve: $(READY)  ## the same on http://127.0.0.1:8000, made again when a page changes
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs serve --watch README.md --watch scripts/site
+
+clean:  ## remove the environment, the demo's data and caches
+	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site
+
+.PHONY: help env java demo test soak check bench docs docs-serve clean

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from logbus.collector.sample import write_sample
@@ -20,6 +22,7 @@ from logbus.local.stack import LocalStack, project_directory
 from rich.console import Console
 
 from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo, processes_of
+from tests.support.pages import blocks
 
 DEMO_SECONDS_MAX = 600.0
 
@@ -45,7 +48,19 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> FirstDemo:
 
 
 @pytest.fixture(scope="session")
-def second(first: FirstDemo) -> Iterator[SecondDemo]:
-    with LocalStack(home_of_log(first.home, first.log), project=project_directory(), environment=os.environ) as stack:
+def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's DAGs, and the one that the tutorial has its reader write."""
+    folder = tmp_path_factory.mktemp("airflow") / "dags"
+    shutil.copytree(project_directory() / "dags", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for block in blocks(project_directory() / "docs" / "tutorial.md"):
+        if name := block.file_name("dag"):
+            (folder / name).write_text(block.text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def second(first: FirstDemo, dags: Path) -> Iterator[SecondDemo]:
+    home = home_of_log(first.home, first.log)
+    with LocalStack(home, project=project_directory(), environment=os.environ, dags=dags) as stack:
         yield SecondDemo(stack=stack, result=Demo(stack, first.log, Screen(Console(stderr=True))).run())
     assert processes_of(first.home) == []

@@ -1,0 +1,31 @@
+"""The reference of errors: the tree of `logbus.errors`, each with its sentence, and where it stands below the others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from logbus import errors
+
+from scripts.site.tables import code, plain, table
+
+INTRODUCTION = """# Errors
+
+Everything logbus raises on purpose, made from `plugins/logbus/errors.py`. The command line prints it as one line,
+`error: ...`, that says what happened and what to do; anything else is a defect and keeps its traceback. The broker's answers
+are Kafka's own error codes: [what happens when](../faults.md) lists which.
+
+"""
+
+
+def failures_page() -> str:
+    return INTRODUCTION + table(("error", "is a", "meaning"), rows(errors.LogbusError)) + "\n"
+
+
+def rows(kind: type[Exception]) -> Iterator[list[str]]:
+    """The error, then those below it."""
+    text = inspect.getdoc(kind) or ""
+    yield [code(kind.__name__), code(kind.__bases__[0].__name__), plain(" ".join(text.split()))]
+    for below in kind.__subclasses__():
+        if below.__module__ == errors.__name__:
+            yield from rows(below)

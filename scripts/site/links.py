@@ -1,0 +1,60 @@
+"""Links of a page in the repository, as links within the site.
+
+Pages are written for whoever reads them on a code host: a link goes to a file beside the page, somewhere in the repository. The
+site holds docs/ and a few files from outside of it. So a link to a page of the site becomes a link within the site; one to a
+program becomes a link to a page that shows the program; one to a folder, which the site does not have, becomes plain text.
+Pure: what there is comes in as arguments.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+# Files from outside of docs/ that are pages of the site.
+OUTSIDE: Mapping[str, str] = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
+# Folders that have a page.
+FOLDERS: Mapping[str, str] = {"docs/decisions": "decisions/index.md"}
+DOCS = "docs/"
+SOURCES = "source/"
+
+# A link or a picture: [text](target) or [text](target#part). Targets of other kinds have a colon, or begin with # or /.
+LINK = re.compile(r"\[(?P<text>[^\]\[]*)\]\((?P<target>[^()\s:#/][^()\s:#]*)(?P<part>#[^()\s]*)?\)")
+
+
+def site_page(path: str, is_file: Callable[[str], bool]) -> str | None:
+    """The page of the site that shows a file or folder of the repository; None where there is none."""
+    if path in OUTSIDE or path in FOLDERS:
+        return OUTSIDE.get(path) or FOLDERS[path]
+    if not is_file(path):
+        return None
+    return path.removeprefix(DOCS) if path.startswith(DOCS) else f"{SOURCES}{path}.md"
+
+
+def targets(text: str, home: str) -> Iterator[str]:
+    """The repository's files and folders that a page links to; `home` is the page's own folder in the repository."""
+    for found in LINK.finditer(text):
+        yield in_repository(found["target"], home)
+
+
+def within_site(text: str, home: str, page: str, is_file: Callable[[str], bool], exists: Callable[[str], bool]) -> str:
+    """The page's text with its links as they are in the site. `page` is where the site has it. What does not exist is left as it
+    is written, so that the build complains about it."""
+
+    def rewritten(found: re.Match[str]) -> str:
+        path = in_repository(found["target"], home)
+        shown = site_page(path, is_file)
+        if shown is not None:
+            return f"[{found['text']}]({posixpath.relpath(shown, posixpath.dirname(page) or '.')}{found['part'] or ''})"
+        return found["text"] if exists(path) else found[0]
+
+    return LINK.sub(rewritten, text)
+
+
+def in_repository(target: str, home: str) -> str:
+    return posixpath.normpath(posixpath.join(home, target))

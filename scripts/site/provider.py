@@ -1,0 +1,92 @@
+"""The reference for authors of DAGs: which classes of the provider are documented. Their words are their own docstrings.
+
+Found by reading the source, not by importing it: Airflow takes seconds. A class belongs on a page if it is named as its room
+names them (`...Operator` in operators/).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from logbus.pipeline_options import FIELDS, SETTINGS
+
+from scripts.site.tables import code, plain, table
+
+PACKAGE = Path(__file__).parents[2] / "plugins" / "logbus"
+ROOMS: Mapping[str, str] = {"operators": "Operator", "sensors": "Sensor", "triggers": "Trigger", "hooks": "Hook"}
+
+PIPELINES = """# Pipelines
+
+Whole DAGs out of one sentence; [for authors of DAGs](../airflow.md) tells when to take which.
+
+"""
+OPTIONS = """
+## Options of a pipeline
+
+What `hourly_ingest`, `many_topics` and `catch_up` take by name, and `logbus pipeline register --settings` as JSON. A mistyped
+one is an error where the DAG is read. [Parsers](../parsers.md) and [sinks](../sinks.md) say more.
+
+"""
+OPERATORS = """# Operators
+
+All that work on windows take `pipeline` (a `Pipeline`, or where it says so the name of a registered one), `windows` (starts of
+hours as ISO instants, templated; by default the run's own data interval), `kafka_conn_id` and `warehouse_conn_id`, and whatever
+Airflow's own base takes. They are given by name.
+
+"""
+SENSORS = """# Sensors
+
+They look once, and only then wait: in the triggerer where `deferrable` says so. They are retried twice.
+
+"""
+TRIGGERS = """# Triggers
+
+What sensors defer to, and what an `AssetWatcher` watches.
+
+"""
+HOOKS = """# Hooks
+
+Connections turned into clients.
+
+"""
+HEADS: Mapping[str, str] = {"operators": OPERATORS, "sensors": SENSORS, "triggers": TRIGGERS, "hooks": HOOKS}
+FUNCTIONS = ("hourly_ingest", "many_topics", "catch_up", "Connections")
+MEMBERS = "    options:\n      members: true\n"
+
+
+def pipelines_page() -> str:
+    functions = "\n".join(
+        directive(f"logbus.pipelines.{name}") for name in ("hourly_ingest", "many_topics", "catch_up", "Connections")
+    )
+    known = [*FIELDS.items(), *SETTINGS.items()]
+    return (
+        PIPELINES + functions + OPTIONS + table(("option", "meaning"), [(code(name), plain(text)) for name, text in known]) + "\n"
+    )
+
+
+def room_page(room: str) -> str:
+    """A room's classes, in the order of their names, those that others are made from last."""
+    options = MEMBERS if room == "hooks" else ""
+    return HEADS[room] + "\n".join(directive(path) + options for path in public_classes(room))
+
+
+def directive(path: str) -> str:
+    """What mkdocstrings puts a class's or a function's documentation in place of."""
+    return f"::: {path}\n"
+
+
+def public_classes(room: str) -> Sequence[str]:
+    """Their full names."""
+    found = [(is_base, name, module) for is_base, name, module in classes(PACKAGE / room) if name.endswith(ROOMS[room])]
+    return [f"{module}.{name}" for _, name, module in sorted(found)]
+
+
+def classes(folder: Path) -> Iterator[tuple[bool, str, str]]:
+    """Whether it is a base, name, and module of each class in a folder."""
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                is_base = (ast.get_docstring(node) or "").startswith("Base of ")
+                yield is_base, node.name, f"logbus.{folder.name}.{path.stem}"

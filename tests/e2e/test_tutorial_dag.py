@@ -1,0 +1,29 @@
+"""The tutorial's last step: the DAG that it has its reader write, in the Airflow that the demo left running."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from logbus.collector.sample import write_sample
+from logbus.collector.ship import ship
+from logbus.windows.model import HOUR, Interval
+
+from tests.support.airflow_runs import WAIT_SECONDS_MAX, ask_for_run
+from tests.support.demos import SecondDemo
+
+pytestmark = pytest.mark.timeout(900)
+
+LINES = 100
+LAST_HOUR = datetime(2015, 5, 20, 23, tzinfo=UTC)
+
+
+def test_the_tutorials_dag_loads_and_audits_an_hour(second: SecondDemo, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    write_sample(log, lines=LINES, hours=1)
+    ship([log], topic="web", client_config=second.stack.client_config, state_path=tmp_path / "state.json")
+    api = second.stack.airflow.api
+    run = api.wait(ask_for_run(api, "web", Interval(LAST_HOUR, LAST_HOUR + HOUR)), WAIT_SECONDS_MAX)
+    api.pause("web")
+    assert (api.xcom(run, "load")["read"], api.xcom(run, "audit")["audited"]) == (LINES, 1)

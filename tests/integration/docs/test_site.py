@@ -1,0 +1,86 @@
+"""The documentation site, built as `make docs` builds it: nothing is missing, and reading it asks nobody else for anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import PROJECT
+
+# Of these elements browsers fetch what the attribute names; a link that a reader may click is none of them.
+FETCHED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src", "object": "data"}
+NOT_FETCHED = {"canonical", "next", "prev", "author", "license", "edit"}
+IN_STYLES = re.compile(r"""(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s]+)""")
+
+
+class Fetched(HTMLParser):
+    """Collects what a page makes a browser fetch from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elsewhere: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = dict(attributes)
+        target = values.get(FETCHED.get(tag, "")) or ""
+        if target.startswith(("http:", "https:", "//")) and values.get("rel") not in NOT_FETCHED:
+            self.elsewhere.append(target)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def test_every_page_of_docs_is_a_page_of_the_site(site: Path) -> None:
+    pages = [page.relative_to(PROJECT / "docs").with_suffix(".html") for page in (PROJECT / "docs").rglob("*.md")]
+    assert [str(page) for page in pages if not (site / page).exists()] == []
+
+
+def test_reading_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
+    found = {}
+    for page in site.rglob("*.html"):
+        reader = Fetched()
+        reader.feed(page.read_text())
+        found[page.name] = reader.elsewhere
+    assert {name: urls for name, urls in found.items() if urls} == {}
+    assert [url for style in site.rglob("*.css") for url in IN_STYLES.findall(style.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("index.html", "make demo"),
+        ("reference/commands.html", "logbus retention adopt"),
+        ("reference/commands.html", "python -m broker serve"),
+        ("reference/pipelines.html", "max_error_rate"),
+        ("reference/operators.html", "LoadWindowOperator"),
+        ("reference/operators.html", "credentials_in_environment"),
+        ("reference/sensors.html", "WindowLoadedSensor"),
+        ("reference/triggers.html", "WindowEventTrigger"),
+        ("reference/hooks.html", "client_config"),
+        ("reference/broker-settings.html", "log.segment.bytes"),
+        ("reference/ledger-tables.html", "loaded_attempt"),
+        ("reference/errors.html", "TopicRecreated"),
+        ("decisions/index.html", "The site is built by MkDocs 1"),
+        ("source/dags/examples/backfill.py.html", "page_views"),
+    ],
+)
+def test_what_is_made_from_code_is_there(site: Path, page: str, said: str) -> None:
+    text = re.sub(r"<[^>]*>", "", (site / page).read_text())
+    assert said in text
+
+
+def test_no_directive_is_left_unread(site: Path) -> None:
+    assert [str(page) for page in (site / "reference").glob("*.html") if re.search(r"<p>\s*:::", page.read_text())] == []

@@ -1,0 +1,52 @@
+"""Programs and DAGs that pages show are real: Airflow reads the DAGs, and what is imported is there."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import PAGES, Block, blocks
+
+PYTHON = [block for page in PAGES for block in blocks(page) if block.kind == "python"]
+DAGS = [block for block in PYTHON if block.file_name("dag")]
+PAGES_WITH_DAGS = sorted({block.page for block in DAGS})
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
+def test_a_program_that_a_page_shows_compiles_and_its_imports_are_there(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                importlib.import_module(name.name)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "how-to"], ids=lambda page: page.name)
+def test_the_programs_of_how_to_pages_say_what_they_are(page: Path) -> None:
+    assert [
+        block.place
+        for block in blocks(page)
+        if block.kind == "python" and not (block.file_name("dag") or block.file_name("program"))
+    ] == []
+
+
+def test_the_tutorial_and_every_how_to_page_show_a_dag() -> None:
+    wanted = {page.name for page in PAGES if page.parent.name == "how-to"} | {"tutorial.md"}
+    assert wanted <= {page.name for page in PAGES_WITH_DAGS}
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_DAGS, ids=lambda page: page.name)
+def test_airflow_reads_every_dag_that_a_page_shows(page: Path, tmp_path: Path) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    shown = {str(block.file_name("dag")): block.text for block in DAGS if block.page == page}
+    for name, text in shown.items():
+        (tmp_path / name).write_text(text)
+    bag = DagBag(tmp_path, load_op_links=False)
+    assert bag.import_errors == {}
+    assert {Path(dag.fileloc).name for dag in bag.dags.values()} == set(shown)

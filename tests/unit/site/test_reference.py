@@ -1,0 +1,79 @@
+"""The reference says what the code says, all of it."""
+
+from __future__ import annotations
+
+import pytest
+from logbus import errors
+from logbus.cli import COMMANDS
+from logbus.windows import schema
+
+from broker.config_file import setting_names
+from scripts.site.broker_settings import settings_page
+from scripts.site.commands import command_page
+from scripts.site.failures import failures_page
+from scripts.site.ledger_tables import column_comments, ledger_page, sentences
+from scripts.site.provider import ROOMS, public_classes
+from scripts.site.tables import bytes_in_words, milliseconds_in_words, table
+
+
+def test_every_command_is_there_with_its_subcommands_and_options() -> None:
+    page = command_page(overview=None)
+    assert [name for name in COMMANDS if f"\n## logbus {name}\n" not in page] == []
+    assert "\n### logbus group seek\n" in page
+    assert "`--to-datetime" in page
+    assert "\n### logbus broker verify\n" in page
+
+
+def test_every_setting_of_the_broker_is_there_with_its_default_in_words() -> None:
+    page = settings_page()
+    assert [name for name in setting_names() if f"`{name}`" not in page] == []
+    assert "| `log.segment.bytes` | `segment.bytes` | int | `1073741824` (1 GiB) |" in page
+    assert "| `log.retention.ms` | `retention.ms` | long | `604800000` (7 days) |" in page
+
+
+def test_every_table_of_the_ledger_is_there_with_a_sentence() -> None:
+    page, known = ledger_page(), {found.name for found in schema.metadata.tables.values()}
+    assert known == set(sentences())
+    assert [name for name in known if f"\n## {name}\n" not in page] == []
+
+
+def test_a_columns_comment_in_the_code_is_its_note() -> None:
+    assert column_comments()["anchor"]["at"] == "null: from the beginning of time"
+    assert "| `at` | timestamp with time zone | may be null | null: from the beginning of time |" in ledger_page()
+
+
+def test_every_error_is_there_below_its_kind() -> None:
+    page = failures_page()
+    kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.LogbusError)]
+    assert [name for name in kinds if f"| `{name}` |" not in page] == []
+    assert "| `ShortRead` | `LoadFailed` |" in page
+
+
+@pytest.mark.parametrize(
+    ("room", "name"),
+    [
+        ("operators", "logbus.operators.replay.ReplayOperator"),
+        ("operators", "logbus.operators.load_window.LoadWindowOperator"),
+        ("sensors", "logbus.sensors.window_closed.WindowClosedSensor"),
+        ("triggers", "logbus.triggers.window_event.WindowEventTrigger"),
+        ("hooks", "logbus.hooks.broker.BrokerHook"),
+    ],
+)
+def test_every_room_of_the_provider_has_its_classes(room: str, name: str) -> None:
+    assert name in public_classes(room)
+
+
+def test_bases_come_last() -> None:
+    names = [path.rpartition(".")[2] for room in ROOMS for path in public_classes(room)]
+    operators = names[: len(public_classes("operators"))]
+    assert set(operators[-2:]) == {"SparkWindowOperator", "WindowOperator"}
+
+
+def test_numbers_in_words_are_exact_or_not_given() -> None:
+    assert (bytes_in_words(1 << 20), bytes_in_words(1_048_588), bytes_in_words(512)) == ("1 MiB", None, None)
+    assert (milliseconds_in_words(3_600_000), milliseconds_in_words(172_800_000)) == ("1 hour", "2 days")
+    assert milliseconds_in_words(1_001) is None
+
+
+def test_a_cell_cannot_end_its_row() -> None:
+    assert table(("a",), [["x|y"]]).splitlines()[-1] == "| x\\|y |"
