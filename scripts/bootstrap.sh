@@ -29,4 +29,5 @@ fi
 echo "making the environment in $venv (Airflow, Spark and friends: about a minute the first time) ..." >&2
 # Compiled once here: Airflow and Spark start a dozen processes, and where bytecode is not cached each compiles thousands of modules.
 UV_PROJECT_ENVIRONMENT="$venv" "$uv" sync --frozen --compile-bytecode --quiet --python "$python" --no-python-downloads
+"$venv/bin/python" -m compileall -q broker plugins spark_jobs
 touch "$venv/.ready"
