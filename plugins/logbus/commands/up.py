@@ -53,7 +53,7 @@ def command(home: Path, dags: Path | None) -> None:
             if dags is not None:
                 console.print("Starting Airflow: half a minute, longer the first time ...")
                 stack.start_airflow()
-            with environment_file(home / ENVIRONMENT_FILE, stack) as path:
+            with environment_file(home / ENVIRONMENT_FILE, addresses(stack)) as path:
                 show(console, stack, path, with_airflow=dags is not None)
                 stay_up(stack, console)
     except KeyboardInterrupt:
@@ -70,9 +70,9 @@ def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool)
 
 
 @contextmanager
-def environment_file(path: Path, stack: LocalStack) -> Iterator[Path]:
-    """The file that a shell reads, for as long as what it says is true."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in addresses(stack).items()]
+def environment_file(path: Path, variables: Mapping[str, str]) -> Iterator[Path]:
+    """The file that a shell reads, as long as what it says is true. On its PATH our commands come first, PostgreSQL's last."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     folders = [str(Path(sys.executable).parent), "$PATH", str(binary("psql").parent)]
     path.write_text("\n".join([*lines, f'export PATH="{":".join(folders)}"', ""]))
     try:

@@ -46,7 +46,14 @@ class OverWindows:
 
 
 class WindowOperator(OverWindows, BaseOperator):
-    """Base of the operators that work on windows by themselves (not through spark-submit)."""
+    """Base of the operators that work on windows by themselves (not through spark-submit).
+
+    :param pipeline: whose windows; every operator of a DAG is given the same
+    :param windows: their starts as ISO instants, a list or a text of them (templated); by default the run's own data interval
+    :param kafka_conn_id: the broker's connection, of the Kafka provider's type (templated)
+    :param warehouse_conn_id: the connection of the warehouse, where the ledger is, too (templated)
+    :param now: the clock; tests give another
+    """
 
     operator_extra_links = (WindowLink(),)
     template_fields: Sequence[str] = ("windows", *CONNECTION_FIELDS)
