@@ -15,7 +15,8 @@ async def pages(scope: Any, receive: Any, send: Any) -> None:
     """The ASGI application behind /logbus."""
     from logbus.ui.app import app
 
-    await app(scope, receive, send)
+    # Airflow's own application, for what the pages ask of its API in the name of whoever looks at them.
+    await app({**scope, "logbus.airflow": scope.get("app")}, receive, send)
 
 
 class LogbusPlugin(AirflowPlugin):

@@ -41,5 +41,5 @@ def page_path(operator: Any, task_instance: Any) -> str:
 
 
 def pipeline_name(operator: Any) -> str:
-    pipeline = getattr(operator, "pipeline", None) or operator.pipeline_name
+    pipeline = getattr(operator, "pipeline_name", None) or operator.pipeline
     return str(getattr(pipeline, "name", pipeline))

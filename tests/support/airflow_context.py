@@ -45,6 +45,7 @@ def run_context(
             try_number=try_number,
             dag_id="access_log",
             task_id="load",
+            map_index=-1,
             get_task_states=get_task_states,
         ),
     }

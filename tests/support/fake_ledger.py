@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, WindowCounts, WindowState
+from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
 
 
 def window(start: datetime, *, records: int = 10, attempt: int | None = None, **changes: Any) -> FrozenWindow:
@@ -37,6 +37,8 @@ class FakeLedger:
         self.registered: list[Pipeline] = []
         self.frozen: list[Interval] = []
         self.begun: list[tuple[list[datetime], str, int]] = []
+        self.dags: list[tuple[str, str]] = []
+        self.tasks: list[TaskKey | None] = []
         self.too_much: list[str] = []
         self.failed: list[tuple[list[Attempt], str]] = []
 
@@ -57,10 +59,20 @@ class FakeLedger:
         inside = [part for part in self.closed if since is None or part.start >= since]
         return [part for part in inside if until is None or part.end <= until]
 
+    def remember_dag(self, pipeline_name: str, dag_id: str, now: datetime) -> None:
+        self.dags.append((pipeline_name, dag_id))
+
     def begin_attempts(
-        self, pipeline_name: str, starts: Sequence[datetime], run_id: str, try_number: int, now: datetime
+        self,
+        pipeline_name: str,
+        starts: Sequence[datetime],
+        run_id: str,
+        try_number: int,
+        now: datetime,
+        task: TaskKey | None = None,
     ) -> list[Attempt]:
         self.begun.append((list(starts), run_id, try_number))
+        self.tasks.append(task)
         number = len(self.begun)
         return [
             Attempt(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -13,7 +14,7 @@ from logbus.errors import AuditMismatch
 from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
 from logbus.warehouse.sinks import each_sink_once
 from logbus.windows.audit import audit_window
-from logbus.windows.model import AuditReport, FrozenWindow, WindowState, instant_text
+from logbus.windows.model import AuditReport, FrozenWindow, Pipeline, WindowState, instant_text
 
 PROBLEMS_SHOWN_MAX = 20  # of a failed audit over many windows; the log holds all of them
 
@@ -21,17 +22,24 @@ PROBLEMS_SHOWN_MAX = 20  # of a failed audit over many windows; the log holds al
 class AuditWindowOperator(WindowOperator):
     """Audit the run's window, or all of `windows`. Exact, or the task fails and says which partition and how many.
 
+    :param pipeline: a `Pipeline`, or the name of a registered one (templated)
+
     Returns what was counted, window by window.
     """
 
+    template_fields: Sequence[str] = ("pipeline_name", *WindowOperator.template_fields)
     ui_color = "#ddf1de"
+
+    def __init__(self, *, pipeline: Pipeline | str, **kwargs: Any) -> None:
+        super().__init__(pipeline=pipeline, **kwargs)
+        self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts = self._starts(context)
         engine, log = self._warehouse().get_engine(), self._broker().log_offsets()
         with beyond_retry_fails_at_once():
             sinks = each_sink_once()
-            reports = [audit_window(engine, log, self.pipeline.name, start, self._now(), sinks) for start in starts]
+            reports = [audit_window(engine, log, self.pipeline_name, start, self._now(), sinks) for start in starts]
         for report in reports:
             self._tell(report)
         if problems := [problem for report in reports for problem in dated_problems(report)]:

@@ -33,6 +33,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
         since, until = optional_instant("since", self.since), optional_instant("until", self.until)
         with beyond_retry_fails_at_once():
             ledger.register(self.pipeline, log, now)
+            ledger.remember_dag(self.pipeline.name, context["ti"].dag_id, now)
             intervals = ledger.closed_intervals(self.pipeline.name, log, now, since=since, until=until)
             windows = [ledger.freeze_or_get(self.pipeline.name, interval, log, now) for interval in intervals]
         if not windows:

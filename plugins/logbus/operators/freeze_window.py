@@ -22,6 +22,7 @@ class FreezeWindowOperator(WindowOperator):
         ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
         with beyond_retry_fails_at_once():
             ledger.register(self.pipeline, log, now)
+            ledger.remember_dag(self.pipeline.name, context["ti"].dag_id, now)
             window = ledger.freeze_or_get(self.pipeline.name, run_interval(context), log, now)
         self.log.info("Window %s holds %d records: %s", window.interval, window.record_count, ", ".join(map(str, window.ranges)))
         return window.summary()

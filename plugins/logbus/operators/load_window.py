@@ -21,7 +21,7 @@ from logbus.hooks.warehouse import WarehouseHook
 from logbus.lineage import load_lineage
 from logbus.operators.adoption import Beside, is_committed, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
-from logbus.operators.window_operator import beyond_retry_fails_at_once
+from logbus.operators.window_operator import beyond_retry_fails_at_once, task_key
 from logbus.windows.ledger import Ledger
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline
 
@@ -102,7 +102,9 @@ class LoadWindowOperator(SparkWindowOperator):
 
     def _begin(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[Attempt]:
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
-        attempts = ledger.begin_attempts(self.pipeline.name, starts, run_id, try_number, self._now())
+        task, now = task_key(context), self._now()
+        ledger.remember_dag(self.pipeline.name, task.dag_id, now)
+        attempts = ledger.begin_attempts(self.pipeline.name, starts, run_id, try_number, now, task)
         self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
         return attempts
 

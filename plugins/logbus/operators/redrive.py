@@ -7,35 +7,40 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
+from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
 from logbus.reparsing import reparser_for
 from logbus.warehouse.redrive import Redrive
+from logbus.windows.model import Pipeline
 
 
 class RedriveOperator(WindowOperator):
     """Move the dead letters that parse now into the same windows: of the run's interval, or of `windows`. Without Spark.
 
-    The pipeline is registered again first, so that its parser and settings are those of the DAG. A window's fingerprint stays and
-    its audit must be done again: put an AuditWindowOperator behind. Done twice, the second finds less to do.
+    A window's fingerprint stays and its audit must be done again: put an AuditWindowOperator behind. Done twice, the second
+    finds less to do.
 
     Returns for each window how many were tried, loaded, and still do not parse, by error class.
 
+    :param pipeline: a `Pipeline`, which is registered again first, so that its parser and settings are those of the DAG; or the
+        name of a registered one (templated), whose parser and settings stay
     :param dry_run: only say what would become of them.
     """
 
-    template_fields: Sequence[str] = ("windows",)
+    template_fields: Sequence[str] = ("pipeline_name", "windows", *CONNECTION_FIELDS)
     ui_color = "#f6e3e3"
 
-    def __init__(self, *, dry_run: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, pipeline: Pipeline | str, dry_run: bool = False, **kwargs: Any) -> None:
+        super().__init__(pipeline=pipeline, **kwargs)
+        self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
         warehouse, starts = self._warehouse(), self._starts(context)
         ledger = warehouse.ledger()
         with beyond_retry_fails_at_once():
-            ledger.register(self.pipeline, self._broker().log_offsets(), self._now())
-            pipeline = ledger.pipeline(self.pipeline.name)  # with the columns that loads have inferred
+            if isinstance(self.pipeline, Pipeline):
+                ledger.register(self.pipeline, self._broker().log_offsets(), self._now())
+            pipeline = ledger.pipeline(self.pipeline_name)  # with the columns that loads have inferred
             redrive = Redrive(
                 engine=warehouse.get_engine(),
                 pipeline=pipeline,

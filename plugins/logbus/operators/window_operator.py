@@ -20,7 +20,7 @@ from logbus.hooks.warehouse import WarehouseHook
 from logbus.links import WindowLink
 from logbus.run_interval import run_interval
 from logbus.triggers.window_closed import utc_now
-from logbus.windows.model import Pipeline, parse_instant
+from logbus.windows.model import Pipeline, TaskKey, parse_instant
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
 BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap, ErrorBudgetExceeded)
@@ -29,7 +29,7 @@ BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap, Er
 class OverWindows:
     """Mixed into every operator over windows: its fields, and what follows from them."""
 
-    pipeline: Pipeline
+    pipeline: Any  # a Pipeline; or the name of one, where an operator takes that
     windows: Sequence[str] | None
     kafka_conn_id: str
     warehouse_conn_id: str
@@ -61,7 +61,7 @@ class WindowOperator(OverWindows, BaseOperator):
     def __init__(
         self,
         *,
-        pipeline: Pipeline,
+        pipeline: Pipeline | str,
         windows: Sequence[str] | None = None,
         kafka_conn_id: str = BrokerHook.default_conn_name,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
@@ -74,6 +74,12 @@ class WindowOperator(OverWindows, BaseOperator):
         self.kafka_conn_id = kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self._now = now
+
+
+def task_key(context: Mapping[str, Any]) -> TaskKey:
+    """The task that runs, for the ledger: its pages lead to the log, and show a pipeline to those who may see the DAG."""
+    ti = context["ti"]
+    return TaskKey(dag_id=ti.dag_id, task_id=ti.task_id, map_index=ti.map_index if ti.map_index >= 0 else None)
 
 
 def window_starts(windows: Sequence[str] | str) -> list[datetime]:

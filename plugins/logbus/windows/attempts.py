@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 from logbus.errors import AttemptSuperseded, WindowUnknown
 from logbus.windows import schema
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import Attempt, Interval, instant_text, parse_instant
+from logbus.windows.model import Attempt, Interval, TaskKey, instant_text, parse_instant
 from logbus.windows.places import STAGING_SCHEMA
 from logbus.windows.rows import ATTEMPT_RUNNING, Row, to_attempt
 
@@ -37,12 +37,18 @@ ERROR_CHARACTERS_MAX = 4_000
 
 
 def begin(
-    engine: Engine, pipeline_name: str, starts: Sequence[datetime], run_id: str, try_number: int, now: datetime
+    engine: Engine,
+    pipeline_name: str,
+    starts: Sequence[datetime],
+    run_id: str,
+    try_number: int,
+    now: datetime,
+    task: TaskKey | None = None,
 ) -> list[Attempt]:
     """A new attempt for each window, in the order of `starts`. All or none."""
     with engine.begin() as connection:
         rows = lock_windows(connection, pipeline_name, starts)
-        attempts = {row["starts_at"]: begin_one(connection, row, run_id, try_number, now) for row in rows}
+        attempts = {row["starts_at"]: begin_one(connection, row, run_id, try_number, now, task) for row in rows}
     drop_leftovers(engine, [row["id"] for row in rows])
     return [attempts[start] for start in starts]
 
@@ -67,7 +73,9 @@ def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[da
     return rows
 
 
-def begin_one(connection: Connection, row: Row, run_id: str, try_number: int, now: datetime) -> Attempt:
+def begin_one(
+    connection: Connection, row: Row, run_id: str, try_number: int, now: datetime, task: TaskKey | None = None
+) -> Attempt:
     window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
     name = f"w{row['id']}_a{number}"
     values = {
@@ -80,6 +88,7 @@ def begin_one(connection: Connection, row: Row, run_id: str, try_number: int, no
         "dead_letter_table": f"{name}_dead",
         "began_at": now,
         "heartbeat_at": now,
+        **({} if task is None else {"dag_id": task.dag_id, "task_id": task.task_id, "map_index": task.map_index}),
     }
     older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)
     reason = f"attempt {number} of run {run_id} took over"

@@ -11,14 +11,17 @@ from sqlalchemy import Connection, Engine, func, select
 
 from logbus.windows import schema
 from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, WindowCounts, counts_json, instant_text
+from logbus.windows.model import FrozenWindow, TaskKey, WindowCounts, counts_json, instant_text
 from logbus.windows.producers import StreamCount, streams_of
 from logbus.windows.rows import COUNT_COLUMNS, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One attempt as it went. `counts`, `fingerprint` and `partitions` where it was committed (ledger version 0003 on)."""
+    """One attempt as it went. `counts`, `fingerprint` and `partitions` where it was committed (ledger version 0003 on).
+
+    `task` is the Airflow task that began it, where one did (ledger version 0007 on).
+    """
 
     number: int
     state: str
@@ -32,6 +35,7 @@ class AttemptRecord:
     fingerprint: str | None
     partitions: Mapping[str, Mapping[str, Any]] | None
     error_samples: Mapping[str, Any] | None
+    task: TaskKey | None = None
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
@@ -48,6 +52,9 @@ class AttemptRecord:
             "fingerprint": self.fingerprint,
             "partitions": self.partitions,
             "error_samples": self.error_samples,
+            "dag_id": self.task and self.task.dag_id,
+            "task_id": self.task and self.task.task_id,
+            "map_index": self.task and self.task.map_index,
         }
 
 
@@ -113,7 +120,14 @@ def to_record(row: Row) -> AttemptRecord:
         fingerprint=row["fingerprint"],
         partitions=row["partitions"],
         error_samples=row["error_samples"],
+        task=to_task(row),
     )
+
+
+def to_task(row: Row) -> TaskKey | None:
+    if row["dag_id"] is None:
+        return None
+    return TaskKey(dag_id=row["dag_id"], task_id=row["task_id"], map_index=row["map_index"])
 
 
 def spans_of(connection: Connection, window_id: int) -> dict[int, tuple[datetime | None, datetime | None]]:

@@ -18,7 +18,7 @@ from logbus.windows import lag_questions
 from logbus.windows.chain_loading import is_loaded, load_chain
 from logbus.windows.coverage import first_gap
 from logbus.windows.lag_questions import Seen
-from logbus.windows.log_admin import LogAdmin
+from logbus.windows.log_admin import SettingsLog
 from logbus.windows.model import Interval, Pipeline, instant_text, utc
 from logbus.windows.retention import OWN_LIMITS
 from logbus.windows.retention_model import DELETE, RetentionPolicy
@@ -40,7 +40,7 @@ class Lag:
     `records_behind` lie in closed hours, by partition; `records_open` behind them; `records_lost` were deleted unloaded.
     `oldest_record_at` is the timestamp of the first record of the oldest hour. `taken_by` is what would delete that record
     and `taken_at` when: None with a `taken_by` is a limit by size, for which nobody knows. `bytes_behind` is None unless
-    somebody read them.
+    somebody read them. `hours` is the span that `hours_behind` is counted in.
     """
 
     pipeline: str
@@ -55,6 +55,7 @@ class Lag:
     taken_at: datetime | None = None
     taken_by: str | None = None
     problem: str | None = None
+    hours: Interval | None = None
 
     @property
     def records(self) -> int:
@@ -86,7 +87,7 @@ class Lag:
         }
 
 
-def lag_of(engine: Engine, log: LogAdmin, pipeline_name: str, now: datetime, measure: Measure | None = None) -> Lag:
+def lag_of(engine: Engine, log: SettingsLog, pipeline_name: str, now: datetime, measure: Measure | None = None) -> Lag:
     """The lag of a registered pipeline. With `measure` the bytes are counted too, by reading every record that is behind."""
     with engine.connect() as connection:
         row = pipeline_row(connection, pipeline_name)
@@ -99,7 +100,7 @@ def lag_of(engine: Engine, log: LogAdmin, pipeline_name: str, now: datetime, mea
 def lag_over(
     pipeline: Pipeline,
     chain: PipelineChain,
-    log: LogAdmin,
+    log: SettingsLog,
     now: datetime,
     partitions: Sequence[int],
     policy: RetentionPolicy | None = None,
@@ -133,6 +134,7 @@ def count(pipeline: Pipeline, chain: PipelineChain, undone: Mapping[int, Sequenc
             total(found, max(seen.closed[part], seen.starts[part]), seen.ends[part]) for part, found in undone.items()
         ),
         records_lost=sum(total(found, 0, first) for _, first, found in with_starts),
+        hours=seen.span,
     )
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Engine, select, update
 
 from logbus.errors import WindowUnknown
-from logbus.windows import attempts, catch_up, freezing, inferred_columns, registration, schema
+from logbus.windows import attempts, catch_up, freezing, inferred_columns, pipeline_dags, registration, schema
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, instant_text, utc
+from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
 
 
@@ -87,11 +87,21 @@ class Ledger:
             pipeline_row(connection, pipeline_name)
             return load_windows(connection, query)
 
+    def remember_dag(self, pipeline_name: str, dag_id: str, now: datetime) -> None:
+        """Notes that this DAG works on the registered pipeline; once is enough."""
+        pipeline_dags.remember(self.engine, pipeline_name, dag_id, utc(now))
+
     def begin_attempts(
-        self, pipeline_name: str, starts: Sequence[datetime], run_id: str, try_number: int, now: datetime
+        self,
+        pipeline_name: str,
+        starts: Sequence[datetime],
+        run_id: str,
+        try_number: int,
+        now: datetime,
+        task: TaskKey | None = None,
     ) -> list[Attempt]:
-        """A new attempt for each window, which from now on is the only one that may commit."""
-        return attempts.begin(self.engine, pipeline_name, [utc(start) for start in starts], run_id, try_number, utc(now))
+        """A new attempt for each window, which from now on is the only one that may commit. `task`: whose attempt it is."""
+        return attempts.begin(self.engine, pipeline_name, [utc(start) for start in starts], run_id, try_number, utc(now), task)
 
     def heartbeat(self, running: Sequence[Attempt], now: datetime) -> None:
         """Says that these attempts are alive."""

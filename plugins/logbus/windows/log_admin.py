@@ -22,12 +22,16 @@ from logbus.errors import UserError
 from logbus.windows.log_offsets import LogOffsets, OffsetLog
 
 
-class LogAdmin(OffsetLog, Protocol):
-    """The ledger's questions, and the orders."""
-
-    def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]: ...
+class SettingsLog(OffsetLog, Protocol):
+    """The ledger's questions, and that for a topic's settings: all that lag needs."""
 
     def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]: ...
+
+
+class LogAdmin(SettingsLog, Protocol):
+    """The questions, and the orders."""
+
+    def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]: ...
 
     def change_settings(self, topic: str, values: Mapping[str, str]) -> None: ...
 

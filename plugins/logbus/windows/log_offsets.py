@@ -75,7 +75,7 @@ class LogOffsets(AdminRequests):
 
     def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
         """By offset the first record whose timestamp is `timestamp_ms` or later."""
-        return self._found(self._list(topic, partitions, OffsetSpec.for_timestamp(timestamp_ms)))
+        return to_found(self._list(topic, partitions, OffsetSpec.for_timestamp(timestamp_ms)))
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
         """Reads a range, for the rare search that an index by time cannot answer."""
@@ -89,11 +89,11 @@ class LogOffsets(AdminRequests):
         answers = self.ask(lambda: self.client().list_offsets(wanted, **self.limits(), **options), topic)
         return {part.partition: info for part, info in answers.items()}
 
-    @staticmethod
-    def _found(answers: Mapping[int, Any]) -> dict[int, FoundRecord]:
-        """No match is offset -1, which must never be taken for an offset."""
-        return {
-            partition: FoundRecord(offset=info.offset, timestamp_ms=info.timestamp, leader_epoch=info.leader_epoch)
-            for partition, info in answers.items()
-            if info.offset >= 0
-        }
+
+def to_found(answers: Mapping[int, Any]) -> dict[int, FoundRecord]:
+    """No match is offset -1, which must never be taken for an offset."""
+    return {
+        partition: FoundRecord(offset=info.offset, timestamp_ms=info.timestamp, leader_epoch=info.leader_epoch)
+        for partition, info in answers.items()
+        if info.offset >= 0
+    }

@@ -168,6 +168,15 @@ def counts_json(counts: WindowCounts | None) -> dict[str, int] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskKey:
+    """A task of an Airflow DAG. `map_index` is None where the task is not mapped."""
+
+    dag_id: str
+    task_id: str
+    map_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try at loading a window. `token` is how it is passed to the Spark job: `<window start>=<number>`."""
 

@@ -2,6 +2,7 @@
 
     pipeline       what is loaded where, and how
     inferred_column  columns that its records showed, where it infers them
+    pipeline_dag   the DAGs whose tasks work on it
     anchor         where a pipeline's chain of windows begins in each partition
     boundary       B(T) of a partition: inserted once, never changed
     window         an interval whose ranges are decided; counts and fingerprint of the attempt that is loaded
@@ -76,6 +77,14 @@ inferred_column = Table(
     Column("name", Text, primary_key=True),
     Column("type", Text, nullable=False),
     Column("found_at", DateTime(timezone=True), nullable=False),
+)
+
+pipeline_dag = Table(
+    "pipeline_dag",
+    metadata,
+    Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
+    Column("dag_id", Text, primary_key=True),
+    Column("seen_at", DateTime(timezone=True), nullable=False),  # first
 )
 
 anchor = Table(
@@ -168,6 +177,10 @@ attempt = Table(
     Column("partitions", JSONB),
     Column("error_samples", JSONB),  # of an attempt over its error budget: what did not parse
     Column("streams", Integer),  # how many of producers that number their records; null: nobody counted
+    # The Airflow task that began it; null: the command line, or a ledger from before revision 0007.
+    Column("dag_id", Text),
+    Column("task_id", Text),
+    Column("map_index", Integer),  # null: the task is not mapped
 )
 
 dead_letter = Table(

@@ -1,0 +1,87 @@
+"""Who may see and do what: asked of Airflow's auth manager, whichever that is.
+
+Whoever may look at plugins reaches the pages. A pipeline is seen by those who may read one of its Dags; one that no Dag works
+on by all. What may not be seen is not there: 404, the same as for a name that nobody registered. To rerun or redrive, somebody
+needs the right to clear or trigger runs of the pipeline's Dag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from airflow.providers.common.compat.sdk import conf
+from airflow.utils.session import create_session
+from fastapi import HTTPException, Request
+from sqlalchemy import Engine, select
+
+from logbus.windows.pipeline_dags import dags_by_pipeline
+
+__all__ = ["GetUserDep"]
+
+NOT_SEEN = "no pipeline {name!r} is registered, or you may not see its Dag; `logbus pipeline ls` lists them"
+
+
+def readable_dags(user: Any, dag_ids: Iterable[str]) -> set[str]:
+    """Those of the Dags that the user may read. One that Airflow has forgotten is judged by its name alone."""
+    wanted, manager = set(dag_ids), get_auth_manager()
+    if not wanted:
+        return set()
+    allowed: set[str] = manager.get_authorized_dag_ids(user=user) & wanted
+    forgotten = wanted - allowed - known_dags(wanted - allowed)
+    return allowed | {one for one in forgotten if manager.is_authorized_dag(method="GET", details=DagDetails(id=one), user=user)}
+
+
+def known_dags(dag_ids: Collection[str]) -> set[str]:
+    if not dag_ids:
+        return set()
+    with create_session() as session:
+        return set(session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids))))
+
+
+def seen(user: Any, pipelines: Iterable[str], owners: Mapping[str, Sequence[str]]) -> set[str]:
+    """Those of the pipelines that the user may see; `owners` are the Dags of each."""
+    readable = readable_dags(user, {dag_id for dag_ids in owners.values() for dag_id in dag_ids})
+    return {name for name in pipelines if not owners.get(name) or readable.intersection(owners[name])}
+
+
+def refuse_unseen(engine: Engine, pipeline: str, user: Any) -> list[str]:
+    """404 unless the user may see the pipeline; returns the Dags that he may see of it."""
+    with engine.connect() as connection:
+        owners = dags_by_pipeline(connection).get(pipeline, [])
+    readable = readable_dags(user, owners)
+    if owners and not readable:
+        raise HTTPException(404, NOT_SEEN.format(name=pipeline))
+    return [dag_id for dag_id in owners if dag_id in readable]
+
+
+def may_change_runs(user: Any, dag_id: str, method: str) -> bool:
+    """Whether the user may trigger runs of the Dag (POST) or clear them (PUT)."""
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    allowed: bool = get_auth_manager().is_authorized_dag(
+        method=method, access_entity=DagAccessEntity.RUN, details=details, user=user
+    )
+    return allowed
+
+
+def refuse_foreign(request: Request) -> None:
+    """Somebody else's page cannot make a browser act here: its requests say where they come from, and a form sends no JSON."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(400, "send JSON: the header Content-Type must be application/json")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(403, "this request comes from another site: open the page in Airflow and click there")
+    origin = request.headers.get("origin")
+    if origin is not None and origin not in own_origins(request):
+        raise HTTPException(403, f"this request comes from {origin}: open the page in Airflow and click there")
+
+
+def own_origins(request: Request) -> set[str]:
+    """As the client addressed us, and as Airflow knows itself where a proxy stands before it."""
+    base = urlsplit(str(conf.get("api", "base_url", fallback="")))
+    asked = {f"{scheme}://{request.headers.get('host', '')}" for scheme in ("http", "https")}
+    return asked | ({f"{base.scheme}://{base.netloc}"} if base.netloc else set())

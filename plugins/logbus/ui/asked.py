@@ -1,0 +1,99 @@
+"""What the routes share: what a request names and who sends it, our errors as answers, JSON that nobody keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Depends, HTTPException, Request, Response
+
+from logbus.errors import BrokerUnavailable, PipelineUnknown, UserError, WindowUnknown
+from logbus.hooks.broker import BrokerHook
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.ui import access
+from logbus.ui.access import GetUserDep
+from logbus.ui.sources import NoLedger, Source, Sources, ledger_errors, shown
+from logbus.windows.model import parse_instant
+from logbus.windows.overview import Reading
+
+OK = {"state": "ok", "message": None, "advice": None}
+CONNECTION_ADVICE = "Check that it runs, and the connection {conn_id} under Admin, Connections; the api-server's log says more."
+NO_LEDGER_ADVICE = "The first run of a pipeline makes it: switch on a Dag made by hourly_ingest, or `logbus pipeline register`."
+
+
+class Asked:
+    """What every request names: the two connections, and the source behind them."""
+
+    def __init__(
+        self,
+        request: Request,
+        user: GetUserDep,
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        kafka_conn_id: str = BrokerHook.default_conn_name,
+    ) -> None:
+        sources: Sources = request.app.state.sources
+        self.user = user
+        self.warehouse_conn_id = warehouse_conn_id
+        self.kafka_conn_id = kafka_conn_id
+        self.source: Source = sources.get(warehouse_conn_id, kafka_conn_id)
+        self.now: datetime = request.app.state.now()
+
+    def fleet(self) -> tuple[Reading | None, dict[str, Any]]:
+        """All pipelines and the warehouse's state; None where it cannot be asked."""
+        try:
+            return self.source.fleet.get(), OK
+        except UserError as error:
+            return None, self.warehouse_state(error)
+
+    def seen(self, reading: Reading | None) -> set[str]:
+        """The pipelines that the user may see."""
+        if reading is None:
+            return set()
+        return access.seen(self.user, [one.pipeline.name for one in reading.pipelines], reading.dag_ids)
+
+    def warehouse_state(self, error: UserError) -> dict[str, Any]:
+        if isinstance(error, NoLedger):
+            return {"state": "empty", "message": str(error), "advice": NO_LEDGER_ADVICE}
+        return self._down(shown(error, "the warehouse does not answer"), self.warehouse_conn_id)
+
+    def broker_state(self, error: BrokerUnavailable | None) -> dict[str, Any]:
+        return OK if error is None else self._down(shown(error, "the broker does not answer"), self.kafka_conn_id)
+
+    def _down(self, message: str, conn_id: str) -> dict[str, Any]:
+        return {"state": "down", "message": message, "advice": CONNECTION_ADVICE.format(conn_id=conn_id)}
+
+
+AskedDep = Annotated[Asked, Depends()]
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Our errors as answers."""
+    try:
+        with ledger_errors():
+            yield
+    except (PipelineUnknown, WindowUnknown, NoLedger) as error:
+        raise HTTPException(404, str(error)) from error
+    except UserError as error:
+        raise HTTPException(
+            503, shown(error, "the warehouse or the broker does not answer; the api-server's log says more")
+        ) from error
+
+
+def instant(text: str | None) -> datetime | None:
+    return wanted_instant(text) if text else None
+
+
+def wanted_instant(text: str) -> datetime:
+    try:
+        return parse_instant(text)
+    except ValueError:
+        raise HTTPException(400, f"{text!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
+
+
+def answer(value: Any) -> Response:
+    """JSON that nobody keeps: what somebody may see is his alone."""
+    return Response(orjson.dumps(value), media_type="application/json", headers={"Cache-Control": "no-store"})

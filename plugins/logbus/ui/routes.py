@@ -1,0 +1,165 @@
+"""The pages' data as JSON, below /logbus/api: read only. Who may see which pipeline is asked for every answer.
+
+What is down is said in the answer, and the rest of it is there all the same: a broker that does not answer takes nothing from
+what the ledger knows, and the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+
+from logbus.errors import BrokerUnavailable, UserError
+from logbus.ui import actions
+from logbus.ui.asked import NO_LEDGER_ADVICE, AskedDep, answer, instant, told
+from logbus.ui.dag_runs import AirflowRest, log_url
+from logbus.ui.sources import Source, ledger_errors
+from logbus.windows import overview
+from logbus.windows.all_groups import group_json
+from logbus.windows.all_topics import TopicOwners, topic_json
+from logbus.windows.model import Interval, instant_text
+from logbus.windows.overview import HOURS_DEFAULT, HOURS_MAX, Reading, View
+from logbus.windows.window_detail import detail
+
+REFRESH_SECONDS = 10  # how often an open page asks again
+
+NO_PIPELINE = "no pipeline is registered that you may see"
+
+router = APIRouter(prefix="/api")
+
+Hours = Annotated[int, Query(ge=1, le=HOURS_MAX, description="how far back, where neither since nor until says it")]
+
+
+async def interval_of_run(request: Request, dag_id: str | None = None, run_id: str | None = None) -> Interval | None:
+    """The span of time that a Dag run stands for, as far as the user may see the run."""
+    if dag_id is None or run_id is None:
+        return None
+    try:
+        found = await AirflowRest(request).run(dag_id, run_id)
+    except HTTPException:
+        return None
+    return None if found is None else found.interval
+
+
+def view_of(
+    run_interval: Annotated[Interval | None, Depends(interval_of_run)],
+    dag_id: str | None = None,
+    run_id: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    hours: Hours = HOURS_DEFAULT,
+) -> View:
+    """What the request wants to look at; 400 where that is no span."""
+    run = (dag_id, run_id) if dag_id is not None and run_id is not None else None
+    view = View(since=instant(since), until=instant(until), hours=hours, run=run, run_interval=run_interval)
+    if view.since is not None and view.until is not None and view.until <= view.since:
+        raise HTTPException(400, f"until ({until}) must be behind since ({since})")
+    return view
+
+
+@router.get("/overview")
+def get_overview(asked: AskedDep, view: Annotated[View, Depends(view_of)], dag_id: str | None = None) -> Response:
+    """Every pipeline that the user may see (of one Dag, where it is named): its hours, its lag, its throughput."""
+    reading, warehouse = asked.fleet()
+    names = {
+        name for name in asked.seen(reading) if dag_id is None or dag_id in (reading.dag_ids.get(name, ()) if reading else ())
+    }
+    found: dict[str, Any] = {"now": instant_text(asked.now), "span": None, "pipelines": []}
+    if reading is not None:
+        try:
+            with ledger_errors():
+                found = overview.overview(asked.source.engine(), reading, names, view, asked.now)
+        except UserError as error:
+            warehouse = asked.warehouse_state(error)
+        else:
+            if not names:
+                warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
+    broker = asked.broker_state(reading.broker_error if reading else broker_error(asked.source))
+    return answer({**found, "refresh_seconds": REFRESH_SECONDS, "warehouse": warehouse, "broker": broker})
+
+
+def broker_error(source: Source) -> BrokerUnavailable | None:
+    """Whether the broker answers, where nobody could read the ledger and so asked it nothing."""
+    try:
+        source.topics.get()
+    except BrokerUnavailable as error:
+        return error
+    return None
+
+
+@router.get("/windows/{pipeline}/{start}")
+def get_window(request: Request, target: actions.TargetDep) -> Response:
+    """One window: everything the ledger knows of it, and what the user may do with it."""
+    with told():
+        found = detail(target.asked.source.engine(), target.history)
+    for attempt in found["attempts"]:
+        attempt["log_url"] = log_url(**{name: attempt[name] for name in LOG_URL_FIELDS})
+    return answer(
+        {
+            **found,
+            "now": instant_text(target.asked.now),
+            "refresh_seconds": REFRESH_SECONDS,
+            "dag_ids": target.dag_ids,
+            "actions": actions.possible(target, request),
+        }
+    )
+
+
+LOG_URL_FIELDS = ("dag_id", "run_id", "task_id", "map_index", "try_number")
+
+
+@router.get("/topics")
+def get_topics(asked: AskedDep) -> Response:
+    """Every topic; pipelines are named where the user may see them."""
+    reading, warehouse = asked.fleet()
+    owners = owners_of(reading, asked.seen(reading))
+    topics, error = read_or_error(asked.source.topics.get)
+    return answer(
+        {
+            "now": instant_text(asked.now),
+            "refresh_seconds": REFRESH_SECONDS,
+            "warehouse": warehouse,
+            "broker": asked.broker_state(error),
+            "topics": [topic_json(one, owners.get(one.name, TopicOwners())) for one in topics or ()],
+        }
+    )
+
+
+@router.get("/groups")
+def get_groups(asked: AskedDep) -> Response:
+    """Every consumer group, its members, and how far each is behind."""
+    groups, error = read_or_error(asked.source.groups.get)
+    return answer(
+        {
+            "now": instant_text(asked.now),
+            "refresh_seconds": REFRESH_SECONDS,
+            "broker": asked.broker_state(error),
+            "groups": [group_json(one, groups.ends) for one in groups.groups] if groups else [],
+        }
+    )
+
+
+Value = TypeVar("Value")
+
+
+def read_or_error(read: Callable[[], Value]) -> tuple[Value | None, BrokerUnavailable | None]:
+    try:
+        return read(), None
+    except BrokerUnavailable as error:
+        return None, error
+
+
+def owners_of(reading: Reading | None, seen: Collection[str]) -> dict[str, TopicOwners]:
+    """By topic what the ledger knows of it: its pipelines, whether its retention is managed, bytes of a record."""
+    found: dict[str, TopicOwners] = {}
+    for one in reading.pipelines if reading else ():
+        topic, name = one.pipeline.topic, one.pipeline.name
+        before, loaded = found.get(topic, TopicOwners()), reading.loaded.get(name) if reading else None
+        found[topic] = TopicOwners(
+            pipelines=[*before.pipelines, *([name] if name in seen else [])],
+            is_managed=one.policy is not None,
+            bytes_each=before.bytes_each if loaded is None or loaded.bytes_each is None else loaded.bytes_each,
+        )
+    return found

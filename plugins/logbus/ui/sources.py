@@ -1,0 +1,211 @@
+"""Where the pages' data comes from: for each pair of Airflow connections one engine, one client of the broker, and what was read
+by them lately. Built once for a process; nothing connects before somebody asks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from typing import Any
+
+from airflow.exceptions import AirflowNotFoundException
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from logbus.errors import BrokerUnavailable, LogbusError, UserError, WarehouseUnavailable
+from logbus.hooks.broker import BrokerHook
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.ui.shared import Shared
+from logbus.warehouse.engine import connect
+from logbus.windows.all_groups import GroupBatches, GroupReading, end_offsets_of
+from logbus.windows.all_topics import TopicReading, read_topics
+from logbus.windows.group_offsets import Place
+from logbus.windows.log_batches import PAGE_TIMEOUT_SECONDS, LogBatches, Question, TopicPlaces
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.overview import Reading, read
+from logbus.windows.rates import Rates
+
+# Pairs of connections that are kept open; most installations have one.
+SOURCES_MAX = 8
+
+NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
+
+UNDEFINED_TABLE, INVALID_SCHEMA, UNDEFINED_COLUMN = "42P01", "3F000", "42703"
+
+logger = logging.getLogger("logbus.ui")
+
+
+class NoLedger(UserError):
+    """The warehouse answers and holds no ledger yet."""
+
+
+class LedgerOutdated(UserError):
+    """The ledger has tables of an older logbus."""
+
+
+class NotConfigured(WarehouseUnavailable, BrokerUnavailable):
+    """An Airflow connection is missing or does not fit. What this says may be shown: it names no place."""
+
+
+class NoBroker:
+    """Stands where a broker's connection cannot be read: it answers nothing."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def topic_names(self) -> list[str]:
+        raise NotConfigured(self.reason)
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]:
+        raise NotConfigured(self.reason)
+
+    def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]:
+        raise NotConfigured(self.reason)
+
+    def groups(self) -> list[GroupReading]:
+        raise NotConfigured(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """All groups and the end offsets of what they read."""
+
+    groups: Sequence[GroupReading]
+    ends: Mapping[Place, int]
+
+
+class Source:
+    """One warehouse and one broker. Each reading is shared by all who ask within some seconds."""
+
+    def __init__(
+        self,
+        make_engine: Callable[[], Engine],
+        broker: GroupBatches | NoBroker,
+        rates: Rates,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+    ) -> None:
+        self._make_engine = make_engine
+        self._engine: Engine | None = None
+        self._making = Lock()
+        self.broker = broker
+        self.fleet: Shared[Reading] = Shared(lambda: self._asked(lambda engine: read(engine, broker, rates, now())), clock)
+        self.topics: Shared[list[TopicReading]] = Shared(lambda: read_topics(broker, rates, now()), clock)
+        self.groups: Shared[Groups] = Shared(lambda: self._groups(broker), clock)
+
+    def engine(self) -> Engine:
+        """`WarehouseUnavailable` where it does not answer the first who asks; later ones find out by their question."""
+        with self._making:
+            if self._engine is None:
+                self._engine = self._make_engine()
+            return self._engine
+
+    def log_offsets(self) -> LogOffsets:
+        """For questions about one topic."""
+        if isinstance(self.broker, NoBroker):
+            raise NotConfigured(self.broker.reason)
+        return LogOffsets(self.broker.client_config, timeout_seconds=self.broker.timeout_seconds)
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def _asked(self, question: Callable[[Engine], Reading]) -> Reading:
+        with ledger_errors():
+            return question(self.engine())
+
+    @staticmethod
+    def _groups(broker: GroupBatches | NoBroker) -> Groups:
+        groups = broker.groups()
+        log: LogBatches = broker
+        return Groups(groups, end_offsets_of(log, groups))
+
+
+@contextmanager
+def ledger_errors() -> Iterator[None]:
+    """What PostgreSQL says about a ledger that is not there, is older, or does not answer, in our words."""
+    try:
+        yield
+    except OperationalError as error:
+        logger.warning("the warehouse does not answer: %s", error.orig)
+        raise WarehouseUnavailable("the warehouse does not answer") from error
+    except ProgrammingError as error:
+        state = getattr(error.orig, "sqlstate", None)
+        if state in (UNDEFINED_TABLE, INVALID_SCHEMA):
+            raise NoLedger("this warehouse holds no ledger yet") from error
+        if state == UNDEFINED_COLUMN:
+            raise LedgerOutdated("the ledger is of an older version: `logbus ledger upgrade` brings it up to date") from error
+        raise
+
+
+def shown(error: Exception, otherwise: str) -> str:
+    """What a viewer is told. Where a connection leads, and what is wrong with it, is for the log."""
+    if isinstance(error, NoLedger | LedgerOutdated | NotConfigured):
+        return str(error)
+    logger.warning("%s", error)
+    return otherwise
+
+
+class Sources:
+    """The sources in use, the ones used least lately closed first."""
+
+    def __init__(
+        self, now: Callable[[], datetime], clock: Callable[[], float], broker_timeout_seconds: float = PAGE_TIMEOUT_SECONDS
+    ) -> None:
+        self._broker_timeout_seconds = broker_timeout_seconds
+        self._now = now
+        self._clock = clock
+        self._rates = Rates()
+        self._lock = Lock()
+        self._sources: OrderedDict[tuple[str, str], Source] = OrderedDict()
+
+    def get(self, warehouse_conn_id: str, kafka_conn_id: str) -> Source:
+        """The source behind two connections as they are now: changed ones make another. What does not fit tells when asked."""
+        url, broker = warehouse_url(warehouse_conn_id), client_config(kafka_conn_id)
+        key = (str(url), json.dumps(broker, sort_keys=True, default=str))
+        with self._lock:
+            if key not in self._sources:
+                self._sources[key] = self._make(url, broker)
+            self._sources.move_to_end(key)
+            outdated = [self._sources.popitem(last=False)[1] for _ in range(len(self._sources) - SOURCES_MAX)]
+            found = self._sources[key]
+        for source in outdated:
+            source.close()
+        return found
+
+    def _make(self, url: str | UserError, broker: Mapping[str, Any] | str) -> Source:
+        limit = self._broker_timeout_seconds
+        batches = NoBroker(broker) if isinstance(broker, str) else GroupBatches(broker, timeout_seconds=limit)
+        return Source(lambda: engine_of(url), batches, self._rates, self._now, self._clock)
+
+
+def engine_of(url: str | UserError) -> Engine:
+    if isinstance(url, UserError):
+        raise url
+    return connect(url)
+
+
+def warehouse_url(warehouse_conn_id: str) -> str | UserError:
+    """The URL, or why there is none."""
+    try:
+        return WarehouseHook(warehouse_conn_id).url
+    except AirflowNotFoundException:
+        return NotConfigured(NO_CONNECTION.format(conn_id=warehouse_conn_id, parameter="warehouse_conn_id"))
+    except UserError as error:
+        return NotConfigured(str(error))
+
+
+def client_config(kafka_conn_id: str) -> dict[str, Any] | str:
+    """The client's configuration, or why there is none."""
+    try:
+        return BrokerHook(kafka_conn_id).client_config()
+    except AirflowNotFoundException:
+        return NO_CONNECTION.format(conn_id=kafka_conn_id, parameter="kafka_conn_id")
+    except UserError as error:
+        return str(error)

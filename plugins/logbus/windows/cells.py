@@ -1,0 +1,249 @@
+"""The cells of the heat map: what became of each hour of a pipeline. Pure.
+
+A cell is a frozen window, or an hour that is over and that nobody froze although it is the pipeline's to load, or the hour that
+is open. Hours behind the last record of a topic have none: there is nothing to load. So the cells that are neither open nor
+loaded are the hours behind, as `logbus lag` counts them, as far as they lie in the span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from logbus.windows.catch_up import floor
+from logbus.windows.fleet import PipelineReading
+from logbus.windows.lag import NO_LIMIT
+from logbus.windows.model import FrozenWindow, Interval, Pipeline, instant_text
+from logbus.windows.retention_model import DELETE
+
+# An hour whose records go within this time is worth a colour of its own. Where little is kept, a quarter of what is kept.
+EXPIRING_WITHIN = timedelta(hours=24)
+EXPIRING_SHARE = 4
+
+NOTE_CHARACTERS_MAX = 200
+
+
+class CellState(StrEnum):
+    """What is shown where several hold: the first of these."""
+
+    LOST = "lost"
+    EXPIRING = "expiring"
+    FAILED = "failed"
+    LOADING = "loading"
+    DEAD_LETTERS = "dead_letters"
+    AUDITED = "audited"
+    LOADED = "loaded"
+    CLOSED = "closed"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowFacts:
+    """A frozen window as the ledger has it, with its last attempt. `records` can be read, `lost` are gone by somebody's word."""
+
+    pipeline: str
+    interval: Interval
+    records: int
+    lost: int
+    is_loaded: bool = False
+    is_audited: bool = False
+    head_unknown: bool = False
+    loaded: int = 0
+    dead_lettered: int = 0
+    attempts: int = 0
+    last_state: str | None = None
+    last_error: str | None = None
+    audit_problems: Sequence[str] = ()
+    of_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """An hour, and what became of it. `note` says more where the state alone does not."""
+
+    interval: Interval
+    state: CellState
+    records: int | None
+    loaded: int = 0
+    dead_lettered: int = 0
+    lost: int = 0
+    attempts: int = 0
+    note: str | None = None
+    of_run: bool = False
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {
+            "start": instant_text(self.interval.start),
+            "end": instant_text(self.interval.end),
+            "state": str(self.state),
+            "records": self.records,
+            "loaded": self.loaded,
+            "dead_lettered": self.dead_lettered,
+            "lost": self.lost,
+            "attempts": self.attempts,
+            "note": self.note,
+            **({"of_run": True} if self.of_run else {}),
+        }
+
+
+def cells_of(reading: PipelineReading, windows: Sequence[WindowFacts], span: Interval, now: datetime) -> list[Cell]:
+    """By time; `windows` are those of the pipeline in the span."""
+    gone = gone_by_start(reading)
+    frozen = [window_cell(reading, window, gone.get(window.interval.start, 0), now) for window in windows]
+    covered = [window.interval for window in windows]
+    unfrozen = [unfrozen_cell(reading, interval, now) for interval in unfrozen_hours(reading, covered, span, now)]
+    return sorted(with_losses(unfrozen, reading) + frozen, key=lambda cell: cell.interval)
+
+
+def window_cell(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> Cell:
+    state = window_state(reading, window, gone, now)
+    return Cell(
+        interval=window.interval,
+        state=state,
+        records=window.records,
+        loaded=window.loaded,
+        dead_lettered=window.dead_lettered,
+        lost=window.lost + gone,
+        attempts=window.attempts,
+        note=window_note(window, state, gone),
+        of_run=window.of_run,
+    )
+
+
+def window_state(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> CellState:
+    """In the order of `CellState`."""
+    if window.lost or gone or window.head_unknown:
+        return CellState.LOST
+    if not window.is_loaded:
+        if window.records and is_expiring(reading, window.interval, now):
+            return CellState.EXPIRING
+        return {"failed": CellState.FAILED, "running": CellState.LOADING}.get(str(window.last_state), CellState.CLOSED)
+    if window.dead_lettered:
+        return CellState.DEAD_LETTERS
+    return CellState.AUDITED if window.is_audited else CellState.LOADED
+
+
+def window_note(window: WindowFacts, state: CellState, gone: int) -> str | None:
+    """One sentence: why, where the state needs one."""
+    if gone:
+        return f"retention has deleted {gone} records before they were loaded"
+    if window.lost:
+        return f"{window.lost} records are declared lost"
+    if window.head_unknown:
+        return "retention had cut the log before the hour was frozen: nobody knows what it held"
+    if window.last_state == "failed" and window.last_error:
+        return first_line(window.last_error)
+    if window.audit_problems:
+        return first_line(f"the audit found: {window.audit_problems[0]}")
+    return "a rerun is under way" if window.is_loaded and window.last_state == "running" else None
+
+
+def first_line(text: str) -> str:
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= NOTE_CHARACTERS_MAX else line[: NOTE_CHARACTERS_MAX - 1] + "…"
+
+
+def gone_by_start(reading: PipelineReading) -> dict[datetime, int]:
+    """Of windows that are not loaded: how many records the broker has deleted, by the window's start."""
+    if reading.chain.is_other_topic or not reading.starts:
+        return {}
+    found = ((window.interval.start, gone_of(window, reading.starts)) for window in reading.chain.windows)
+    return {start: gone for start, gone in found if gone}
+
+
+def gone_of(window: FrozenWindow, starts: Mapping[int, int]) -> int:
+    if window.loaded_attempt is not None:
+        return 0
+    return sum(
+        max(0, min(part.end_offset, starts.get(part.partition, 0)) - part.readable_from) for part in window.ranges if part.count
+    )
+
+
+def unfrozen_hours(reading: PipelineReading, covered: Iterable[Interval], span: Interval, now: datetime) -> Iterator[Interval]:
+    """Hours that are the pipeline's and that no window of the span covers, up to the open one."""
+    pipeline, taken = reading.pipeline, sorted(covered)
+    ours = expected(reading, now)
+    if ours is None:
+        return
+    start, end = max(ours.start, floor(span.start, pipeline.interval)), min(ours.end, span.end)
+    reached = 0
+    while start < end:
+        hour = Interval(start, start + pipeline.interval)
+        while reached < len(taken) and taken[reached].end <= hour.start:
+            reached += 1
+        is_taken = reached < len(taken) and taken[reached].start < hour.end
+        if not is_taken and (is_open(pipeline, hour, now) or is_missing(reading, hour)):
+            yield hour
+        start = hour.end
+
+
+def expected(reading: PipelineReading, now: datetime) -> Interval | None:
+    """From the pipeline's first hour to the end of the one that is open now."""
+    pipeline, hours = reading.pipeline, reading.lag.hours
+    windows = reading.chain.windows
+    first = [
+        floor(instant, pipeline.interval)
+        for instant in (pipeline.starts_at, hours.start if hours else None, windows[0].interval.start if windows else None)
+        if instant is not None
+    ]
+    end = floor(now, pipeline.interval) + pipeline.interval
+    start = min(first, default=floor(now - pipeline.lateness, pipeline.interval))
+    return Interval(start, end) if start < end else None
+
+
+def is_open(pipeline: Pipeline, hour: Interval, now: datetime) -> bool:
+    return hour.start <= now < hour.end + pipeline.lateness
+
+
+def is_missing(reading: PipelineReading, hour: Interval) -> bool:
+    """Whether the hour is over and to be loaded. Where the broker does not tell, every hour since the last window may be."""
+    if reading.lag.hours is not None:
+        return reading.lag.hours.start <= hour.start < reading.lag.hours.end
+    windows = reading.chain.windows
+    return reading.lag.problem is not None and bool(windows) and hour.start >= windows[-1].interval.end
+
+
+def unfrozen_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Cell:
+    if is_open(reading.pipeline, hour, now):
+        return Cell(interval=hour, state=CellState.OPEN, records=None)
+    if reading.lag.problem is not None:
+        return Cell(interval=hour, state=CellState.CLOSED, records=None, note="not frozen; nobody knows what it holds")
+    state = CellState.EXPIRING if is_expiring(reading, hour, now) and reading.lag.records else CellState.CLOSED
+    return Cell(interval=hour, state=state, records=None, note="not frozen yet")
+
+
+def with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell]:
+    """Records that were deleted unloaded and belong to no window are shown in the first hour that is over and not frozen."""
+    lost = reading.lag.records_lost - sum(gone_by_start(reading).values())
+    cells = list(unfrozen)
+    first = next((number for number, cell in enumerate(cells) if cell.state is not CellState.OPEN), None)
+    if lost > 0 and first is not None:
+        note = f"retention has deleted {lost} records before they were frozen"
+        cells[first] = Cell(interval=cells[first].interval, state=CellState.LOST, records=None, lost=lost, note=note)
+    return cells
+
+
+def is_expiring(reading: PipelineReading, hour: Interval, now: datetime) -> bool:
+    """Whether a limit by time takes the hour's first records soon. A limit by size says nothing about when."""
+    return any(taken_at - now <= soon for taken_at, soon in limits_of(reading, hour))
+
+
+def limits_of(reading: PipelineReading, hour: Interval) -> Iterator[tuple[datetime, timedelta]]:
+    """When each limit takes the hour, and how long before that is soon."""
+    milliseconds = reading.settings.get("retention.ms", NO_LIMIT)
+    if milliseconds != NO_LIMIT:
+        kept = timedelta(milliseconds=min(int(milliseconds), 10**14))  # three thousand years: what a datetime holds
+        yield from bounded(hour.start, kept)
+    if reading.policy is not None and reading.policy.when_overdue == DELETE:
+        yield from bounded(hour.end, (reading.policy.retain or timedelta(0)) + reading.policy.max_hold)
+
+
+def bounded(since: datetime, kept: timedelta) -> Iterator[tuple[datetime, timedelta]]:
+    try:
+        yield since + kept, min(EXPIRING_WITHIN, kept / EXPIRING_SHARE)
+    except OverflowError:  # behind the end of all datetimes: never
+        return

@@ -1,0 +1,210 @@
+"""The lag of all pipelines at once: the figures of `logbus.windows.lag`, by one reading of the ledger and few requests.
+
+The same code counts: it runs over answers that are there already, and where it asks for one that is not, the question is put
+down and the pipeline waits. When all wait (or are done), the questions are asked together, for all topics in one request to
+each broker, and everybody goes on. So the rounds are as many as the longest chain of questions of one pipeline, however many
+there are.
+
+What only reading records can tell (a timestamp from the future hides the end of the hours) is not read here: such a pipeline
+has a problem, and `logbus lag` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, select
+
+from logbus.errors import LogbusError, TopicMissing, UserError
+from logbus.windows import schema
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.catch_up import floor
+from logbus.windows.chain_loading import is_loaded
+from logbus.windows.chains import load_chains
+from logbus.windows.lag import Lag, lag_over
+from logbus.windows.log_batches import Kind, LogBatches, Question, TopicPlaces
+from logbus.windows.log_offsets import FoundRecord, TopicFacts
+from logbus.windows.model import Pipeline, utc
+from logbus.windows.retention_model import RetentionPolicy
+from logbus.windows.retention_store import RetentionStore
+from logbus.windows.rows import Row, to_pipeline
+from logbus.windows.stretches import PipelineChain
+
+FUTURE_STAMPS = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` reads on"
+TOPIC_GONE = "the topic {topic} is gone: make it again and `logbus pipeline rebase {name}`, or ship something to it"
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineReading:
+    """A pipeline, what of it is not loaded, how far it is behind. `starts` and `ends` are the topic's offsets by partition,
+    empty where the broker did not tell."""
+
+    pipeline: Pipeline
+    chain: PipelineChain
+    lag: Lag
+    topic_id: str | None
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+    policy: RetentionPolicy | None
+    settings: Mapping[str, str]
+
+
+class Unanswered(Exception):
+    """Nobody has asked this yet."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question)
+        self.question = question
+
+
+class Answers:
+    """A log as far as it was asked: what `lag_over` counts by. Answers that are errors are raised."""
+
+    def __init__(self, topics: Mapping[str, TopicPlaces | LogbusError]) -> None:
+        self.topics = topics
+        self.known: dict[Question, Any] = {}
+
+    def find(self, kind: Kind, topic: str, detail: str | int = "") -> Any:
+        question = Question(kind, topic, detail)
+        if question not in self.known:
+            raise Unanswered(question)
+        return raised_if_error(self.known[question])
+
+    def topic(self, name: str) -> TopicFacts:
+        places: TopicPlaces = raised_if_error(self.topics[name])
+        return places.facts
+
+    def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        found = self.find(Kind.START, topic)
+        return {part: found[part] for part in partitions}
+
+    def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
+        found = self.find(Kind.END, topic, isolation_level)
+        return {part: found[part] for part in partitions}
+
+    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
+        found = self.find(Kind.AT, topic, timestamp_ms)
+        return {part: found[part] for part in partitions if part in found}
+
+    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+        raise NeedsReading(f"{topic}-{partition} from {start_offset} to {end_offset} would have to be read")
+
+    def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+        found = self.find(Kind.SETTINGS, topic)
+        return {name: found[name] for name in names if name in found}
+
+
+class NeedsReading(UserError):
+    """Only reading records can tell."""
+
+
+def raised_if_error(answer: Any) -> Any:
+    if isinstance(answer, LogbusError):
+        raise answer
+    return answer
+
+
+def read_fleet(engine: Engine, log: LogBatches, now: datetime) -> list[PipelineReading]:
+    """All pipelines by name. `BrokerUnavailable` where the broker answers nothing; a topic's trouble is its lag's problem."""
+    log.topic_names()
+    with engine.connect() as connection:
+        rows, chains = read_ledger(connection)
+    policies = {policy.topic: policy for policy in RetentionStore(engine).policies()}
+    answers = Answers(log.topics(row["topic"] for row in rows))
+    pipelines = {row["name"]: to_pipeline(row) for row in rows}
+    chains = {row["name"]: on_topic(chains[row["name"]], row, answers) for row in rows}
+    partitions = {name: one.facts.partitions for name, one in answers.topics.items() if isinstance(one, TopicPlaces)}
+    for round_of_questions in first_questions(pipelines.values(), partitions, utc(now)):
+        answers.known |= log.answers(round_of_questions, partitions)
+
+    def count(name: str) -> Lag:
+        return lag_or_problem(pipelines[name], chains[name], answers, policies.get(pipelines[name].topic), utc(now))
+
+    lags = settle(list(pipelines), count, lambda asked: answers.known.update(log.answers(asked, partitions)))
+    return [reading(pipelines[name], chains[name], lags[name], answers, policies) for name in sorted(pipelines)]
+
+
+def read_ledger(connection: Connection) -> tuple[list[Row], dict[str, PipelineChain]]:
+    rows: list[Row] = list(connection.execute(select(schema.pipeline).order_by(schema.pipeline.c.name)).mappings())
+    return rows, load_chains(connection, rows, is_loaded())
+
+
+def on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
+    """The chain, told that the broker has another topic of that name."""
+    found = answers.topics[row["topic"]]
+    return replace(chain, is_other_topic=isinstance(found, TopicPlaces) and found.topic_id != row["topic_id"])
+
+
+def first_questions(
+    pipelines: Iterable[Pipeline], partitions: Mapping[str, Sequence[int]], now: datetime
+) -> Iterator[set[Question]]:
+    """What every pipeline will ask, in the order in which it must be: end offsets before first records."""
+    there = [pipeline for pipeline in pipelines if pipeline.topic in partitions]
+    yield {Question(Kind.END, pipeline.topic, pipeline.isolation_level) for pipeline in there}
+    closed = {pipeline.name: floor(now - pipeline.lateness, pipeline.interval) for pipeline in there}
+    yield {
+        question
+        for pipeline in there
+        for question in (
+            Question(Kind.AT, pipeline.topic, milliseconds(closed[pipeline.name])),
+            Question(Kind.START, pipeline.topic),
+            Question(Kind.SETTINGS, pipeline.topic),
+        )
+    }
+
+
+def settle(names: Sequence[str], compute: Callable[[str], Result], ask: Callable[[set[Question]], None]) -> dict[str, Result]:
+    """Computes all, asking what they need together."""
+    done: dict[str, Result] = {}
+    while len(done) < len(names):
+        questions = set()
+        for name in names:
+            if name not in done:
+                try:
+                    done[name] = compute(name)
+                except Unanswered as missing:
+                    questions.add(missing.question)
+        if questions:
+            ask(questions)
+    return done
+
+
+def lag_or_problem(
+    pipeline: Pipeline, chain: PipelineChain, answers: Answers, policy: RetentionPolicy | None, now: datetime
+) -> Lag:
+    """What `lag_of` says; what it cannot say as the lag's problem."""
+    try:
+        return lag_over(pipeline, chain, answers, now, answers.topic(pipeline.topic).partitions, policy)
+    except NeedsReading:
+        problem = FUTURE_STAMPS.format(name=pipeline.name)
+    except TopicMissing:
+        problem = TOPIC_GONE.format(name=pipeline.name, topic=pipeline.topic)
+    except LogbusError as error:
+        problem = str(error)
+    return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)
+
+
+def reading(
+    pipeline: Pipeline, chain: PipelineChain, lag: Lag, answers: Answers, policies: Mapping[str, RetentionPolicy]
+) -> PipelineReading:
+    places = answers.topics[pipeline.topic]
+
+    def known(kind: Kind, detail: str = "") -> Mapping[Any, Any]:
+        found = answers.known.get(Question(kind, pipeline.topic, detail), {})
+        return {} if isinstance(found, LogbusError) else found
+
+    return PipelineReading(
+        pipeline=pipeline,
+        chain=chain,
+        lag=lag,
+        topic_id=places.topic_id if isinstance(places, TopicPlaces) else None,
+        starts=known(Kind.START),
+        ends=known(Kind.END, pipeline.isolation_level),
+        policy=policies.get(pipeline.topic),
+        settings=known(Kind.SETTINGS),
+    )

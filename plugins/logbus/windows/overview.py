@@ -1,0 +1,235 @@
+"""The Ingestion page's data: is every hour in, how far behind are we, for each pipeline that somebody may see.
+
+Made of a reading of the fleet (`Reading`, shared by everybody for some seconds, because the broker is asked for it) and of the
+ledger's windows in the span that is looked at. Where the broker is down its part is None and the ledger's is shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from logbus.errors import BrokerUnavailable
+from logbus.windows import fleet_ledger
+from logbus.windows.catch_up import floor
+from logbus.windows.cells import Cell, CellState, WindowFacts, cells_of
+from logbus.windows.fleet import PipelineReading, read_fleet, read_ledger
+from logbus.windows.fleet_ledger import LOADED_WITHIN, Loaded
+from logbus.windows.lag import Lag
+from logbus.windows.log_batches import LogBatches
+from logbus.windows.model import HOUR, Interval, instant_text, utc
+from logbus.windows.pipeline_dags import dags_by_pipeline
+from logbus.windows.rates import Rates
+from logbus.windows.rows import to_pipeline
+
+BROKER_DOWN = "the broker does not answer"
+HOURS_DEFAULT = 168
+HOURS_MAX = 24 * 62  # two months of hours: more is not read, and not drawn
+CONTEXT_OF_RUN = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """All pipelines as they are at an instant."""
+
+    at: datetime
+    pipelines: Sequence[PipelineReading]
+    dag_ids: Mapping[str, Sequence[str]]
+    loaded: Mapping[str, Loaded]
+    produced_per_second: Mapping[str, float] = field(default_factory=dict)
+    broker_error: BrokerUnavailable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What somebody looks at. `run` is a Dag run by dag id and run id: its hours are shown, with the day before them."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    hours: int = HOURS_DEFAULT
+    run: tuple[str, str] | None = None
+    run_interval: Interval | None = None
+
+
+def read(engine: Engine, log: LogBatches, rates: Rates, now: datetime) -> Reading:
+    """Asks ledger and broker about everything. Only a warehouse that is down is an error."""
+    now = utc(now)
+    found, error = read_pipelines(engine, log, now)
+    with engine.connect() as connection:
+        owners = dags_by_pipeline(connection)
+        loaded = fleet_ledger.loaded_by_pipeline(connection, now)
+    return Reading(
+        at=now,
+        pipelines=found,
+        dag_ids=owners,
+        loaded=loaded,
+        produced_per_second=produced(found, rates, now),
+        broker_error=error,
+    )
+
+
+def read_pipelines(engine: Engine, log: LogBatches, now: datetime) -> tuple[list[PipelineReading], BrokerUnavailable | None]:
+    try:
+        return read_fleet(engine, log, now), None
+    except BrokerUnavailable as error:
+        return without_broker(engine), error
+
+
+def without_broker(engine: Engine) -> list[PipelineReading]:
+    """The ledger's part."""
+    with engine.connect() as connection:
+        rows, chains = read_ledger(connection)
+    return [
+        PipelineReading(
+            pipeline=pipeline,
+            chain=chains[pipeline.name],
+            lag=Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=BROKER_DOWN),
+            topic_id=None,
+            starts={},
+            ends={},
+            policy=None,
+            settings={},
+        )
+        for pipeline in map(to_pipeline, rows)
+    ]
+
+
+def produced(readings: Sequence[PipelineReading], rates: Rates, now: datetime) -> dict[str, float]:
+    """Records a second by pipeline, where the topic was looked at before."""
+    found = {}
+    for one in readings:
+        if one.topic_id is not None and one.ends:
+            key = f"{one.topic_id} {one.pipeline.isolation_level}"
+            rates.put_down(key, one.ends, now)
+            rate = rates.per_second(key)
+            if rate is not None:
+                found[one.pipeline.name] = rate
+    return found
+
+
+def overview(engine: Engine, reading: Reading, names: Collection[str], view: View, now: datetime) -> dict[str, Any]:
+    """As JSON-ready values, for the pipelines of these names. The caller adds what he knows of broker and warehouse."""
+    shown = [one for one in reading.pipelines if one.pipeline.name in names]
+    with engine.connect() as connection:
+        span = span_of(connection, shown, view, utc(now))
+        windows = fleet_ledger.windows_in(connection, names, span, view.run)
+        series = fleet_ledger.series(connection, names, span)
+    return {
+        "now": instant_text(utc(now)),
+        "span": {
+            "start": instant_text(span.start),
+            "end": instant_text(span.end),
+            "step_seconds": int(step_of(shown).total_seconds()),
+        },
+        "pipelines": [
+            pipeline_json(reading, one, windows[one.pipeline.name], series[one.pipeline.name], span, utc(now)) for one in shown
+        ],
+    }
+
+
+def step_of(shown: Sequence[PipelineReading]) -> timedelta:
+    """The width of a column: the shortest interval of all pipelines."""
+    return min((one.pipeline.interval for one in shown), default=HOUR)
+
+
+def span_of(connection: Connection, shown: Sequence[PipelineReading], view: View, now: datetime) -> Interval:
+    """What the heat map shows: what is asked for, or the last hours, or those before the last window where all is older."""
+    step, length = step_of(shown), timedelta(hours=max(1, min(view.hours, HOURS_MAX)))
+    if view.since is not None or view.until is not None:
+        until = utc(view.until) if view.until else min(utc(view.since or now) + length, next_step(now, step))
+        since = utc(view.since) if view.since else until - length
+        return Interval(max(since, until - timedelta(hours=HOURS_MAX)), until)
+    if view.run is not None:
+        of_run = fleet_ledger.span_of_run(connection, *view.run) or view.run_interval
+        if of_run is not None:
+            return Interval(
+                max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end
+            )
+    end, names = next_step(now, step), [one.pipeline.name for one in shown]
+    newest = fleet_ledger.newest_end(connection, names)
+    behind = [one.lag.hours.end for one in shown if one.lag.hours is not None]
+    last = max([*([newest] if newest else []), *behind], default=None)
+    if last is not None and last <= end - length:
+        end = last
+    return Interval(end - length, end)
+
+
+def next_step(now: datetime, step: timedelta) -> datetime:
+    return floor(now, step) + step
+
+
+def pipeline_json(
+    reading: Reading,
+    one: PipelineReading,
+    windows: Sequence[WindowFacts],
+    series: Sequence[tuple[datetime, int, int]],
+    span: Interval,
+    now: datetime,
+) -> dict[str, Any]:
+    pipeline, cells = one.pipeline, cells_of(one, windows, span, now)
+    return {
+        "name": pipeline.name,
+        "topic": pipeline.topic,
+        "table": pipeline.table,
+        "dag_ids": list(reading.dag_ids.get(pipeline.name, ())),
+        "interval_seconds": int(pipeline.interval.total_seconds()),
+        "lag": lag_json(one.lag, reading.loaded.get(pipeline.name), reading.at),
+        "throughput": throughput_json(reading, pipeline.name, series),
+        "states": states_of(cells),
+        "dead_letters": sum(cell.dead_lettered for cell in cells),
+        "cells": [cell.summary() for cell in cells],
+    }
+
+
+def states_of(cells: Sequence[Cell]) -> dict[str, int]:
+    """How many cells of the span are in each state; every state is there."""
+    counted = Counter(cell.state for cell in cells)
+    return {str(state): counted[state] for state in CellState}
+
+
+UNKNOWN_LAG = (
+    *("hours_behind", "oldest_hour", "records_behind", "bytes_behind", "records_open", "records_lost", "oldest_unloaded_at"),
+    *("age_seconds", "seconds_until_taken", "taken_by"),
+)
+
+
+def lag_json(lag: Lag, loaded: Loaded | None, now: datetime) -> dict[str, Any]:
+    """What `logbus lag` says. Where something keeps it from being counted, everything but the problem is None, never 0."""
+    if lag.problem is not None:
+        return {**dict.fromkeys(UNKNOWN_LAG), "bytes_are_estimated": False, "problem": lag.problem}
+    said = lag.summary(now)
+    same = ("hours_behind", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds")
+    size, is_estimated = bytes_behind(lag, loaded)
+    return {
+        **{name: said[name] for name in same},
+        "bytes_behind": size,
+        "bytes_are_estimated": is_estimated,
+        "oldest_unloaded_at": said["oldest_record_at"] or said["oldest_hour"],
+        "seconds_until_taken": said["seconds_until_taken"],
+        "taken_by": said["taken_by"],
+        "problem": None,
+    }
+
+
+def bytes_behind(lag: Lag, loaded: Loaded | None) -> tuple[int | None, bool]:
+    """Bytes of keys and values, and whether they are estimated: by what a loaded record of the pipeline had on average."""
+    if lag.bytes_behind is not None:
+        return lag.bytes_behind, False
+    if not lag.records:
+        return 0, False
+    each = loaded.bytes_each if loaded else None
+    return (None, False) if each is None else (round(lag.records * each), True)
+
+
+def throughput_json(reading: Reading, name: str, series: Sequence[tuple[datetime, int, int]]) -> dict[str, Any]:
+    loaded = reading.loaded.get(name)
+    return {
+        "produced_per_second": reading.produced_per_second.get(name),
+        "loaded_per_second": 0.0 if loaded is None else loaded.lately / LOADED_WITHIN.total_seconds(),
+        "series": [{"at": instant_text(at), "produced": held, "loaded": rows} for at, held, rows in series],
+    }

@@ -1,0 +1,129 @@
+"""The lag of many pipelines at once is the lag of each of them alone. It is 16:30."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import pytest
+from logbus.errors import BrokerUnavailable
+from logbus.windows import schema
+from logbus.windows.chain_loading import is_loaded, load_chain
+from logbus.windows.chains import load_chains
+from logbus.windows.fleet import PipelineReading, read_fleet
+from logbus.windows.lag import lag_of
+from logbus.windows.model import Pipeline
+from logbus.windows.rows import pipeline_row
+from sqlalchemy import text, update
+
+from tests.support.fake_batches import FakeBatches
+from tests.support.ledgers import NOW, World, at, hour, stamps
+
+NOW_OF_DAY = at(16.5)
+NAMES = ("ahead", "behind", "empty", "gap", "whole")
+
+
+@pytest.fixture
+def fleet(world: World) -> World:
+    """Five pipelines, each in another condition, two partitions each."""
+    for name in NAMES:
+        world.log.create(name, 2)
+        pipeline = Pipeline(name=name, topic=name, table=name, parse="lines", lateness=timedelta(minutes=5))
+        if name != "empty":
+            for number in (8, 9, 10, 12, 13, 14):
+                world.log.append(name, *stamps(number + 0.1, number + 0.6), partition=0)
+                world.log.append(name, *stamps(number + 0.2), partition=1)
+        world.ledger.register(pipeline, world.log, NOW_OF_DAY)
+    frozen = {"ahead": range(8, 16), "behind": (8, 9), "empty": (10,), "gap": (9, 12, 13), "whole": ()}
+    for name, numbers in frozen.items():
+        for number in numbers:
+            world.ledger.freeze_or_get(name, hour(number), world.log, NOW_OF_DAY)
+    return world
+
+
+def load(world: World, chance: random.Random, share: float) -> None:
+    """Some windows are said to be loaded."""
+    window = schema.window
+    with world.ledger.engine.begin() as connection:
+        for (number,) in connection.execute(text("select id from logbus.window order by id")).all():
+            loaded = 1 if chance.random() < share else None
+            connection.execute(update(window).where(window.c.id == number).values(loaded_attempt=loaded))
+
+
+def read(world: World, batches: FakeBatches | None = None) -> dict[str, PipelineReading]:
+    found = read_fleet(world.ledger.engine, batches or FakeBatches(world.log), NOW_OF_DAY)
+    return {one.pipeline.name: one for one in found}
+
+
+def assert_same_as_alone(world: World) -> None:
+    together = read(world)
+    assert sorted(together) == sorted(NAMES)
+    for name, one in together.items():
+        assert one.lag == lag_of(world.ledger.engine, world.log, name, NOW_OF_DAY), name
+
+
+def test_every_figure_is_that_of_the_pipeline_alone(fleet: World) -> None:
+    chance = random.Random(7)
+    for share in (0.0, 0.4, 0.8, 1.0):
+        load(fleet, chance, share)
+        assert_same_as_alone(fleet)
+
+
+def test_records_that_are_gone_are_counted_as_alone(fleet: World) -> None:
+    for name in NAMES[:2]:
+        fleet.log.delete_records(name, 3)
+    assert_same_as_alone(fleet)
+    assert read(fleet)["behind"].lag.records_lost == 3
+
+
+def test_chains_are_those_that_are_loaded_one_by_one(fleet: World) -> None:
+    chance = random.Random(11)
+    for share in (0.0, 0.5, 0.9, 1.0):
+        load(fleet, chance, share)
+        with fleet.ledger.engine.connect() as connection:
+            rows = [pipeline_row(connection, name) for name in NAMES]
+            together = load_chains(connection, rows, is_loaded())
+            alone = {row["name"]: load_chain(connection, row, row["topic_id"], is_loaded()) for row in rows}
+        running = {number for chain in together.values() for number in chain.running}
+        assert running == {number for chain in alone.values() for number in chain.running}
+        for name in NAMES:
+            assert (together[name].anchors, together[name].windows) == (alone[name].anchors, alone[name].windows), name
+
+
+def test_rounds_of_questions_do_not_grow_with_the_pipelines(fleet: World) -> None:
+    few, many = FakeBatches(fleet.log), FakeBatches(fleet.log)
+    read(fleet, few)
+    for number in range(30):
+        twin = Pipeline(name=f"twin{number}", topic="behind", table=f"twin{number}", parse="lines")
+        fleet.ledger.register(twin, fleet.log, NOW)
+    read(fleet, many)
+    assert many.rounds == few.rounds
+
+
+def test_a_topic_that_is_gone_is_its_own_problem(fleet: World) -> None:
+    del fleet.log.topics["behind"]
+    found = read(fleet)
+    assert "is gone" in str(found["behind"].lag.problem)
+    assert found["gap"].lag.problem is None
+
+
+def test_a_topic_made_again_is_told(fleet: World) -> None:
+    fleet.log.create("behind", 2)
+    assert "made again" in str(read(fleet)["behind"].lag.problem)
+    assert_same_as_alone(fleet)
+
+
+def test_a_stamp_from_the_future_is_read_by_nobody_here(fleet: World) -> None:
+    fleet.log.append("whole", *stamps(24 * 365 * 80), partition=0)
+    found = read(fleet)
+    assert "lies in the future" in str(found["whole"].lag.problem)
+    assert found["gap"].lag.problem is None
+
+
+def test_a_broker_that_is_down_is_one_error(fleet: World) -> None:
+    class Down(FakeBatches):
+        def topic_names(self) -> list[str]:
+            raise BrokerUnavailable("no answer")
+
+    with pytest.raises(BrokerUnavailable):
+        read(fleet, Down(fleet.log))

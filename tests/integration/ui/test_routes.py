@@ -1,0 +1,321 @@
+"""Each figure of the pages against the ledger and a real broker; and what they say where one of the two is down. It is 16:30."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from logbus.warehouse.engine import connect
+from logbus.windows.cells import CellState
+from logbus.windows.history import window_history
+from logbus.windows.lag import lag_of
+from logbus.windows.log_admin import TopicAdmin
+from logbus.windows.model import instant_text
+from sqlalchemy import Engine
+
+from tests.support.broker import AnyBroker
+from tests.support.fake_log import FakeLog
+from tests.support.ledgers import World, at, hour
+from tests.support.loads import Loading
+from tests.support.real_pipeline import RealPipeline
+from tests.support.topics import admin, create_topic, delete_topic
+from tests.support.ui_client import UiClient
+
+NOW = at(16.5)
+DAY = {"since": instant_text(at(8)), "until": instant_text(at(18))}
+
+
+def warehouse(url: str) -> str:
+    return json.dumps({"conn_type": "postgres", **connection_fields(url)})
+
+
+def connection_fields(url: str) -> dict[str, Any]:
+    from sqlalchemy import make_url
+
+    parsed = make_url(url)
+    return {
+        "host": parsed.query.get("host", parsed.host),
+        "port": parsed.port,
+        "login": parsed.username,
+        "password": parsed.password,
+        "schema": parsed.database,
+    }
+
+
+@pytest.fixture
+def engine(warehouse_url: str) -> Iterator[Engine]:
+    engine = connect(warehouse_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def places(client: UiClient, warehouse_url: str, broker: AnyBroker, monkeypatch: pytest.MonkeyPatch) -> UiClient:
+    """A client whose connections lead to the real ones."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DEFAULT", warehouse(warehouse_url))
+    extra = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+    client.now = NOW
+    return client
+
+
+def load(pipeline: RealPipeline, url: str, number: int, bad: frozenset[int] = frozenset()) -> None:
+    """Freezes and loads an hour without Spark; the records at the offsets `bad` do not parse."""
+    log = FakeLog()
+    log.create(pipeline.name, pipeline.partitions)
+    for part, end in pipeline.log.end_offsets(pipeline.name, range(pipeline.partitions), "read_committed").items():
+        found = pipeline.log.records(pipeline.name, part, 0, end)
+        log.append(pipeline.name, *(record.timestamp_ms for record in found), partition=part)
+    world = World(ledger=pipeline.ledger, log=log)
+    window = pipeline.ledger.freeze_or_get(pipeline.name, hour(number), pipeline.log, NOW)
+    Loading(world=world, url=url, window=window, bad_offsets=bad).load()
+
+
+@pytest.fixture
+def pipeline(places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str) -> RealPipeline:
+    """Hours 10 to 14 hold records: 10 is audited, 11 loaded, 12 frozen, 13 and 14 nobody froze."""
+    made = RealPipeline(broker.bootstrap, engine)
+    for number in range(10, 15):
+        made.send([(number + 0.1, b"first"), (number + 0.5, b"second")], partition=0)
+        made.send([(number + 0.2, b"third")], partition=1)
+    load(made, warehouse_url, 10)
+    load(made, warehouse_url, 11)
+    made.audit(10)
+    made.freeze(12)
+    return made
+
+
+def shown(places: UiClient, pipeline: RealPipeline, **parameters: Any) -> dict[str, Any]:
+    found = places.json("/api/overview", **{**DAY, **parameters})
+    (one,) = [one for one in found["pipelines"] if one["name"] == pipeline.name]
+    return dict(one)
+
+
+def states(one: dict[str, Any]) -> dict[int, str]:
+    return {int(cell["start"][11:13]): cell["state"] for cell in one["cells"]}
+
+
+def test_the_heat_map_shows_each_hour_of_the_ledger(places: UiClient, pipeline: RealPipeline) -> None:
+    one = shown(places, pipeline)
+    assert states(one) == {10: "audited", 11: "loaded", 12: "closed", 13: "closed", 14: "closed", 16: "open"}
+    windows = {window.interval.start.hour: window for window in pipeline.ledger.windows(pipeline.name)}
+    for cell in one["cells"]:
+        window = windows.get(int(cell["start"][11:13]))
+        assert cell["records"] == (window.record_count if window else None)
+        assert cell["loaded"] == (window.counts.loaded if window and window.counts else 0)
+        assert cell["attempts"] == (window.last_attempt if window else 0)
+    assert one["states"] == {str(state): list(states(one).values()).count(str(state)) for state in CellState}
+    assert sum(one["states"][state] for state in ("closed", "failed", "expiring", "loading")) == one["lag"]["hours_behind"] == 3
+
+
+def test_lag_is_what_the_command_line_says(places: UiClient, pipeline: RealPipeline, engine: Engine) -> None:
+    lag = shown(places, pipeline)["lag"]
+    alone = lag_of(engine, TopicAdmin(pipeline.client_config), pipeline.name, NOW).summary(NOW)
+    for name in ("hours_behind", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds", "problem"):
+        assert lag[name] == alone[name], name
+    assert (lag["hours_behind"], lag["records_behind"], lag["oldest_unloaded_at"]) == (3, 9, alone["oldest_record_at"])
+    read = pipeline.ledger.windows(pipeline.name)[:2]
+    each = sum(one.counts.bytes for one in read if one.counts) / sum(one.counts.read for one in read if one.counts)
+    assert (lag["bytes_behind"], lag["bytes_are_estimated"]) == (round(9 * each), True)
+
+
+def test_throughput_is_seen_at_the_second_look(places: UiClient, pipeline: RealPipeline) -> None:
+    first = shown(places, pipeline)["throughput"]
+    assert first["produced_per_second"] is None
+    assert [(one["at"][11:13], one["produced"]) for one in first["series"] if one["produced"]] == [
+        ("10", 3),
+        ("11", 3),
+        ("12", 3),
+    ]
+    pipeline.send([(15, b"more")] * 20)
+    places.now = at(16.5 + 10 / 3600)
+    assert shown(places, pipeline)["throughput"]["produced_per_second"] == pytest.approx(2.0)
+
+
+def test_a_window_says_what_the_ledger_knows(places: UiClient, pipeline: RealPipeline, engine: Engine) -> None:
+    found = places.json(f"/api/windows/{pipeline.name}/{instant_text(at(10))}")
+    history = window_history(engine, pipeline.name, at(10))
+    assert found["fingerprint"] == history.window.fingerprint
+    assert found["equation"] == {"read": 3, "loaded": 3, "dead_lettered": 0, "filtered": 0, "holds": True}
+    assert [(one["partition"], one["count"], one["loaded"]) for one in found["ranges"]] == [(0, 2, 2), (1, 1, 1)]
+    assert [one["number"] for one in found["attempts"]] == [1]
+    assert found["audit"]["audited_at"] is not None
+    assert {one["name"]: one["allowed"] for one in found["actions"]} == {"rerun": False, "redrive": False, "replay_plan": True}
+    plan = places.json(f"/api/windows/{pipeline.name}/{instant_text(at(10))}/replay_plan")
+    assert (plan["records"], plan["rows_replaced"]) == (3, 3)
+
+
+def test_dead_letters_are_counted_by_error_and_sampled(
+    places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str
+) -> None:
+    bad = RealPipeline(broker.bootstrap, engine)
+    bad.send([(10.1 + n / 10, b"record") for n in range(4)])
+    load(bad, warehouse_url, 10, bad=frozenset({1, 3}))
+    found = places.json(f"/api/windows/{bad.name}/{instant_text(at(10))}")
+    history = window_history(engine, bad.name, at(10))
+    assert {one["error_class"]: one["count"] for one in found["dead_letters"]["by_error"]} == dict(history.dead_letters)
+    assert found["dead_letters"]["total"] == len(found["dead_letters"]["samples"]) == 2
+    values = {one["offset"]: (one["value"], one["value_base64"]) for one in found["dead_letters"]["samples"]}
+    assert values == {1: (None, "/w=="), 3: (None, "/w==")}
+    assert (found["ranges"][0]["loaded"], found["ranges"][0]["dead_lettered"]) == (2, 2)
+    assert states(shown(places, bad))[10] == "dead_letters"
+
+
+def test_topics_show_what_the_broker_has(places: UiClient, pipeline: RealPipeline) -> None:
+    found = {one["name"]: one for one in places.json("/api/topics")["topics"]}[pipeline.name]
+    log = TopicAdmin(pipeline.client_config)
+    assert found["topic_id"] == log.topic(pipeline.name).topic_id
+    ends = log.end_offsets(pipeline.name, (0, 1), "read_uncommitted")
+    assert {one["partition"]: one["end_offset"] for one in found["partition_list"]} == ends
+    assert (found["partitions"], found["records"], found["pipelines"]) == (2, sum(ends.values()), [pipeline.name])
+    assert found["retention"] == {"ms": None, "bytes": None, "managed": False}
+
+
+def test_a_topic_without_records_has_nothing_behind(places: UiClient, broker: AnyBroker, engine: Engine) -> None:
+    empty = RealPipeline(broker.bootstrap, engine)
+    lag = shown(places, empty)["lag"]
+    assert (lag["hours_behind"], lag["records_behind"], lag["bytes_behind"], lag["oldest_hour"]) == (0, 0, 0, None)
+    assert {one["name"]: one["records"] for one in places.json("/api/topics")["topics"]}[empty.name] == 0
+
+
+def test_groups_show_lag_and_what_nobody_knows(places: UiClient, pipeline: RealPipeline, broker: AnyBroker) -> None:
+    name = f"group-{pipeline.name}"
+    client = admin(broker.bootstrap)
+    offsets = ConsumerGroupTopicPartitions(name, [TopicPartition(pipeline.name, 0, 4)])
+    client.alter_consumer_group_offsets([offsets])[name].result(20)
+    (group,) = [one for one in places.json("/api/groups")["groups"] if one["group_id"] == name]
+    assert (group["state"], group["lag"], group["members"]) == ("Empty", 6, [])
+    assert group["partitions"] == [
+        {"topic": pipeline.name, "partition": 0, "committed_offset": 4, "end_offset": 10, "lag": 6, "member_id": None}
+    ]
+    delete_topic(broker.bootstrap, pipeline.name)
+    gone = [one for one in places.json("/api/groups")["groups"] if one["group_id"] == name]
+    assert all(part["lag"] is None and part["end_offset"] is None for one in gone for part in one["partitions"])
+
+
+def test_a_pipeline_whose_topic_is_gone_says_so(places: UiClient, pipeline: RealPipeline, broker: AnyBroker) -> None:
+    delete_topic(broker.bootstrap, pipeline.name)
+    one = shown(places, pipeline)
+    assert "is gone" in one["lag"]["problem"]
+    assert one["lag"]["records_behind"] is None
+    assert states(one)[10] == "audited"
+    create_topic(broker.bootstrap, pipeline.name)
+    assert "made again" in shown(places, pipeline)["lag"]["problem"]
+
+
+def test_with_the_broker_down_the_ledger_is_shown(
+    places: UiClient, pipeline: RealPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+    found = places.json("/api/overview", **DAY)
+    assert (found["broker"]["state"], found["warehouse"]["state"]) == ("down", "ok")
+    assert "127.0.0.1" not in json.dumps(found)
+    one = shown(places, pipeline)
+    assert (one["lag"]["hours_behind"], one["lag"]["problem"]) == (None, "the broker does not answer")
+    assert states(one)[10] == "audited"
+    topics = places.json("/api/topics")
+    assert (topics["broker"]["state"], topics["topics"]) == ("down", [])
+    assert places.json("/api/groups")["broker"]["state"] == "down"
+
+
+def test_with_the_warehouse_down_topics_and_groups_are_shown(
+    places: UiClient, pipeline: RealPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "me", "password": "hush", "schema": "x"}
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DEFAULT", json.dumps(secret))
+    found = places.json("/api/overview")
+    assert (found["warehouse"]["state"], found["broker"]["state"], found["pipelines"]) == ("down", "ok", [])
+    assert "hush" not in json.dumps(found)
+    topics = places.json("/api/topics")
+    assert topics["warehouse"]["state"] == "down"
+    assert pipeline.name in [one["name"] for one in topics["topics"]]
+    assert places.json("/api/groups")["broker"]["state"] == "ok"
+    answer = places.get(f"/api/windows/{pipeline.name}/{instant_text(at(10))}")
+    assert (answer.status_code, "127.0.0.1" in answer.text) == (503, False)
+
+
+def test_a_warehouse_without_a_ledger_says_what_makes_one(
+    places: UiClient, empty_warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DEFAULT", warehouse(empty_warehouse_url))
+    state = places.json("/api/overview")["warehouse"]
+    assert (state["state"], "pipeline register" in state["advice"]) == ("empty", True)
+    assert places.get("/windows/p").status_code == 404
+
+
+def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, pipeline: RealPipeline) -> None:
+    pipeline.ledger.remember_dag(pipeline.name, "secret_dag", NOW)
+    path = f"/api/windows/{pipeline.name}/{instant_text(at(10))}"
+    assert [one["name"] for one in places.json("/api/overview", **DAY)["pipelines"]] == []
+    topics = {one["name"]: one for one in places.json("/api/topics")["topics"]}
+    assert topics[pipeline.name]["pipelines"] == []
+    for unseen in (path, f"{path}/replay_plan", f"/windows/{pipeline.name}"):
+        assert places.get(unseen).status_code == 404
+    places.readable = {"secret_dag"}
+    assert [one["dag_ids"] for one in places.json("/api/overview", **DAY)["pipelines"]] == [["secret_dag"]]
+    assert places.json("/api/overview", **DAY, dag_id="another")["pipelines"] == []
+    assert places.get(path).json()["dag_ids"] == ["secret_dag"]
+
+
+def test_programs_get_json_and_browsers_are_led_to_the_page(places: UiClient, pipeline: RealPipeline) -> None:
+    path, start = f"/windows/{pipeline.name}", instant_text(at(10))
+    assert places.get(f"{path}/{start}").json()["fingerprint"] == pipeline.ledger.window(pipeline.name, at(10)).fingerprint
+    page = places.get(f"{path}/{start}", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert page.status_code == 303
+    query = f"pipeline={pipeline.name}&start=2015-05-17T10%3A00%3A00Z&warehouse_conn_id=warehouse_default"
+    assert page.headers["location"] == f"/plugin/logbus-ingestion/ui/window?{query}"
+    framed = places.get(f"{path}?form=html", headers={"Sec-Fetch-Dest": "iframe"})
+    assert framed.headers["location"] == f"/ui/ingestion?pipeline={pipeline.name}&warehouse_conn_id=warehouse_default"
+    assert len(places.get(f"{path}?form=json", headers={"Accept": "text/html"}).json()) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/windows/q", 404),
+        ("/windows/{name}/2015-05-17T09:00:00Z", 404),
+        ("/api/windows/{name}/2015-05-17T09:00:00Z", 404),
+        ("/api/windows/q/2015-05-17T10:00:00Z", 404),
+        ("/windows/{name}/yesterday", 400),
+    ],
+)
+def test_what_there_is_not_is_said(path: str, status: int, places: UiClient, pipeline: RealPipeline) -> None:
+    answer = places.get(path.format(name=pipeline.name))
+    assert answer.status_code == status
+    assert answer.json()["detail"]
+
+
+def test_without_a_span_the_last_hours_that_there_are_are_shown(places: UiClient, pipeline: RealPipeline) -> None:
+    found = places.json("/api/overview", hours=24)
+    assert found["span"] == {"start": instant_text(at(-7)), "end": instant_text(at(17)), "step_seconds": 3600}
+    places.now = at(24 * 400)
+    later = places.json("/api/overview", hours=24)
+    assert later["span"]["end"] == instant_text(hour(14).end)
+
+
+@pytest.mark.parametrize(
+    ("query", "status"), [("since=yesterday", 400), ("hours=0", 422), ("since=2015-01-02&until=2015-01-01", 400)]
+)
+def test_what_is_no_span_is_refused(query: str, status: int, places: UiClient) -> None:
+    answer = places.get(f"/api/overview?{query}")
+    assert answer.status_code == status
+    assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain"}, 400),
+        ({"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Content-Type": "application/json", "Origin": "https://evil.example"}, 403),
+        ({"Content-Type": "application/json", "Origin": "http://airflow", "Sec-Fetch-Site": "same-origin"}, 409),
+    ],
+)
+def test_a_foreign_page_cannot_act(headers: dict[str, str], status: int, places: UiClient, pipeline: RealPipeline) -> None:
+    path = f"/api/windows/{pipeline.name}/{instant_text(at(10))}/rerun"
+    answer = places.ask("POST", path, headers=headers, content=b"{}")
+    assert answer.status_code == status, answer.text

@@ -1,0 +1,73 @@
+"""The pages' application asked without a socket. Who is there and which Dags he may read is set by the test: what Airflow's auth
+managers say is tried in a real api-server (tests/e2e/test_ui_access.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import httpx
+import pytest
+from airflow.api_fastapi.core_api.security import get_user
+from logbus.ui import access
+from logbus.ui import app as module
+from logbus.ui.sources import Sources
+
+from tests.support.ledgers import NOW
+
+BROKER_TIMEOUT_SECONDS = 2.0  # one that is down is waited for as long
+
+
+@dataclass
+class UiClient:
+    """`readable` are the Dags that the user may read, `changeable` those whose runs he may change."""
+
+    readable: set[str] = field(default_factory=set)
+    changeable: set[str] = field(default_factory=set)
+    now: datetime = NOW
+    seconds: float = 0.0
+
+    def get(self, path: str, **arguments: Any) -> httpx.Response:
+        return self.ask("GET", path, **arguments)
+
+    def json(self, path: str, **parameters: Any) -> dict[str, Any]:
+        """A new look: what was read before is forgotten."""
+        self.seconds += 100
+        response = self.get(path, params=parameters)
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()
+        return found
+
+    def ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(app=module.app, raise_app_exceptions=True)
+            async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
+                return await client.request(method, path, **arguments)
+
+        return asyncio.run(send())
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[UiClient]:
+    """Connections by their ids go by the environment, as in Airflow."""
+    made = UiClient()
+
+    def readable(user: Any, dag_ids: Sequence[str]) -> set[str]:
+        return made.readable & set(dag_ids)
+
+    monkeypatch.setattr(access, "readable_dags", readable)
+    monkeypatch.setattr(access, "may_change_runs", lambda user, dag_id, method: dag_id in made.changeable)
+    own = dict(module.app.state._state)
+    module.app.state.sources = Sources(
+        now=lambda: made.now, clock=lambda: made.seconds, broker_timeout_seconds=BROKER_TIMEOUT_SECONDS
+    )
+    module.app.state.now = lambda: made.now
+    for dependency in module.app.router.dependencies:
+        module.app.dependency_overrides[dependency.dependency] = lambda: None
+    module.app.dependency_overrides[get_user] = lambda: "somebody"
+    yield made
+    module.app.dependency_overrides.clear()
+    module.app.state._state.update(own)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+from logbus.ui.shared import KEPT_SECONDS, STALE_SECONDS_MAX, Shared
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Reader:
+    """Counts; waits for the gate where a test closes it."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.began = threading.Event()
+        self.error: Exception | None = None
+
+    def __call__(self) -> int:
+        self.reads += 1
+        self.began.set()
+        self.gate.wait()
+        if self.error:
+            raise self.error
+        return self.reads
+
+
+def test_many_looks_within_some_seconds_are_one_reading() -> None:
+    clock, reader = Clock(), Reader()
+    shared = Shared(reader, clock)
+    assert [shared.get() for _ in range(20)] == [1] * 20
+    clock.now += KEPT_SECONDS
+    assert shared.get() == 2
+
+
+def test_a_failure_is_kept_like_an_answer() -> None:
+    clock, reader = Clock(), Reader()
+    reader.error = ValueError("down")
+    shared = Shared(reader, clock)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="down"):
+            shared.get()
+    assert reader.reads == 1
+
+
+def begin(shared: Shared[int], answers: list[int]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: answers.append(shared.get()))
+    thread.start()
+    return thread
+
+
+def test_those_who_come_while_somebody_reads_get_what_was_before() -> None:
+    clock, reader, answers = Clock(), Reader(), list[int]()
+    shared = Shared(reader, clock)
+    shared.get()
+    clock.now += KEPT_SECONDS
+    reader.gate.clear()
+    reader.began.clear()
+    thread = begin(shared, answers)
+    reader.began.wait()
+    assert shared.get() == 1
+    reader.gate.set()
+    thread.join()
+    assert answers == [2]
+
+
+def test_the_first_ones_wait_for_one_reading() -> None:
+    clock, reader, answers = Clock(), Reader(), list[int]()
+    shared = Shared(reader, clock)
+    reader.gate.clear()
+    threads = [begin(shared, answers) for _ in range(5)]
+    reader.began.wait()
+    reader.gate.set()
+    for thread in threads:
+        thread.join()
+    assert (answers, reader.reads) == ([1] * 5, 1)
+
+
+def test_what_is_too_old_is_nobodys_answer() -> None:
+    clock, reader, answers = Clock(), Reader(), list[int]()
+    shared = Shared(reader, clock)
+    shared.get()
+    clock.now += STALE_SECONDS_MAX + 1
+    threads = [begin(shared, answers) for _ in range(2)]
+    for thread in threads:
+        thread.join()
+    assert answers == [2, 2]
