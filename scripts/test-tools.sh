@@ -1,9 +1,20 @@
 #!/usr/bin/env bash
-# Tests talk to the broker with kcat too. Where it can be installed without asking, it is; elsewhere those tests say why they skip.
-command -v kcat >/dev/null 2>&1 && exit 0
+# Tests talk to the broker with kcat too, and have Prometheus' own tool judge the alert rules. Where they can be had without asking, they
+# are fetched; elsewhere those tests say why they skip. Prometheus is only unpacked (into .tools/): nothing is installed, no service starts.
+cd "$(dirname "$0")/.." || exit 0
+tools=.tools/prometheus
+has_kcat() { command -v kcat >/dev/null 2>&1; }
+has_prometheus() { [ -x $tools/usr/bin/promtool ] || command -v promtool >/dev/null 2>&1; }
+has_kcat && has_prometheus && exit 0
+
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-  echo "installing kcat for the tests ..." >&2
-  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends kcat; } >/dev/null 2>&1
+  echo "fetching kcat and Prometheus for the tests ..." >&2
+  apt-get update -qq >/dev/null 2>&1
+  has_kcat || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends kcat >/dev/null 2>&1
+  has_prometheus || {
+    mkdir -p $tools && (cd $tools && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm -f prometheus_*.deb)
+  } >/dev/null 2>&1
 fi
-command -v kcat >/dev/null 2>&1 || echo "kcat is not here (Debian: apt-get install kcat): its tests will be skipped" >&2
+has_kcat || echo "kcat is not here (Debian: apt-get install kcat): its tests will be skipped" >&2
+has_prometheus || echo "promtool is not here (Debian: apt-get install prometheus): its tests will be skipped" >&2
 exit 0

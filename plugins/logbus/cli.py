@@ -23,6 +23,7 @@ COMMANDS = {
     "dead-letter": ("logbus.commands.dead_letter:command", "List, show and export records that did not parse."),
     "demo": ("logbus.commands.demo:command", "Take a log through broker, Airflow and Spark into PostgreSQL, and prove it."),
     "doctor": ("logbus.commands.doctor:command", "Say what is not as it should be, and what to type."),
+    "exporter": ("logbus.commands.exporter:command", "Serve lag, windows, topics and groups to Prometheus."),
     "group": ("logbus.commands.group:command", "Move consumer groups to a time, an offset or a window."),
     "lag": ("logbus.commands.lag:command", "Show how many closed hours are not loaded, and since when."),
     "ledger": ("logbus.commands.ledger:command", "Show the ledger's version, bring it up to date, make a lost one again."),

@@ -24,6 +24,10 @@ class WarehouseUnavailable(UserError):
     """The warehouse cannot be reached, or is too old."""
 
 
+class LedgerMissing(UserError):
+    """The warehouse answers, and holds no ledger, or one of another version."""
+
+
 class BrokerUnavailable(UserError):
     """The broker did not answer in time."""
 

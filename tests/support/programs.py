@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+
+TOOLS = Path(__file__).parents[2] / ".tools"
 
 
 def program_or_skip(name: str) -> str:
@@ -17,3 +20,9 @@ def program_or_skip(name: str) -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return found
+
+
+def prometheus_tool_or_skip(name: str) -> str:
+    """`promtool` or `prometheus`: from PATH, or where scripts/test-tools.sh unpacks them."""
+    unpacked = TOOLS / "prometheus" / "usr" / "bin" / name
+    return str(unpacked) if unpacked.exists() else program_or_skip(name)

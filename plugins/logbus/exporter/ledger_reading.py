@@ -1,0 +1,182 @@
+"""What a scrape asks the ledger: eight statements for all pipelines, in one read-only transaction, so that figures fit together.
+
+The exporter only looks: it makes no ledger. What adds up (records by outcome, attempts) is counted from the ledger's rows, which
+are never deleted, so it is a true counter however often the exporter starts; a rerun adds an attempt, and so to the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast, func, select, text
+from sqlalchemy.exc import DBAPIError, ProgrammingError
+
+from logbus.errors import LedgerMissing, WarehouseUnavailable
+from logbus.windows import schema
+from logbus.windows.attempts import COMMITTED, FAILED, SUPERSEDED
+from logbus.windows.model import WindowState
+from logbus.windows.rows import ATTEMPT_RUNNING
+
+WINDOW, ATTEMPT = schema.window, schema.attempt
+
+OUTCOMES = ("loaded", "dead_lettered", "filtered")
+ENDED = (COMMITTED, FAILED, SUPERSEDED)
+NO_PROBLEMS = ("[]", "null")
+
+
+@dataclass(slots=True, kw_only=True)
+class PipelineReading:
+    """A pipeline in the ledger's words; instants are None before the first."""
+
+    name: str
+    topic: str
+    windows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, WindowState), 0))
+    windows_failed: int = 0
+    windows_audit_failed: int = 0
+    loaded_until: datetime | None = None
+    loaded_at: datetime | None = None
+    audited_at: datetime | None = None
+    records: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    bytes: int = 0
+    late: int = 0
+    attempts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDED, 0))
+    attempts_running: int = 0
+    dead_letters: int = 0
+    redriven: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReading:
+    """All pipelines by name, and the last run of managed retention."""
+
+    pipelines: Mapping[str, PipelineReading]
+    retention_ran_at: datetime | None = None
+    retention_alarms: int = 0
+
+
+def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
+    """The ledger at one moment. `LedgerMissing` where there is none, `WarehouseUnavailable` where nobody answers."""
+    try:
+        with engine.connect().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
+            connection.execute(text(f"set local statement_timeout = {int(timeout_seconds * 1000)}"))
+            return read_all(connection)
+    except ProgrammingError as error:
+        raise LedgerMissing(
+            "this warehouse holds no ledger of this version: the first run of a pipeline makes it, `logbus ledger upgrade` too"
+        ) from error
+    except DBAPIError as error:
+        reason = str(error.orig).strip().splitlines() or ["no answer"]
+        raise WarehouseUnavailable(f"the warehouse did not answer what was asked: {reason[0]}") from error
+
+
+def read_all(connection: Connection) -> LedgerReading:
+    found = {
+        row.name: PipelineReading(name=row.name, topic=row.topic)
+        for row in connection.execute(select(schema.pipeline.c.name, schema.pipeline.c.topic).order_by(schema.pipeline.c.name))
+    }
+    for fill, query in QUESTIONS:
+        for row in connection.execute(query()):
+            fill(found[row.pipeline], row)
+    run = schema.retention_run
+    last = connection.execute(select(run.c.began_at, run.c.alarms).order_by(run.c.id.desc()).limit(1)).one_or_none()
+    return LedgerReading(
+        pipelines=found,
+        retention_ran_at=last and last.began_at,
+        retention_alarms=len(last.alarms or ()) if last else 0,
+    )
+
+
+def windows_by_state() -> Select[Any]:
+    running = select(1).where(ATTEMPT.c.window_id == WINDOW.c.id, ATTEMPT.c.state == ATTEMPT_RUNNING).exists()
+    state = case(
+        (WINDOW.c.audited_at.is_not(None), WindowState.AUDITED),
+        (WINDOW.c.loaded_attempt.is_not(None), WindowState.LOADED),
+        (running, WindowState.LOADING),
+        else_=WindowState.FROZEN,
+    )
+    return select(WINDOW.c.pipeline, state.label("state"), func.count().label("number")).group_by(WINDOW.c.pipeline, state)
+
+
+def windows_in_all() -> Select[Any]:
+    is_loaded = WINDOW.c.loaded_attempt.is_not(None)
+    differs = cast(WINDOW.c.audit_problems, Text).not_in(NO_PROBLEMS)
+    return select(
+        WINDOW.c.pipeline,
+        func.count().filter(is_loaded, differs).label("audit_failed"),
+        func.max(WINDOW.c.ends_at).filter(is_loaded).label("loaded_until"),
+        func.max(WINDOW.c.loaded_at).label("loaded_at"),
+        func.max(WINDOW.c.audited_at).label("audited_at"),
+    ).group_by(WINDOW.c.pipeline)
+
+
+def windows_failed() -> Select[Any]:
+    last = (ATTEMPT.c.window_id == WINDOW.c.id) & (ATTEMPT.c.number == WINDOW.c.last_attempt)
+    query = select(WINDOW.c.pipeline, func.count().label("number")).join(ATTEMPT, last)
+    return query.where(WINDOW.c.loaded_attempt.is_(None), ATTEMPT.c.state == FAILED).group_by(WINDOW.c.pipeline)
+
+
+def attempts_by_state() -> Select[Any]:
+    sums = [func.coalesce(func.sum(ATTEMPT.c[f"{name}_count"]), 0).label(name) for name in (*OUTCOMES, "byte", "late")]
+    query = select(WINDOW.c.pipeline, ATTEMPT.c.state, func.count().label("number"), *sums)
+    return query.select_from(with_window(ATTEMPT)).group_by(WINDOW.c.pipeline, ATTEMPT.c.state)
+
+
+def dead_letters() -> Select[Any]:
+    query = select(WINDOW.c.pipeline, func.count().label("number"))
+    return query.select_from(with_window(schema.dead_letter)).group_by(WINDOW.c.pipeline)
+
+
+def redriven() -> Select[Any]:
+    row_of = schema.redrive
+    sums = [func.sum(row_of.c[f"{name}_count"]).label(name) for name in ("tried", "loaded", "dead_lettered")]
+    return select(WINDOW.c.pipeline, *sums).select_from(with_window(row_of)).group_by(WINDOW.c.pipeline)
+
+
+def with_window(of_window: Table) -> Join:
+    """The table's rows beside the window that each is of."""
+    return of_window.join(WINDOW, WINDOW.c.id == of_window.c.window_id)
+
+
+def fill_state(one: PipelineReading, row: Any) -> None:
+    one.windows[row.state] = row.number
+
+
+def fill_windows(one: PipelineReading, row: Any) -> None:
+    one.windows_audit_failed, one.loaded_until = row.audit_failed, row.loaded_until
+    one.loaded_at, one.audited_at = row.loaded_at, row.audited_at
+
+
+def fill_failed(one: PipelineReading, row: Any) -> None:
+    one.windows_failed = row.number
+
+
+def fill_attempts(one: PipelineReading, row: Any) -> None:
+    if row.state == ATTEMPT_RUNNING:
+        one.attempts_running = row.number
+        return
+    one.attempts[row.state] = row.number
+    if row.state == COMMITTED:
+        one.records = {name: int(getattr(row, name)) for name in OUTCOMES}
+        one.bytes, one.late = int(row.byte), int(row.late)
+
+
+def fill_dead_letters(one: PipelineReading, row: Any) -> None:
+    one.dead_letters = row.number
+
+
+def fill_redriven(one: PipelineReading, row: Any) -> None:
+    loaded, refused = int(row.loaded), int(row.dead_lettered)
+    one.redriven = {"loaded": loaded, "dead_lettered": refused, "filtered": int(row.tried) - loaded - refused}
+
+
+QUESTIONS: tuple[tuple[Callable[[PipelineReading, Any], None], Callable[[], Select[Any]]], ...] = (
+    (fill_state, windows_by_state),
+    (fill_windows, windows_in_all),
+    (fill_failed, windows_failed),
+    (fill_attempts, attempts_by_state),
+    (fill_dead_letters, dead_letters),
+    (fill_redriven, redriven),
+)

@@ -1,0 +1,75 @@
+"""Where the exporter's figures come from, put together in one place: for the command, and for whoever serves them elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Engine
+
+from logbus.exporter.kafka_reading import KafkaQuestions
+from logbus.warehouse.engine import connect, warehouse_url
+from logbus.windows.log_admin import LogAdmin, TopicAdmin
+
+# A server that vanishes without a word is noticed in half a minute instead of the two hours that TCP takes.
+NOTICES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3", "tcp_user_timeout": "20000"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """`deadline_seconds`: below the ten that Prometheus waits by default. `max_age_seconds`: readings are shared that long."""
+
+    deadline_seconds: float = 8.0
+    max_age_seconds: float = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Whom to ask. `engine` may raise `WarehouseUnavailable` as long as the warehouse is down."""
+
+    engine: Callable[[], Engine]
+    kafka: KafkaQuestions
+    log: LogAdmin
+    now: Callable[[], datetime]
+    cluster_name: str | None = None
+    monotonic: Callable[[], float] = time.monotonic
+
+
+def make_sources(
+    url: str,
+    client_config: Mapping[str, Any],
+    now: Callable[[], datetime],
+    limits: Limits,
+    *,
+    cluster_name: str | None = None,
+    topics: str = ".*",
+    groups: str = ".*",
+) -> Sources:
+    """Nobody is asked yet, and neither server need be there; a URL or a pattern that cannot be read is a `UserError` at once."""
+    seconds = limits.deadline_seconds
+    return Sources(
+        engine=engine_of(url),
+        kafka=KafkaQuestions(client_config, timeout_seconds=seconds, topics=topics, groups=groups),
+        log=TopicAdmin(client_config, timeout_seconds=seconds),
+        now=now,
+        cluster_name=cluster_name,
+    )
+
+
+def engine_of(url: str) -> Callable[[], Engine]:
+    """The warehouse's engine, made by the first call that finds the server."""
+    parsed = warehouse_url(url)
+    patient = parsed.update_query_dict({name: value for name, value in NOTICES.items() if name not in parsed.query})
+    lock, made = threading.Lock(), list[Engine]()
+
+    def engine() -> Engine:
+        with lock:
+            if not made:
+                made.append(connect(patient.render_as_string(hide_password=False)))
+            return made[0]
+
+    return engine

@@ -1,0 +1,105 @@
+"""A platform with something in every family of the exporter: a real broker, a real ledger, five hours of a topic of two partitions.
+
+Two records an hour in partition 0, one in partition 1; `first_hour` is five hours ago. Hour 0 is loaded (its second record does not
+parse) and audited, hour 1 is loaded, hour 2 is frozen and its attempt failed, hour 3 is closed and nobody has frozen it, and one
+record is of the hour that is open. Group `dashboards` has read three records of partition 0 and all of partition 1, group `live` everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from confluent_kafka import Producer
+from logbus.warehouse.engine import connect
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.group_offsets import GroupOffsets
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_admin import TopicAdmin
+from logbus.windows.model import Interval, Pipeline
+from logbus.windows.retention_store import RetentionStore
+
+from tests.support.broker import AnyBroker
+from tests.support.exporting import Samples
+from tests.support.fake_log import FakeLog
+from tests.support.ledgers import World
+from tests.support.loads import Loading
+from tests.support.topics import create_topic
+
+HOUR = timedelta(hours=1)
+MINUTES = {0: (6, 30), 1: (12,)}  # of each hour, by partition
+CLOSED_HOURS = 4
+RETENTION_DAYS = 7
+GROUP, LIVE_GROUP = "dashboards", "live"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """What was made. `url` is the warehouse's."""
+
+    bootstrap: str
+    url: str
+    name: str
+    now: datetime
+    first_hour: datetime
+
+    def at(self, hour: float) -> datetime:
+        return self.first_hour + hour * HOUR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What an exporter of that platform says."""
+
+    platform: Platform
+    text: str
+    found: Samples
+
+
+def make_platform(broker: AnyBroker, url: str, name: str) -> Platform:
+    now = datetime.now(UTC)
+    first_hour = now.replace(minute=0, second=0, microsecond=0) - 5 * HOUR
+    made = Platform(bootstrap=broker.bootstrap, url=url, name=name, now=now, first_hour=first_hour)
+    fill_topic(made)
+    fill_ledger(made)
+    groups = GroupOffsets({"bootstrap.servers": made.bootstrap})
+    groups.commit(GROUP, {(name, 0): 3, (name, 1): CLOSED_HOURS})
+    groups.commit(LIVE_GROUP, {(name, partition): len(stamps(made, partition)) for partition in MINUTES})
+    return made
+
+
+def stamps(made: Platform, partition: int) -> list[int]:
+    of_hours = [made.at(hour) + timedelta(minutes=minute) for hour in range(CLOSED_HOURS) for minute in MINUTES[partition]]
+    return [milliseconds(at) for at in (*of_hours, *([made.now] if partition == 0 else []))]
+
+
+def fill_topic(made: Platform) -> None:
+    retention_ms = int(timedelta(days=RETENTION_DAYS).total_seconds() * 1000)
+    create_topic(made.bootstrap, made.name, partitions=len(MINUTES), config={"retention.ms": str(retention_ms)})
+    producer = Producer({"bootstrap.servers": made.bootstrap})
+    for partition in MINUTES:
+        for stamp in stamps(made, partition):
+            producer.produce(made.name, b"line", partition=partition, timestamp=stamp)
+    assert producer.flush(30) == 0
+
+
+def fill_ledger(made: Platform) -> None:
+    log, engine = TopicAdmin({"bootstrap.servers": made.bootstrap}), connect(made.url)
+    mirror = FakeLog()  # the same offsets and times, from which loads without Spark take their records
+    mirror.create(made.name, partitions=len(MINUTES))
+    for partition in MINUTES:
+        mirror.append(made.name, *stamps(made, partition), partition=partition)
+    world = World(ledger=Ledger(engine), log=mirror)
+    world.ledger.register(Pipeline(name=made.name, topic=made.name, table=made.name, parse="lines"), log, made.now)
+    hours = [world.ledger.freeze_or_get(made.name, Interval.hour(made.at(hour)), log, made.now) for hour in range(3)]
+    Loading(world, made.url, hours[0], bad_offsets=frozenset({1})).load()
+    Loading(world, made.url, hours[1]).load()
+    audit_window(engine, log, made.name, made.at(0), made.now, sink_for=sink_for)
+    failed = world.ledger.begin_attempts(made.name, [made.at(2)], "scheduled__test", 1, made.now)
+    world.ledger.fail_attempts(failed, "the warehouse was full", made.now)
+    retention = RetentionStore(engine)
+    with retention.only_run("retention__test", made.now) as number:
+        retention.end_run(number, ["held back for too long"], None, made.now)
+    engine.dispose()

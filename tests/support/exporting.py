@@ -1,0 +1,80 @@
+"""`logbus exporter` as a process, and what a scrape of it (or of anything else) says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from logbus.exporter.collector import PipelineCollector
+from logbus.exporter.sources import Limits, make_sources
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks import processes
+
+TIMEOUT_SECONDS = 30.0
+PATIENT = Limits(deadline_seconds=20.0, max_age_seconds=0.0)
+HASTY = Limits(deadline_seconds=2.0, max_age_seconds=0.0)  # where somebody does not answer
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def samples(text: str) -> Samples:
+    """Every sample by name and labels."""
+    return {
+        (one.name, frozenset(one.labels.items())): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+
+
+def scrape(url: str, bootstrap: str, limits: Limits = PATIENT, **options: str) -> Samples:
+    """One scrape of an exporter in this process."""
+    return samples(generate_latest(registry(url, bootstrap, limits, **options)).decode())
+
+
+def registry(url: str, bootstrap: str, limits: Limits = PATIENT, **options: str) -> CollectorRegistry:
+    """What an exporter serves."""
+    made = CollectorRegistry()
+    sources = make_sources(url, {"bootstrap.servers": bootstrap}, lambda: datetime.now(UTC), limits, **options)
+    made.register(PipelineCollector(sources, limits))
+    return made
+
+
+def value(found: Samples, name: str, **labels: str) -> float | None:
+    """The one sample of that name whose labels include these; None where there is none."""
+    values = [number for (one, has), number in found.items() if one == name and labels.items() <= dict(has).items()]
+    assert len(values) <= 1, f"{name} {labels}: {values}"
+    return values[0] if values else None
+
+
+def label_names(found: Samples) -> dict[str, set[str]]:
+    """The labels that samples of each name carry."""
+    names: dict[str, set[str]] = {}
+    for name, labels in found:
+        names.setdefault(name, set()).update(key for key, _ in labels)
+    return names
+
+
+@contextmanager
+def running_exporter(directory: Path, url: str, bootstrap: str, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The process and its address; it is ended when the block ends."""
+    port, log_path = processes.free_port(), directory / "exporter.log"
+    command = [sys.executable, "-m", "logbus", "exporter", "--port", str(port), "--bootstrap-server", bootstrap, *options]
+    process = processes.start(command, log_path=log_path, env={"PATH": "/usr/bin", "LOGBUS_WAREHOUSE_URL": url}, cwd=directory)
+    try:
+        processes.wait_until_listening(port, process, log_path=log_path, deadline_seconds=TIMEOUT_SECONDS)
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        processes.stop(process)
