@@ -62,8 +62,9 @@ def hourly_ingest(
 
     The audit's success is an event of the asset `table_asset(pipeline)`, which carries the window.
 
-    :param pipeline: a `Pipeline`, or the name of one that `options` describe (see pipeline_options.py): `topic` and `table`, by
+    :param pipeline: a `Pipeline`, or the name of one that `options` describe (logbus.pipeline_options): `topic` and `table`, by
         default called like it, `parse`, and whatever else it needs
+    :param connections: which of Airflow's connections and which pool
     :param dag_arguments: arguments for the DAG itself, such as tags, default_args or callbacks
     :param max_windows_per_application: how many hours of a backfill one Spark application takes at the most
     """

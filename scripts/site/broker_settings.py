@@ -25,7 +25,7 @@ topic's own name for it, for one.
 
 """
 OF_BROKER = "## The broker\n\nThese are read at the start.\n\n"
-WORDS = {"bytes": bytes_in_words, "ms": milliseconds_in_words}
+WORDS = {"bytes": bytes_in_words, "size": bytes_in_words, "ms": milliseconds_in_words}
 
 
 def settings_page() -> str:
