@@ -19,6 +19,7 @@ from pathlib import Path
 STOP_GRACE_SECONDS = 15.0  # a JVM broker takes some seconds to close its logs
 POLL_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
+KTHREADD = "2"  # the parent of all threads of the kernel
 _libc = ctypes.CDLL(None)
 
 
@@ -130,6 +131,12 @@ def cpu_seconds(pid: int) -> float:
     """User and system seconds of a process and of all below it."""
     stats = _stats()
     ticks = sum(int(one) for member in _tree(pid, stats) for one in stats[member][11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def kernel_cpu_seconds() -> float:
+    """Seconds of the kernel's own threads, of the whole machine: they write back what nobody has flushed."""
+    ticks = sum(int(one) for fields in _stats().values() if fields[1] == KTHREADD for one in fields[11:13])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -10,7 +10,7 @@ from benchmarks.contest import Contest, contest
 from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import BATCH_50, LOADS, Load, Scale
 from benchmarks.sides import KAFKA, OPEN_KAFKA, OPEN_LOGBUS, OURS
-from benchmarks.turns import Cost, Pair, compare_costs
+from benchmarks.turns import Cost, Pair, compare_costs, compare_on_disk
 
 MEMORY = Target(ratio_max=0.1)
 
@@ -25,7 +25,10 @@ def producer_figures(load: Load, running: Contest, *, ours: str = OURS) -> Seque
     """Throughput and CPU of ours against Kafka; the batch of 50 also tells what a record occupies on disk."""
     measured = running.produce(load, (ours, KAFKA))
     pair = measured[ours], measured[KAFKA]
-    costs = compare_costs(load.name, pair, against=KAFKA, rate=load.rate, cpu=load.cpu)
+    costs = [
+        *compare_costs(load.name, pair, against=KAFKA, rate=load.rate, cpu=load.cpu),
+        compare_on_disk(load.name, pair, against=KAFKA),
+    ]
     return [*costs, disk_figure(pair, against=KAFKA)] if load is BATCH_50 else costs
 
 

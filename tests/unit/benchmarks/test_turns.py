@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.peers.java import ToolFailed
-from benchmarks.turns import Cost, Measured, compare_costs, in_turns
+from benchmarks.turns import Cost, Measured, compare_costs, compare_on_disk, in_turns
 
 
 @pytest.fixture
@@ -50,3 +50,12 @@ def test_costs_are_compared_per_million_records():
 def test_both_reasons_are_told():
     rate, _ = compare_costs("producer", (Measured(reason="died"), Measured(reason="no `mvn`")), against="Kafka")
     assert rate.note == "ours failed: died; no `mvn`"
+
+
+def test_what_the_kernel_writes_later_counts_for_the_comparison_until_it_is_on_disk():
+    def cost(own: float, until_on_disk: float) -> Measured[Cost]:
+        parts = {"records": 500_000, "records_per_second": 1.0, "disk_bytes": 1}
+        return Measured(rounds=[Cost(**parts, cpu_seconds=own, on_disk_cpu_seconds=until_on_disk)])
+
+    figure = compare_on_disk("producer", (cost(1.0, 1.0), cost(1.0, 2.0)), against="Kafka")
+    assert (figure.ours, figure.peer, figure.ratio) == (2.0, 4.0, 0.5)
