@@ -13,6 +13,7 @@ from scripts.site.commands import command_page
 from scripts.site.failures import failures_page
 from scripts.site.ledger_tables import column_comments, ledger_page, sentences
 from scripts.site.provider import ROOMS, public_classes
+from scripts.site.routes import routes_page
 from scripts.site.tables import bytes_in_words, milliseconds_in_words, table
 
 
@@ -67,6 +68,17 @@ def test_bases_come_last() -> None:
     names = [path.rpartition(".")[2] for room in ROOMS for path in public_classes(room)]
     operators = names[: len(public_classes("operators"))]
     assert set(operators[-2:]) == {"SparkWindowOperator", "WindowOperator"}
+
+
+def test_every_address_in_airflow_is_there_with_its_method_and_a_sentence() -> None:
+    rows = [line.split(" | ") for line in routes_page().splitlines() if "`/logbus/" in line and line.startswith("| ")]
+    asked = {(method.strip("| "), address.strip("`")) for method, address, _ in rows}
+    assert {
+        ("GET", "/logbus/api/overview"),
+        ("POST", "/logbus/api/windows/PIPELINE/START/rerun"),
+        ("GET", "/logbus/ui/PAGE"),
+    } <= asked
+    assert [line for line in rows if not line[2].strip(" |")] == []
 
 
 def test_numbers_in_words_are_exact_or_not_given() -> None:
