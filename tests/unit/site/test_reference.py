@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 from logbus import errors
 from logbus.cli import COMMANDS
@@ -12,7 +14,7 @@ from scripts.site.broker_settings import settings_page
 from scripts.site.commands import command_page
 from scripts.site.failures import failures_page
 from scripts.site.ledger_tables import column_comments, ledger_page, sentences
-from scripts.site.provider import ROOMS, public_classes
+from scripts.site.provider import PACKAGE, ROOMS, public_classes
 from scripts.site.routes import routes_page
 from scripts.site.tables import bytes_in_words, milliseconds_in_words, table
 
@@ -89,3 +91,15 @@ def test_numbers_in_words_are_exact_or_not_given() -> None:
 
 def test_a_cell_cannot_end_its_row() -> None:
     assert table(("a",), [["x|y"]]).splitlines()[-1] == "| x\\|y |"
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_nothing_stands_behind_the_parameters_of_a_docstring(room: str) -> None:
+    """The reference would show it as a part of the last one."""
+    wrong = []
+    for path in (PACKAGE / room).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = ast.get_docstring(node) or "" if isinstance(node, ast.ClassDef | ast.FunctionDef) else ""
+            if "\n\n" in text[text.find(":param") :].strip() and ":param" in text:
+                wrong.append(f"{path.name}: {node.name}")
+    assert wrong == []
