@@ -47,7 +47,10 @@ docs: $(READY)  ## the documentation site, into site/
 docs-serve: $(READY)  ## the same on http://127.0.0.1:8000, made again when a page changes
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs serve --watch README.md --watch scripts/site
 
+pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
+	@$(RUN)/python -m scripts.pictures
+
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
-.PHONY: help env java demo test soak check bench docs docs-serve clean
+.PHONY: help env java demo test soak check bench docs docs-serve pictures clean

@@ -125,6 +125,11 @@ def kept_database(uri: str) -> KeptDatabase:
 @pytest.fixture
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Driver and tasks in this process."""
+    replace_spark(monkeypatch)
+
+
+def replace_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for whoever is no test."""
     session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
     monkeypatch.setattr(application, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: session)))
     monkeypatch.setattr(application, "runner_for", lambda pipeline: run_job)

@@ -74,7 +74,7 @@ export function notice(kind, title, text, command) {
 }
 
 export function empty(title, text, command) {
-  return h("div", { class: "panel empty" }, h("h2", {}, title), text ? h("p", {}, text) : null, command ? h("pre", { class: "command" }, command) : null);
+  return h("div", { class: "panel empty" }, title ? h("h2", {}, title) : null, text ? h("p", {}, text) : null, command ? h("pre", { class: "command" }, command) : null);
 }
 
 // The error of a poll, with what was known before still on the page below it.
@@ -86,6 +86,11 @@ export function problem(poll) {
   return [h("div", { class: "notice bad", role: "alert" }, h("div", {}, h("strong", {}, title), `${poll.error.message} `, poll.error.status === 0 || poll.error.status >= 500 ? again : null, signIn ? h("div", {}, signIn) : null))];
 }
 
+// A message of the server's as a title.
+export function sentence(text) {
+  return text ? text[0].toUpperCase() + text.slice(1) : "";
+}
+
 const PLACES = { warehouse: "The warehouse", broker: "The broker" };
 
 // What an answer says about the places that its figures come from.
@@ -93,7 +98,7 @@ export function places(data) {
   return Object.entries(PLACES).flatMap(([name, title]) => {
     const place = data?.[name];
     if (!place || place.state === "ok" || place.state === "empty") return [];
-    return [notice("bad", place.message || `${title} does not answer`, place.advice)];
+    return [notice("bad", sentence(place.message || `${title} does not answer`), place.advice)];
   });
 }
 

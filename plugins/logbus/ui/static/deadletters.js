@@ -1,7 +1,7 @@
 // Records that did not parse: how many of which kind, and some of them as they came. Whatever they hold is text.
 
 import { h } from "./dom.js";
-import { many, MISSING, moment, whole } from "./format.js";
+import { bytes, many, MISSING, moment, whole } from "./format.js";
 
 function kinds(found) {
   const top = Math.max(...found.map((one) => one.count), 1);
@@ -12,7 +12,8 @@ function sample(record) {
   return h("div", { class: "sample" },
     h("div", { class: "line" }, h("b", {}, record.error_class), h("span", { class: "quiet" }, `partition ${record.partition}, offset ${record.offset}`), h("span", { class: "quiet" }, moment(record.timestamp)), record.key ? h("span", { class: "quiet" }, "key ", h("code", {}, record.key)) : null),
     h("div", {}, record.error),
-    h("pre", { tabindex: "0", "aria-label": "value" }, record.value ?? MISSING));
+    h("pre", { tabindex: "0", "aria-label": "value" }, record.value ?? (record.value_base64 ? `base64 ${record.value_base64}` : MISSING)),
+    record.value_bytes > (record.value?.length ?? 0) * 4 && record.value ? h("p", { class: "quiet" }, `the first of ${bytes(record.value_bytes)}`) : null);
 }
 
 export function deadLettersPanel(data) {

@@ -20,7 +20,7 @@ export function cellLabel(pipeline, cell) {
 function cellElement(pipeline, cell, place, previous) {
   const element = document.createElement("div");
   const starts = parse(cell.start);
-  element.className = `cell s-${stateOf(cell.state).name}${starts.getTime() % DAY_MS === 0 ? " dawn" : ""}`;
+  element.className = `cell s-${stateOf(cell.state).name}${starts.getTime() % DAY_MS === 0 ? " dawn" : ""}${cell.of_run ? " of-run" : ""}`;
   element.setAttribute("role", "gridcell");
   element.tabIndex = -1;
   element.setAttribute("aria-label", cellLabel(pipeline, cell));

@@ -1,7 +1,7 @@
 // The page "Ingestion": asks for the overview, keeps the wall up to date, opens an hour's page.
 
 import { byId, h, replace } from "./dom.js";
-import { empty, furnish, keepFresh, notice, tellProblems } from "./chrome.js";
+import { empty, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
 import { Choices } from "./choices.js";
 import { apiAddress, asked, windowAddress } from "./frame.js";
 import { focusOn, walk } from "./gridkeys.js";
@@ -69,10 +69,10 @@ function sortBy(order) {
 
 // What to do where there is nothing to see yet.
 function nothing(data) {
-  if (data.warehouse?.state === "empty") return empty("No ledger yet", data.warehouse.advice || "The first run of a pipeline makes it. To try everything with a sample log:", "make demo");
-  if (data.warehouse?.state === "down") return empty("Hours are not known", "They are in the warehouse's ledger, which does not answer. Topics and groups are on the page beside this one.");
-  if (only("dag_id")) return empty("This Dag loads nothing", "A Dag whose tasks freeze, load or audit windows shows its pipelines here after its first run.");
-  return empty("No pipeline yet", "A pipeline is a topic, a table and a Dag. Put one into dags/, or register one by hand:", "logbus pipeline register --help");
+  const { state, message, advice } = data.warehouse ?? {};
+  if (state === "down") return empty("Hours are not known", "They are in the warehouse's ledger, which does not answer. Topics and groups are on the page beside this one.");
+  if (only("dag_id")) return empty("This Dag loads nothing yet", "A Dag whose tasks freeze, load or audit windows shows its pipelines here after its first run.");
+  return empty("No hours yet", `${message ? `${sentence(message)}.` : ""} ${advice ?? "A pipeline is a topic, a table and a Dag: put one into dags/, or register one by hand."}`, "logbus pipeline register --help");
 }
 
 function show(data) {

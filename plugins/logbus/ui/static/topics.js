@@ -99,7 +99,7 @@ function draw() {
 }
 
 function nothing(poll, text, command) {
-  if (!poll.data) return h("p", { class: "quiet" }, "Not known yet.");
+  if (!poll.data || poll.data.broker?.state === "down") return h("p", { class: "quiet" }, "Not known yet.");
   return search ? h("p", { class: "quiet" }, "None is called like that.") : empty("", text, command);
 }
 

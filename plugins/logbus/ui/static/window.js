@@ -9,7 +9,7 @@ import { equationPanel, rangesPanel } from "./equation.js";
 import { hour, MISSING, moment } from "./format.js";
 import { apiAddress, asked, pageAddress, windowAddress } from "./frame.js";
 import { Poll } from "./live.js";
-import { stateOf } from "./states.js";
+import { windowState } from "./states.js";
 
 const pipeline = asked.get("pipeline");
 const start = asked.get("start");
@@ -22,16 +22,22 @@ function step(label, at, title) {
   return at ? h("a", { class: "button", href: windowAddress(pipeline, at), title, rel: title }, label) : h("span", { class: "button", "aria-disabled": "true" }, label);
 }
 
+// Where the hour before or behind begins; null behind the hour that is open.
+function beside(data, direction) {
+  const [from, until] = [Date.parse(data.start), Date.parse(data.end)];
+  const at = direction < 0 ? from - (until - from) : until;
+  return at > Date.parse(data.now) ? null : new Date(at).toISOString().replace(".000Z", "Z");
+}
+
 function badge(data) {
-  const state = stateOf(data.cell_state ?? data.state);
+  const state = windowState(data);
   return h("span", { class: "badge", id: "state", dataset: { state: state.name }, title: state.meaning }, h("span", { class: `swatch s-${state.name}` }), state.label);
 }
 
 function crumbs(data) {
-  const neighbours = "previous_start" in data || "next_start" in data;
   return h("div", { class: "crumbs" }, h("a", { href: pageAddress("ingestion") }, "Ingestion"), h("span", { class: "quiet" }, "/"), h("span", {}, data.pipeline), h("span", { class: "quiet" }, "/"),
     h("h1", {}, hour(data.start, data.end)), badge(data), h("span", { class: "space" }),
-    neighbours ? h("span", { class: "steps" }, step("\u2190 Earlier", data.previous_start, "prev"), step("Later \u2192", data.next_start, "next")) : null);
+    h("span", { class: "steps" }, step("\u2190 Earlier", beside(data, -1), "prev"), step("Later \u2192", beside(data, 1), "next")));
 }
 
 function facts(data) {

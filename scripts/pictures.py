@@ -1,0 +1,116 @@
+"""Makes docs/pictures from the running pages: a seeded week in a real Airflow, looked at by a real browser. `make pictures`.
+
+Needs Chromium; with the typeface Inter, which Airflow asks for, they look as pages do on most desks (Debian: fonts-inter).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import Producer
+from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.windows.model import instant_text
+from playwright.sync_api import Browser, Page
+
+from tests.support.api_server import DAGS, ApiServer
+from tests.support.broker import LogbusBroker
+from tests.support.browsing import PATIENCE_MS, chromium, ours
+from tests.support.postgres import FAST
+from tests.support.seeded_platform import STORIES, SeededPlatform, seeded
+
+FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
+HOURS = 7 * 24
+SCALE = 0.4  # of the records that tests make: a week of them
+PAGE = "/plugin/logbus-ingestion/logbus/ui"
+RATES_KNOWN_MS = 25_000  # the server has seen the topics grow twice
+RECORDS_EACH_TURN = {"access_log": 9, "app_events": 16, "payments": 3, "clickstream": 24, "search": 2}
+
+# name: page, width, height, theme
+PICTURES = {
+    "ingestion-light": ("ingestion", 1440, 760, "light"),
+    "ingestion-dark": ("ingestion?hours=168", 1920, 760, "dark"),
+    "window": ("window?pipeline=access_log&start={dead}", 1440, 1000, "light"),
+    "topics": ("topics", 1440, 800, "light"),
+    "phone": ("ingestion", 390, 844, "dark"),
+}
+
+
+@contextmanager
+def traffic(platform: SeededPlatform) -> Iterator[None]:
+    """Something comes in all the time."""
+    over = threading.Event()
+
+    def send() -> None:
+        producer = Producer(platform.client_config)
+        while not over.wait(1.0):
+            for topic, count in RECORDS_EACH_TURN.items():
+                for number in range(count):
+                    producer.produce(topic, json.dumps({"n": number}).encode(), partition=number % 2)
+            producer.flush()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        over.set()
+        sender.join()
+
+
+def log_in(browser: Browser, airflow: ApiServer) -> Path:
+    page = browser.new_page()
+    page.goto(f"{airflow.url}/")
+    page.get_by_label("Username").fill("admin")
+    page.get_by_label("Password").fill("admin")
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(lambda url: "/auth/" not in url, timeout=PATIENCE_MS)
+    path = airflow.home / "session.json"
+    page.context.storage_state(path=path)
+    return path
+
+
+def take(browser: Browser, airflow: ApiServer, session: Path, name: str, values: dict[str, str]) -> None:
+    path, width, height, theme = PICTURES[name]
+    context = browser.new_context(storage_state=session, viewport={"width": width, "height": height}, color_scheme=theme)
+    context.set_default_timeout(PATIENCE_MS)
+    page: Page = context.new_page()
+    page.goto(f"{airflow.url}{PAGE}/{path.format(**values)}")
+    ours(page).locator(".cell, tr.one, .equation").first.wait_for()
+    page.wait_for_timeout(1_500)  # Airflow's own parts come in
+    page.screenshot(path=FOLDER / f"{name}.png")
+    context.close()
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="logbus-pictures-", ignore_cleanup_errors=True) as folder,
+        EmbeddedPostgres(Path(folder) / "postgres", settings=FAST) as postgres,
+        LogbusBroker(Path(folder) / "broker", settings={"group.initial.rebalance.delay.ms": "0"}) as broker,
+    ):
+        warehouse = postgres.create_database("pages")
+        dags = {"pipelines.py": DAGS.format(pipelines={story.name: story.parse for story in STORIES})}
+        server = ApiServer(
+            home=Path(folder) / "airflow", postgres=postgres, warehouse="pages", bootstrap=broker.bootstrap, dags=dags
+        )
+        with (
+            seeded(broker.bootstrap, warehouse, hours=HOURS, scale=SCALE) as platform,
+            server as airflow,
+            chromium() as browser,
+            traffic(platform),
+        ):
+            session = log_in(browser, airflow)
+            values = {"dead": instant_text(platform.start(5))}
+            take(browser, airflow, session, "ingestion-light", values)  # the first look starts the counting of rates
+            browser.new_page().wait_for_timeout(RATES_KNOWN_MS)
+            for name in PICTURES:
+                take(browser, airflow, session, name, values)
+
+
+if __name__ == "__main__":
+    main()

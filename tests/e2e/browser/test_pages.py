@@ -1,0 +1,260 @@
+"""The pages as people use them: in Airflow's own, as real users, at two widths and in both themes, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from logbus.windows.model import instant_text
+from playwright.sync_api import FrameLocator, Page, expect
+
+from tests.support.api_server import ApiServer
+from tests.support.browsing import PATIENCE_MS, PHONE, WIDE, ours
+from tests.support.seeded_platform import PARTITIONS, SeededPlatform
+
+pytestmark = pytest.mark.timeout(600)
+expect.set_options(timeout=PATIENCE_MS)
+
+Open = Callable[..., Page]
+ALONE = "/logbus/ui"  # the page itself, which costs less than with Airflow's around it
+IN_AIRFLOW = "/plugin/logbus-ingestion"
+SEEDED = [
+    ("clickstream", 21, "lost"),
+    ("clickstream", 20, "expiring"),
+    ("clickstream", 3, "closed"),
+    ("payments", 3, "failed"),
+    ("app_events", 4, "loading"),
+    ("access_log", 5, "dead_letters"),
+    ("access_log", 2, "audited"),
+    ("access_log", 1, "loaded"),
+    ("search", 0, "open"),
+]
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+CELL_STATES = """elements => Object.fromEntries(elements.map(one =>
+    [one.pipeline.name + ' ' + one.cell.start, [...one.classList].find(name => name.startsWith('s-')).slice(2)]))"""
+NAMELESS = """() => [...document.querySelectorAll('a[href], button, input, select, [role=gridcell][tabindex], [role=img]')]
+    .filter(one => one.checkVisibility() && !(one.getAttribute('aria-label') || one.textContent.trim()
+        || document.getElementById(one.getAttribute('aria-labelledby'))))
+    .map(one => one.outerHTML)"""
+
+
+def light_of(frame: FrameLocator | Page) -> float:
+    """How light the page's ground is, 0 to 1."""
+    colour = frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
+    return sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / 765
+
+
+def window_path(platform: SeededPlatform, pipeline: str, hours_ago: int) -> str:
+    return f"{ALONE}/window?pipeline={pipeline}&start={instant_text(platform.start(hours_ago))}"
+
+
+def held(platform: SeededPlatform, topic: str) -> list[int]:
+    """Records of each partition."""
+    partitions = list(range(PARTITIONS))
+    starts = platform.log.start_offsets(topic, partitions)
+    return [end - starts[part] for part, end in platform.log.end_offsets(topic, partitions, "read_uncommitted").items()]
+
+
+def cell(frame: FrameLocator | Page, platform: SeededPlatform, pipeline: str, hours_ago: int) -> Any:
+    at = platform.start(hours_ago)
+    return frame.locator(f'.cell[aria-label^="{pipeline}, {at:%a} {at.day} {at:%b} {at:%H:%M}"]')
+
+
+PAGES = [("ingestion", ".row .cell"), ("topics", "tr.one"), ("window", ".equation")]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize(("path", "content"), PAGES, ids=["ingestion", "topics", "window"])
+def test_every_page_fits_its_screen_in_both_themes(
+    path: str, content: str, size: tuple[int, int], theme: str, open_page: Open, platform: SeededPlatform
+) -> None:
+    address = window_path(platform, "access_log", 5) if path == "window" else f"{ALONE}/{path}"
+    page = open_page("admin", address, size, theme)
+    expect(page.locator(content).first).to_be_visible()
+    expect(page.locator("#fresh")).to_have_text(re.compile("^updated"))
+    assert (light_of(page) < 0.5) == (theme == "dark")
+    assert page.evaluate(OVERFLOW) <= 0
+    assert page.evaluate(NAMELESS) == []
+    assert page.locator("h1").count() == 1
+    assert page.errors == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_every_state_of_an_hour_is_on_the_map_and_in_the_legend(
+    size: tuple[int, int], open_page: Open, platform: SeededPlatform
+) -> None:
+    frame = open_page("admin", f"{ALONE}/ingestion", size)
+    expect(frame.locator(".cell").first).to_be_visible()
+    found = frame.locator(".cell").evaluate_all(CELL_STATES)
+    assert {f"{name} {instant_text(platform.start(hours))}": state for name, hours, state in SEEDED}.items() <= found.items()
+    counts = {state: int(frame.locator(f'[data-state="{state}"] b').inner_text().replace(",", "")) for _, _, state in SEEDED}
+    shown = list(found.values())
+    assert counts == {state: shown.count(state) for state in counts}
+
+
+def test_the_theme_follows_airflows_switch_live(open_page: Open) -> None:
+    page = open_page("admin", IN_AIRFLOW)
+    frame = ours(page)
+    expect(frame.locator(".cell").first).to_be_visible()
+    page.evaluate("document.documentElement.classList.replace('light', 'dark')")
+    expect(frame.locator("html")).to_have_class("dark")
+    page.evaluate("document.documentElement.classList.replace('dark', 'light')")
+    expect(frame.locator("html")).not_to_have_class("dark")
+
+
+def test_the_legend_and_the_search_choose(open_page: Open) -> None:
+    frame = open_page("admin", f"{ALONE}/ingestion")
+    frame.locator('[data-state="failed"]').click()
+    expect(frame.locator(".row .name b")).to_have_text(["payments"])
+    expect(frame.locator('[data-state="failed"]')).to_have_attribute("aria-pressed", "true")
+    frame.locator('[data-state="failed"]').click()
+    frame.get_by_label("Find a pipeline").fill("sear")
+    expect(frame.locator(".row .name b")).to_have_text(["search"])
+    frame.get_by_label("Find a pipeline").fill("nobody")
+    expect(frame.get_by_text("No pipeline is like that")).to_be_visible()
+
+
+def test_a_cell_leads_to_its_hour_and_airflows_address_goes_with_it(open_page: Open, platform: SeededPlatform) -> None:
+    page = open_page("admin", IN_AIRFLOW)
+    frame = ours(page)
+    chosen = cell(frame, platform, "access_log", 5)
+    chosen.hover()
+    expect(frame.locator(".tip")).to_contain_text("Dead letters")
+    chosen.click()
+    expect(frame.locator("#state")).to_have_attribute("data-state", "dead_letters")
+    page.wait_for_url(re.compile(r"/plugin/logbus-ingestion/logbus/ui/window\?pipeline=access_log"))
+    frame.get_by_role("link", name="Later").click()
+    expect(frame.locator("#state")).to_have_attribute("data-state", "audited")
+    frame.get_by_role("navigation", name="Pages").get_by_role("link", name="Ingestion").click()
+    expect(frame.locator(".cell").first).to_be_visible()
+
+
+def test_links_to_airflows_own_pages_lead_out_of_the_frame(open_page: Open, platform: SeededPlatform) -> None:
+    page = open_page("admin", IN_AIRFLOW + window_path(platform, "access_log", 5))
+    ours(page).get_by_role("link", name="access_log", exact=True).last.click()
+    page.wait_for_url(re.compile(r"/dags/access_log"))
+    page.go_back()
+    ours(page).get_by_role("link", name="Task log in Airflow").click()
+    page.wait_for_url(re.compile(r"/dags/access_log/runs/scheduled__.+/tasks/load"))
+
+
+def test_the_hours_are_walked_by_keyboard(open_page: Open, platform: SeededPlatform) -> None:
+    page = frame = open_page("admin", f"{ALONE}/ingestion")
+    frame.get_by_role("columnheader", name="Trouble first").get_by_role("button").click()
+    cell(frame, platform, "access_log", 4).focus()
+    page.keyboard.press("ArrowLeft")
+    expect(cell(frame, platform, "access_log", 5)).to_be_focused()
+    expect(frame.locator(".tip")).to_contain_text("Dead letters")
+    page.keyboard.press("ArrowDown")
+    expect(cell(frame, platform, "app_events", 5)).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(cell(frame, platform, "app_events", 4)).to_be_focused()
+    assert frame.locator('.cell[tabindex="0"]').count() == 1
+    page.keyboard.press("?")
+    expect(frame.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    cell(frame, platform, "app_events", 4).focus()
+    page.keyboard.press("Enter")
+    expect(frame.locator("#state")).to_have_attribute("data-state", "loading")
+
+
+def test_an_hour_shows_where_every_record_went(open_page: Open, platform: SeededPlatform) -> None:
+    window = platform.ledger.window("access_log", platform.start(5))
+    assert window.counts is not None
+    frame = open_page("admin", window_path(platform, "access_log", 5))
+    terms = [window.counts.read, window.counts.loaded, window.counts.dead_lettered, window.counts.filtered]
+    expect(frame.locator(".equation .term b")).to_have_text([f"{count:,}" for count in terms])
+    expect(frame.locator(".equation .tick")).to_contain_text("adds up, audited")
+    expect(frame.get_by_text(str(window.fingerprint))).to_be_visible()
+    expect(frame.locator("#dead-letters pre").first).to_have_text('<script>alert("not a line of a log")</script>')
+    offsets = [[str(part.start_offset), str(part.end_offset)] for part in window.ranges]
+    shown = frame.locator("table tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.querySelectorAll('.mono')].map(one => one.textContent))"
+    )
+    assert [row for row in shown if row] == offsets
+
+
+def test_an_attempt_that_failed_says_why(open_page: Open, platform: SeededPlatform) -> None:
+    frame = open_page("admin", window_path(platform, "payments", 3))
+    expect(frame.locator(".attempts .failed pre")).to_contain_text("Task 3 in stage 0.0 failed 4 times")
+    expect(frame.get_by_text("Nothing is loaded yet")).to_be_visible()
+
+
+def test_topics_and_groups_sort_and_open(open_page: Open, platform: SeededPlatform) -> None:
+    frame = open_page("admin", f"{ALONE}/topics")
+    topics = frame.get_by_role("table", name="Topics")
+    topics.get_by_role("button", name="Records").click()
+    records = {story.name: sum(held(platform, story.name)) for story in platform.stories}
+    expect(topics.locator(".opener").first).to_have_text(max(records, key=lambda name: records[name]))
+    topics.get_by_role("button", name="app_events").click()
+    ends = [str(offset) for offset in platform.log.end_offsets("app_events", [0, 1], "read_uncommitted").values()]
+    opened = topics.locator("tr.inner tbody tr").evaluate_all(
+        "rows => rows.map(row => row.cells[3].textContent.replace(',', ''))"
+    )
+    assert opened == ends
+    groups = frame.get_by_role("table", name="Groups")
+    expect(groups.get_by_role("row", name="notebook")).to_contain_text("no offsets")
+    groups.get_by_role("button", name="billing-exporter").click()
+    expect(groups.locator("tr.inner")).to_contain_text("billing-exporter-1")
+
+
+def test_a_viewer_sees_all_and_is_told_why_he_may_not_act(open_page: Open, platform: SeededPlatform) -> None:
+    frame = open_page("vic", window_path(platform, "access_log", 5))
+    rerun = frame.get_by_role("button", name="Load this hour again")
+    expect(rerun).to_be_disabled()
+    expect(frame.locator("#why-rerun")).to_contain_text("you may not")
+    expect(frame.get_by_role("button", name="Redrive its dead letters")).to_be_disabled()
+    frame.get_by_role("button", name="What would a replay do?").click()
+    expect(frame.get_by_role("dialog")).to_contain_text("records to read")
+
+
+def test_anonymous_gets_nothing(airflow: ApiServer) -> None:
+    for path in ("ui/ingestion", "ui/topics", "ui/window", "api/overview", "api/topics", "api/groups", "windows/access_log"):
+        assert httpx.get(f"{airflow.url}/logbus/{path}", trust_env=False).status_code == 401
+
+
+def test_a_session_that_ended_says_so_and_keeps_what_was_known(open_page: Open) -> None:
+    page = frame = open_page("vic", f"{ALONE}/ingestion")
+    expect(frame.locator(".cell").first).to_be_visible()
+    page.context.clear_cookies()
+    frame.get_by_role("button", name="24 hours").click()
+    expect(frame.get_by_role("alert")).to_contain_text("Your session has ended")
+    expect(frame.locator("#fresh")).to_contain_text("not answering")
+    expect(frame.locator(".cell").first).to_be_visible()
+
+
+def test_a_server_that_does_not_answer_says_so_and_keeps_what_was_known(open_page: Open) -> None:
+    page = frame = open_page("vic", f"{ALONE}/ingestion")
+    expect(frame.locator(".cell").first).to_be_visible()
+    page.context.set_offline(True)
+    frame.get_by_role("button", name="24 hours").click()
+    expect(frame.get_by_role("alert")).to_contain_text("The server does not answer")
+    expect(frame.locator(".cell").first).to_be_visible()
+    page.context.set_offline(False)
+    frame.get_by_role("button", name="24 hours").click()
+    expect(frame.locator("#fresh")).to_have_text(re.compile("^updated"))
+
+
+DOWN = [
+    ("ingestion?warehouse_conn_id=warehouse_nowhere", "The warehouse does not answer", "Hours are not known"),
+    ("ingestion?warehouse_conn_id=warehouse_empty", "", "logbus pipeline register"),
+    ("ingestion?kafka_conn_id=kafka_nowhere", "The broker does not answer", "payments"),
+    ("topics?kafka_conn_id=kafka_nowhere", "The broker does not answer", "Not known yet"),
+    ("topics?warehouse_conn_id=warehouse_nowhere", "", "clickstream"),
+    ("window?pipeline=access_log&start=2001-01-01T00:00:00Z", "", "This hour is not there"),
+    ("window?pipeline=access_log", "", "No hour was asked for"),
+]
+
+
+@pytest.mark.parametrize(("page", "problem", "shown"), DOWN)
+def test_what_is_away_is_said_and_the_rest_is_shown(page: str, problem: str, shown: str, open_page: Open) -> None:
+    frame = open_page("admin", f"{ALONE}/{page}")
+    expect(frame.locator("main")).to_contain_text(shown)
+    if problem:
+        expect(frame.locator("#notices")).to_contain_text(problem)
+    else:
+        expect(frame.locator("#notices")).to_be_empty()

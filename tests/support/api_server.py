@@ -1,0 +1,119 @@
+"""Airflow's api-server alone, with real users and the Dags of one folder: what the pages need, in half a minute.
+
+There is no scheduler: runs that are asked for stay queued. Nobody is an administrator by default, as the demo's users are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+from logbus.local.airflow_instance import AirflowSettings, airflow_environment
+from logbus.local.processes import Program, ReservedPorts, Supervisor, wait_until
+from logbus.local.stack import project_directory
+from logbus.provider import CONNECTION_TYPE
+from logbus.warehouse.embedded import EmbeddedPostgres
+
+STARTED_WITHIN_SECONDS = 180.0
+USERS: Mapping[str, str] = {"admin": "admin", "olga": "op", "vic": "viewer"}  # each one's password is the name
+
+DAGS = """
+from logbus.pipelines import Pipeline, hourly_ingest
+for name, parse in {pipelines!r}.items():
+    globals()[name] = hourly_ingest(Pipeline(name=name, topic=name, table=name, parse=parse))
+"""
+
+
+@dataclass
+class ApiServer:
+    """One api-server over a database of its own. `dags` are the files of its Dags folder."""
+
+    home: Path
+    postgres: EmbeddedPostgres
+    warehouse: str
+    bootstrap: str
+    dags: Mapping[str, str] = field(default_factory=dict)
+    more_connections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+    def __enter__(self) -> ApiServer:
+        self._ports = ReservedPorts(1)
+        self._supervisor = Supervisor()
+        self.url = f"http://127.0.0.1:{self._ports.numbers[0]}"
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._supervisor.end()
+        self._ports.release()
+
+    def token(self, user: str) -> str:
+        """What a browser that has logged in holds in its cookie."""
+        answer = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": user}, timeout=30.0, trust_env=False)
+        return str(answer.raise_for_status().json()["access_token"])
+
+    def _start(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        folder = self.home / "dags"
+        folder.mkdir(exist_ok=True)
+        for name, text in self.dags.items():
+            (folder / name).write_text(text)
+        self._environment = self._environment_of(folder)
+        self._supervisor.run(self._program("migrate", "db", "migrate"), STARTED_WITHIN_SECONDS)
+        if self.dags:
+            self._supervisor.run(self._program("reserialize", "dags", "reserialize"), STARTED_WITHIN_SECONDS)
+        server = self._supervisor.start(self._program("api-server", "api-server", "--workers", "1"))
+        wait_until(self._answers, timeout_seconds=STARTED_WITHIN_SECONDS, what="Airflow's api-server", processes=[server])
+
+    def _environment_of(self, folder: Path) -> dict[str, str]:
+        settings = AirflowSettings(
+            home=self.home,
+            run_directory=self.home / "run",
+            project=project_directory(),
+            port=self._ports.numbers[0],
+            database_url=self.postgres.create_database(f"airflow_{self.home.name}".replace("-", "_")),
+            connections={
+                "kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": self.bootstrap}},
+                "warehouse_default": {
+                    "conn_type": CONNECTION_TYPE,
+                    "host": str(self.postgres.socket_directory),
+                    "login": "postgres",
+                    "schema": self.warehouse,
+                },
+                **self.more_connections,
+            },
+        )
+        passwords = self.home / "passwords.json"
+        passwords.touch(mode=0o600)
+        passwords.write_text(json.dumps({name: name for name in USERS}))
+        return {
+            **airflow_environment(settings, os.environ),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in USERS.items()),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+        }
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/api/v2/version", timeout=5.0, trust_env=False).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def _program(self, name: str, *arguments: str) -> Program:
+        return Program(
+            name=f"airflow-{name}",
+            command=[sys.executable, "-m", "airflow", *arguments],
+            environment=self._environment,
+            directory=self.home / "run",
+            working_directory=self.home,
+        )

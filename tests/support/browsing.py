@@ -1,0 +1,57 @@
+"""A real browser for tests: the system's Chromium, driven headless. What a page logs as an error fails the test that looks at it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, FrameLocator, Page, sync_playwright
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+# Root has no sandbox to give; the others keep a headless browser from looking up its maker's hosts.
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE_MS = 60_000  # nothing here is timed; a loaded machine may take long
+WIDE, PHONE = (1440, 900), (390, 844)
+PAGE = "iframe[title=Ingestion]"  # ours, in Airflow's
+
+
+def program() -> str | None:
+    return next((found for name in PROGRAMS if (found := shutil.which(name)) is not None), None)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    path = program()
+    if path is None:
+        pytest.skip("there is no Chromium here (Debian: apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+def ours(page: Page) -> FrameLocator:
+    """Our page, inside Airflow's frame."""
+    return page.frame_locator(PAGE)
+
+
+def errors_of(page: Page) -> list[str]:
+    """What goes wrong in the page from now on: uncaught errors, and what our own scripts log as errors."""
+    found: list[str] = []
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on(
+        "console", lambda said: found.append(said.text) if said.type == "error" and "/logbus/" in said.location["url"] else None
+    )
+    return found

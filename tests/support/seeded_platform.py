@@ -1,0 +1,232 @@
+"""A platform in every state that the pages know, made as a platform gets there: by producing, freezing, loading, auditing, failing
+and deleting, through the real broker, ledger and warehouse. Only Spark is left out: the driver's and the tasks' own code run here.
+
+    access_log    every hour audited, but one with dead letters, and the last one loaded and not yet audited
+    app_events    an attempt is at work, three hours wait behind it
+    payments      an attempt has failed, two hours wait behind it
+    clickstream   an hour has lost records before it was loaded, the next ones expire soon, the others wait
+    search        every hour in, small
+    crashes       a topic without records
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from logbus.warehouse.engine import connect
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import HOUR, Attempt, Interval, Pipeline, TaskKey
+from sqlalchemy import Engine
+
+from spark_jobs.application import Application
+from spark_jobs.outcomes import WindowOutcome
+from tests.support.in_process import replace_spark
+from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic
+
+PARTITIONS = 2
+DAY_HOURS = 24
+NOT_A_LINE = '<script>alert("not a line of a log")</script>'
+RETENTION_HOURS = 24  # of clickstream: what is older than three quarters of it is about to expire
+HOLDS_ALL = {"retention.ms": "-1"}
+HEAD = timedelta(minutes=6)  # after an hour's end, when its load begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """How one pipeline has come where it is. Hours are counted backwards: 0 is the open one."""
+
+    name: str
+    per_hour: int
+    parse: str = "json"
+    bad_hours: frozenset[int] = frozenset()
+    loaded_until: int = 1  # the newest hour that is loaded
+    audited_until: int = 1
+    failed: int | None = None
+    running: int | None = None
+    cut: int | None = None  # the hour in whose middle the log now begins
+    config: Mapping[str, str] = field(default_factory=lambda: HOLDS_ALL)
+
+
+STORIES = (
+    Story(name="access_log", per_hour=120, parse="combined", bad_hours=frozenset({5}), audited_until=2),
+    Story(name="app_events", per_hour=200, loaded_until=5, audited_until=5, running=4),
+    Story(name="payments", per_hour=40, bad_hours=frozenset({9}), loaded_until=4, audited_until=4, failed=3),
+    Story(
+        name="clickstream",
+        per_hour=300,
+        loaded_until=22,
+        audited_until=22,
+        cut=21,
+        config={"retention.ms": str(RETENTION_HOURS * 3_600_000)},
+    ),
+    Story(name="search", per_hour=30),
+    Story(name="crashes", per_hour=0),
+)
+FAILURE = "SparkException: Job aborted due to stage failure: Task 3 in stage 0.0 failed 4 times\n\tat org.apache.spark.scheduler"
+
+
+@dataclass
+class SeededPlatform:
+    """What was made. `now` is when; hours are given by how long ago they began."""
+
+    bootstrap: str
+    engine: Engine
+    now: datetime
+    hours: int
+    scale: float = 1.0
+    stories: Sequence[Story] = STORIES
+    consumers: list[Consumer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.client_config = {"bootstrap.servers": self.bootstrap, "log_level": 0}
+        self.ledger, self.log = Ledger(self.engine), LogOffsets(self.client_config)
+
+    def start(self, hours_ago: int) -> datetime:
+        return self.now.replace(minute=0, second=0, microsecond=0) - hours_ago * HOUR
+
+    def seed(self) -> None:
+        for story in self.stories:
+            self.tell(story)
+        self.consumers = [
+            self.group("billing-exporter", "payments", commits=True),
+            self.group("notebook", "search", commits=False),
+        ]
+
+    def tell(self, story: Story) -> None:
+        create_topic(self.bootstrap, story.name, partitions=PARTITIONS, config=dict(story.config))
+        if story.per_hour:
+            self.produce(story, range(self.hours - 1, -1, -1))
+        pipeline = Pipeline(name=story.name, topic=story.name, table=story.name, parse=story.parse, lateness=timedelta(0))
+        self.ledger.register(pipeline, self.log, self.start(self.hours))
+        self.ledger.remember_dag(story.name, story.name, self.start(self.hours))
+        if not story.per_hour:
+            return
+        self.load(story, range(self.hours - 1, story.loaded_until - 1, -1))
+        self.leave_unloaded(story)
+
+    def produce(self, story: Story, hours: Sequence[int]) -> None:
+        """Records of these hours, more by day than by night, spread over the partitions and, but for the open hour, over the hour."""
+        producer = Producer({**self.client_config, "linger.ms": 20})
+        for hours_ago in hours:
+            start = self.start(hours_ago)
+            length = min(HOUR, self.now - start)
+            count = max(4, int(self.scale * story.per_hour * (1 + 0.6 * math.sin(start.hour / DAY_HOURS * math.tau))))
+            for number in range(count if hours_ago else count // 2):
+                value = NOT_A_LINE if hours_ago in story.bad_hours and number % 40 == 7 else line(story, start, number)
+                stamp = milliseconds(start + length * (number / count))
+                producer.produce(
+                    story.name, value.encode(), key=f"web-{number % 3}".encode(), partition=number % PARTITIONS, timestamp=stamp
+                )
+        assert producer.flush(TIMEOUT_SECONDS) == 0
+
+    def freeze(self, story: Story, hours_ago: int) -> None:
+        start = self.start(hours_ago)
+        self.ledger.freeze_or_get(story.name, Interval(start, start + HOUR), self.log, self.now)
+
+    def begin(self, story: Story, hours_ago: int, at: datetime) -> Attempt:
+        start = self.start(hours_ago)
+        run_id = f"scheduled__{start.isoformat()}"
+        (attempt,) = self.ledger.begin_attempts(
+            story.name, [start], run_id, 1, at, task=TaskKey(dag_id=story.name, task_id="load")
+        )
+        return attempt
+
+    def load(self, story: Story, hours: Sequence[int]) -> None:
+        """What each hour's own run did, when it did it; by one application, because a reader for each hour takes its time."""
+        loaded_at = {hours_ago: min(self.start(hours_ago) + HOUR + HEAD, self.now) for hours_ago in hours}
+        for hours_ago in hours:
+            self.freeze(story, hours_ago)
+        tokens = [self.begin(story, hours_ago, at).token for hours_ago, at in loaded_at.items()]
+        times = list(loaded_at.values())  # the windows are committed in their order, and each is reported before the next
+
+        def go_on(outcome: WindowOutcome) -> None:
+            times[:] = times[1:] or times
+
+        application = Application(
+            ledger=self.ledger,
+            log=self.log,
+            client_config=self.client_config,
+            now=lambda: times[0],
+            report=go_on,
+        )
+        outcomes = application.load(story.name, tokens)
+        assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
+        for hours_ago in (found for found in hours if found >= story.audited_until):
+            report = audit_window(
+                self.engine, self.log, story.name, self.start(hours_ago), loaded_at[hours_ago], sink_for=sink_for
+            )
+            assert report.ok, report
+
+    def leave_unloaded(self, story: Story) -> None:
+        if story.cut is not None:
+            self.freeze(story, story.cut)
+            self.cut_log(story.name, story.cut)
+        if story.failed is not None:
+            self.freeze(story, story.failed)
+            failed = self.begin(story, story.failed, self.start(story.failed - 1) + HEAD)
+            self.ledger.fail_attempts([failed], FAILURE, self.start(story.failed - 1) + 2 * HEAD)
+        if story.running is not None:
+            for hours_ago in range(story.running, 0, -1):
+                self.freeze(story, hours_ago)
+            self.begin(story, story.running, self.now)
+
+    def cut_log(self, topic: str, hours_ago: int) -> None:
+        """Deletes the records up to the middle of the hour's range, as a retention that did not wait would."""
+        window = self.ledger.window(topic, self.start(hours_ago))
+        until = [TopicPartition(topic, part.partition, (part.start_offset + part.end_offset) // 2) for part in window.ranges]
+        client = admin(self.bootstrap)  # kept: its answers end with it
+        for deleted in client.delete_records(until).values():
+            deleted.result(TIMEOUT_SECONDS)
+
+    def group(self, name: str, topic: str, *, commits: bool) -> Consumer:
+        """A group with one member, which has read half of what there is."""
+        consumer = Consumer({**self.client_config, "group.id": name, "client.id": f"{name}-1", "enable.auto.commit": False})
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        if commits:
+            ends = {part: consumer.get_watermark_offsets(TopicPartition(topic, part))[1] for part in range(PARTITIONS)}
+            consumer.commit(offsets=[TopicPartition(topic, part, end // 2) for part, end in ends.items()], asynchronous=False)
+        return consumer
+
+    def close(self) -> None:
+        for consumer in self.consumers:
+            consumer.close()
+        self.engine.dispose()
+
+
+def line(story: Story, start: datetime, number: int) -> str:
+    if story.parse == "combined":
+        at = (start + number * timedelta(seconds=20)).strftime("%d/%b/%Y:%H:%M:%S +0000")
+        return f'10.0.{number % 7}.{number % 250} - - [{at}] "GET /products/{number % 90} HTTP/1.1" 200 {900 + number} "-" "Mozilla/5.0"'
+    values: dict[str, Any] = {"id": f"{start:%m%d%H}-{number}", "user": number % 17, "amount": number * 1.25}
+    return json.dumps(values)
+
+
+@contextmanager
+def seeded(
+    bootstrap: str, warehouse_url: str, *, hours: int = 30, scale: float = 1.0, now: datetime | None = None
+) -> Iterator[SeededPlatform]:
+    """The platform, over a broker and a database that run already."""
+    platform = SeededPlatform(
+        bootstrap=bootstrap, engine=connect(warehouse_url), now=now or datetime.now(UTC), hours=hours, scale=scale
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        replace_spark(patched)
+        platform.seed()
+    try:
+        yield platform
+    finally:
+        platform.close()
