@@ -21,7 +21,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from scripts.site import broker_settings, commands, failures, ledger_tables, links, provider
+from scripts.site import broker_settings, commands, failures, ledger_tables, links, provider, routes
 
 PROJECT = Path(__file__).parents[2]
 COMMANDS_OVERVIEW = "cli.md"
@@ -40,6 +40,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     **{f"reference/{room}.md": partial(provider.room_page, room) for room in provider.ROOMS},
     "reference/broker-settings.md": broker_settings.settings_page,
     "reference/ledger-tables.md": ledger_tables.ledger_page,
+    "reference/addresses.md": routes.routes_page,
     "reference/errors.md": failures.failures_page,
 }
 

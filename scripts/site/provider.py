@@ -32,8 +32,9 @@ one is an error where the DAG is read. [Parsers](../parsers.md) and [sinks](../s
 OPERATORS = """# Operators
 
 All that work on windows take `pipeline` (a `Pipeline`, or where it says so the name of a registered one), `windows` (starts of
-hours as ISO instants, templated; by default the run's own data interval), `kafka_conn_id` and `warehouse_conn_id`, and whatever
-Airflow's own base takes. They are given by name.
+hours as ISO instants, templated; by default the run's own data interval), `kafka_conn_id` (`kafka_default`) and
+`warehouse_conn_id` (`warehouse_default`), and whatever Airflow's own base takes. They are given by name. Those that start Spark
+take what `SparkSubmitOperator` takes, too, and wait in the pool `logbus_load`.
 
 """
 SENSORS = """# Sensors
@@ -53,7 +54,8 @@ Connections turned into clients.
 """
 HEADS: Mapping[str, str] = {"operators": OPERATORS, "sensors": SENSORS, "triggers": TRIGGERS, "hooks": HOOKS}
 FUNCTIONS = ("hourly_ingest", "many_topics", "catch_up", "Connections")
-MEMBERS = "    options:\n      members: true\n"
+# Those that have a docstring; `members: true` would show every attribute.
+MEMBERS = "    options:\n      members: null\n      filters: ['!^_']\n"
 
 
 def pipelines_page() -> str:

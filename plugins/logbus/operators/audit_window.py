@@ -22,9 +22,9 @@ PROBLEMS_SHOWN_MAX = 20  # of a failed audit over many windows; the log holds al
 class AuditWindowOperator(WindowOperator):
     """Audit the run's window, or all of `windows`. Exact, or the task fails and says which partition and how many.
 
-    :param pipeline: a `Pipeline`, or the name of a registered one (templated)
-
     Returns what was counted, window by window.
+
+    :param pipeline: a `Pipeline`, or the name of a registered one (templated)
     """
 
     template_fields: Sequence[str] = ("pipeline_name", *WindowOperator.template_fields)

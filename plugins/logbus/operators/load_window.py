@@ -38,7 +38,8 @@ class LoadWindowOperator(SparkWindowOperator):
     Returns for each window of this run what was read, loaded and dead-lettered, and its fingerprint; and whether another run's
     application had loaded it.
 
-    :param max_windows_per_application: how many hours one application takes at the most; 1 keeps each run to its own.
+    :param max_windows_per_application: how many hours one application takes at the most (84, half a week); 1 keeps each run
+        to its own.
     """
 
     ui_color = "#fbe9d0"

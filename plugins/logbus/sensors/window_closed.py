@@ -19,7 +19,7 @@ from logbus.windows.model import LATENESS_DEFAULT, instant_text
 class WindowClosedSensor(WindowSensor):
     """Passes when the run's data interval is closed. Returns the instant at which it did.
 
-    :param lateness: how long after its end the hour stays open for records still on their way
+    :param lateness: how long after its end the hour stays open for records still on their way (five minutes)
     """
 
     def __init__(self, *, lateness: timedelta = LATENESS_DEFAULT, **kwargs: Any) -> None:

@@ -36,6 +36,7 @@ class WindowEventTrigger(BaseEventTrigger):
 
     Its payload is `{"watcher", "pipeline", "stage", "start", "end"}`.
 
+    :param pipeline: its name; it may be watched before it is registered
     :param stage: "closed", "loaded" or "audited"
     :param watcher: under which name the ledger remembers what was announced; whoever shares a name shares the memory
     """

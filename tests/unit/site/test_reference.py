@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 from logbus import errors
 from logbus.cli import COMMANDS
@@ -12,7 +14,8 @@ from scripts.site.broker_settings import settings_page
 from scripts.site.commands import command_page
 from scripts.site.failures import failures_page
 from scripts.site.ledger_tables import column_comments, ledger_page, sentences
-from scripts.site.provider import ROOMS, public_classes
+from scripts.site.provider import PACKAGE, ROOMS, public_classes
+from scripts.site.routes import routes_page
 from scripts.site.tables import bytes_in_words, milliseconds_in_words, table
 
 
@@ -69,6 +72,17 @@ def test_bases_come_last() -> None:
     assert set(operators[-2:]) == {"SparkWindowOperator", "WindowOperator"}
 
 
+def test_every_address_in_airflow_is_there_with_its_method_and_a_sentence() -> None:
+    rows = [line.split(" | ") for line in routes_page().splitlines() if "`/logbus/" in line and line.startswith("| ")]
+    asked = {(method.strip("| "), address.strip("`")) for method, address, _ in rows}
+    assert {
+        ("GET", "/logbus/api/overview"),
+        ("POST", "/logbus/api/windows/PIPELINE/START/rerun"),
+        ("GET", "/logbus/ui/PAGE"),
+    } <= asked
+    assert [line for line in rows if not line[2].strip(" |")] == []
+
+
 def test_numbers_in_words_are_exact_or_not_given() -> None:
     assert (bytes_in_words(1 << 20), bytes_in_words(1_048_588), bytes_in_words(512)) == ("1 MiB", None, None)
     assert (milliseconds_in_words(3_600_000), milliseconds_in_words(172_800_000)) == ("1 hour", "2 days")
@@ -77,3 +91,15 @@ def test_numbers_in_words_are_exact_or_not_given() -> None:
 
 def test_a_cell_cannot_end_its_row() -> None:
     assert table(("a",), [["x|y"]]).splitlines()[-1] == "| x\\|y |"
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_nothing_stands_behind_the_parameters_of_a_docstring(room: str) -> None:
+    """The reference would show it as a part of the last one."""
+    wrong = []
+    for path in (PACKAGE / room).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = ast.get_docstring(node) or "" if isinstance(node, ast.ClassDef | ast.FunctionDef) else ""
+            if "\n\n" in text[text.find(":param") :].strip() and ":param" in text:
+                wrong.append(f"{path.name}: {node.name}")
+    assert wrong == []
