@@ -119,7 +119,7 @@ def attempts_table(attempts: Iterable[AttemptRecord]) -> Table:
         row = (
             str(found.number),
             found.state,
-            found.run_id,
+            run_text(found),
             str(found.try_number),
             *times,
             loaded,
@@ -128,6 +128,11 @@ def attempts_table(attempts: Iterable[AttemptRecord]) -> Table:
         )
         table.add_row(*map(escape, row))
     return table
+
+
+def run_text(found: AttemptRecord) -> str:
+    """The run, and of which Dag where a task began the attempt."""
+    return found.run_id if found.task is None else f"{found.task.dag_id} {found.run_id}"
 
 
 def failure_lines(found: WindowHistory) -> Iterator[str]:

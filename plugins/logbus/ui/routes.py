@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, TypeVar
 
+import orjson
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from logbus.errors import BrokerUnavailable, UserError
 from logbus.ui import actions
-from logbus.ui.asked import NO_LEDGER_ADVICE, AskedDep, answer, instant, told
+from logbus.ui.asked import NO_LEDGER_ADVICE, Asked, AskedDep, answer, instant, told
 from logbus.ui.dag_runs import AirflowRest, log_url
 from logbus.ui.sources import Source, ledger_errors
 from logbus.windows import overview
@@ -66,18 +67,33 @@ def get_overview(asked: AskedDep, view: Annotated[View, Depends(view_of)], dag_i
     names = {
         name for name in asked.seen(reading) if dag_id is None or dag_id in (reading.dag_ids.get(name, ()) if reading else ())
     }
-    found: dict[str, Any] = {"now": instant_text(asked.now), "span": None, "pipelines": []}
+    found: dict[str, Any] = {"span": None, "pipelines": []}
     if reading is not None:
         try:
-            with ledger_errors():
-                found = overview.overview(asked.source.engine(), reading, names, view, asked.now)
+            found = shown(asked, reading, names, view)
         except UserError as error:
             warehouse = asked.warehouse_state(error)
         else:
             if not names:
                 warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
     broker = asked.broker_state(reading.broker_error if reading else broker_error(asked.source))
-    return answer({**found, "refresh_seconds": REFRESH_SECONDS, "warehouse": warehouse, "broker": broker})
+    common = {"now": instant_text(asked.now), "refresh_seconds": REFRESH_SECONDS}
+    return answer({**common, **found, "warehouse": warehouse, "broker": broker})
+
+
+def shown(asked: Asked, reading: Reading, names: Collection[str], view: View) -> dict[str, Any]:
+    """The span, and the pipelines of these names in it."""
+    with ledger_errors():
+        span, step = overview.shown_span(asked.source.engine(), reading, names, view, asked.now)
+    pieces = asked.source.pieces(reading, span, view.run)
+    return {
+        "span": {
+            "start": instant_text(span.start),
+            "end": instant_text(span.end),
+            "step_seconds": int(step.total_seconds()),
+        },
+        "pipelines": [orjson.Fragment(piece) for name, piece in pieces.items() if name in names],
+    }
 
 
 def broker_error(source: Source) -> BrokerUnavailable | None:

@@ -14,6 +14,7 @@ from datetime import datetime
 from threading import Lock
 from typing import Any
 
+import orjson
 from airflow.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError, ProgrammingError
@@ -21,18 +22,22 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from logbus.errors import BrokerUnavailable, LogbusError, UserError, WarehouseUnavailable
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ui.shared import Shared
+from logbus.ui.shared import STALE_SECONDS_MAX, Shared
 from logbus.warehouse.engine import connect
 from logbus.windows.all_groups import GroupBatches, GroupReading, end_offsets_of
 from logbus.windows.all_topics import TopicReading, read_topics
 from logbus.windows.group_offsets import Place
 from logbus.windows.log_batches import PAGE_TIMEOUT_SECONDS, LogBatches, Question, TopicPlaces
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.overview import Reading, read
+from logbus.windows.model import Interval
+from logbus.windows.overview import Reading, pipelines_json, read
 from logbus.windows.rates import Rates
 
 # Pairs of connections that are kept open; most installations have one.
 SOURCES_MAX = 8
+
+# Spans of which the overview is kept: megabytes each, with fifty pipelines.
+SPANS_MAX = 4
 
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
 
@@ -95,6 +100,9 @@ class Source:
         self._engine: Engine | None = None
         self._making = Lock()
         self.broker = broker
+        self._clock = clock
+        self._lock = Lock()
+        self._pieces: OrderedDict[tuple[Any, ...], Shared[dict[str, bytes]]] = OrderedDict()
         self.fleet: Shared[Reading] = Shared(lambda: self._asked(lambda engine: read(engine, broker, rates, now())), clock)
         self.topics: Shared[list[TopicReading]] = Shared(lambda: read_topics(broker, rates, now()), clock)
         self.groups: Shared[Groups] = Shared(lambda: self._groups(broker), clock)
@@ -105,6 +113,22 @@ class Source:
             if self._engine is None:
                 self._engine = self._make_engine()
             return self._engine
+
+    def pieces(self, reading: Reading, span: Interval, run: tuple[str, str] | None) -> dict[str, bytes]:
+        """Each pipeline's part of the overview as JSON, made once from a reading for all who look at the same span."""
+
+        def make() -> dict[str, bytes]:
+            with ledger_errors():
+                found = pipelines_json(self.engine(), reading, span, run)
+            return {name: orjson.dumps(value) for name, value in found.items()}
+
+        with self._lock:
+            key = (id(reading), span, run)  # `make` keeps the reading, so nothing else gets its id
+            shared = self._pieces.setdefault(key, Shared(make, self._clock, kept_seconds=STALE_SECONDS_MAX))
+            self._pieces.move_to_end(key)
+            while len(self._pieces) > SPANS_MAX:
+                self._pieces.popitem(last=False)
+        return shared.get()
 
     def log_offsets(self) -> LogOffsets:
         """For questions about one topic."""

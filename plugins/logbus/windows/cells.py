@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from logbus.windows.catch_up import floor
@@ -24,6 +25,7 @@ EXPIRING_WITHIN = timedelta(hours=24)
 EXPIRING_SHARE = 4
 
 NOTE_CHARACTERS_MAX = 200
+HOURS_REMEMBERED = 10_000  # as texts: a year
 
 
 class CellState(StrEnum):
@@ -40,9 +42,12 @@ class CellState(StrEnum):
     OPEN = "open"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class WindowFacts:
-    """A frozen window as the ledger has it, with its last attempt. `records` can be read, `lost` are gone by somebody's word."""
+    """A frozen window as the ledger has it, with its last attempt. `records` can be read, `lost` are gone by somebody's word.
+
+    Made by the thousand for each look at the page, from a row: so it is plain, and its fields are in the row's order.
+    """
 
     pipeline: str
     interval: Interval
@@ -56,13 +61,13 @@ class WindowFacts:
     attempts: int = 0
     last_state: str | None = None
     last_error: str | None = None
-    audit_problems: Sequence[str] = ()
+    audit_problems: Sequence[str] | None = None
     of_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Cell:
-    """An hour, and what became of it. `note` says more where the state alone does not."""
+    """An hour, and what became of it. `note` says more where the state alone does not. Plain for the same reason."""
 
     interval: Interval
     state: CellState
@@ -77,9 +82,9 @@ class Cell:
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
         return {
-            "start": instant_text(self.interval.start),
-            "end": instant_text(self.interval.end),
-            "state": str(self.state),
+            "start": text_of(self.interval.start),
+            "end": text_of(self.interval.end),
+            "state": self.state.value,
             "records": self.records,
             "loaded": self.loaded,
             "dead_lettered": self.dead_lettered,
@@ -90,13 +95,19 @@ class Cell:
         }
 
 
+@lru_cache(maxsize=HOURS_REMEMBERED)
+def text_of(instant: datetime) -> str:
+    """`instant_text`; all pipelines have the same hours."""
+    return instant_text(instant)
+
+
 def cells_of(reading: PipelineReading, windows: Sequence[WindowFacts], span: Interval, now: datetime) -> list[Cell]:
     """By time; `windows` are those of the pipeline in the span."""
     gone = gone_by_start(reading)
     frozen = [window_cell(reading, window, gone.get(window.interval.start, 0), now) for window in windows]
     covered = [window.interval for window in windows]
     unfrozen = [unfrozen_cell(reading, interval, now) for interval in unfrozen_hours(reading, covered, span, now)]
-    return sorted(with_losses(unfrozen, reading) + frozen, key=lambda cell: cell.interval)
+    return sorted(with_losses(unfrozen, reading) + frozen, key=lambda cell: cell.interval.start)
 
 
 def window_cell(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> Cell:
@@ -172,13 +183,14 @@ def unfrozen_hours(reading: PipelineReading, covered: Iterable[Interval], span: 
     start, end = max(ours.start, floor(span.start, pipeline.interval)), min(ours.end, span.end)
     reached = 0
     while start < end:
-        hour = Interval(start, start + pipeline.interval)
-        while reached < len(taken) and taken[reached].end <= hour.start:
+        hour_end = start + pipeline.interval
+        while reached < len(taken) and taken[reached].end <= start:
             reached += 1
-        is_taken = reached < len(taken) and taken[reached].start < hour.end
-        if not is_taken and (is_open(pipeline, hour, now) or is_missing(reading, hour)):
-            yield hour
-        start = hour.end
+        if reached == len(taken) or taken[reached].start >= hour_end:
+            hour = Interval(start, hour_end)
+            if is_open(pipeline, hour, now) or is_missing(reading, hour):
+                yield hour
+        start = hour_end
 
 
 def expected(reading: PipelineReading, now: datetime) -> Interval | None:

@@ -13,6 +13,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select
 
 from logbus.windows import schema
+from logbus.windows.model import Interval
 from logbus.windows.rows import ATTEMPT_RUNNING, Row, load_windows, running_windows
 from logbus.windows.stretches import Anchor, PipelineChain
 
@@ -24,10 +25,11 @@ def load_chain(connection: Connection, row: Row, topic_id: str, done: ColumnElem
     mine = and_(WINDOW.c.pipeline == row["name"], WINDOW.c.topic_id == topic_id)
     anchors = load_anchors(connection, row["name"], topic_id)
     before = boundary_before(connection, mine, first_wanted(connection, mine, done), anchors)
-    query = select(WINDOW).where(mine).order_by(WINDOW.c.starts_at)
+    query, left_out = select(WINDOW).where(mine).order_by(WINDOW.c.starts_at), None
     if before:
         anchors |= before
-        query = query.where(WINDOW.c.starts_at >= max(anchor.at for anchor in before.values() if anchor.at))
+        end = max(anchor.at for anchor in before.values() if anchor.at)
+        query, left_out = query.where(WINDOW.c.starts_at >= end), Interval(first_start(connection, mine), end)
     found = load_windows(connection, query)
     return PipelineChain(
         pipeline=row["name"],
@@ -36,6 +38,7 @@ def load_chain(connection: Connection, row: Row, topic_id: str, done: ColumnElem
         windows=tuple(found),
         running=frozenset(running_windows(connection, [one.id for one in found])),
         is_other_topic=row["topic_id"] != topic_id,
+        left_out=left_out,
     )
 
 
@@ -72,6 +75,11 @@ def first_wanted(connection: Connection, mine: ColumnElement[bool], done: Column
     found: datetime | None = connection.execute(
         select(func.coalesce(undone.scalar_subquery(), last.scalar_subquery()))
     ).scalar_one()
+    return found
+
+
+def first_start(connection: Connection, mine: ColumnElement[bool]) -> datetime:
+    found: datetime = connection.execute(select(func.min(WINDOW.c.starts_at)).where(mine)).scalar_one()
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, DateTime, Text, and_, column, func, or_, select, values
 
 from logbus.windows import schema
+from logbus.windows.model import Interval
 from logbus.windows.rows import Row, among, load_windows, running_windows
 from logbus.windows.stretches import Anchor, PipelineChain
 
@@ -26,6 +27,7 @@ class Begin:
 
     pipeline: str
     first_id: int
+    first_start: datetime
     previous_id: int | None
 
 
@@ -54,8 +56,10 @@ def load_chains(connection: Connection, rows: Sequence[Row], done: ColumnElement
             chain = chains[begin.pipeline]
             if not has_unfrozen_head(edges[begin.first_id], chain.anchors):
                 before = {part: edge.end for part, edge in edges[begin.previous_id].items()}
-                chains[begin.pipeline] = replace(chain, anchors={**chain.anchors, **before})
-                since[begin.pipeline] = max((one.at for one in before.values() if one.at), default=ALL_TIME)
+                end = max((one.at for one in before.values() if one.at), default=begin.first_start)
+                left_out = Interval(begin.first_start, end) if before else None
+                chains[begin.pipeline] = replace(chain, anchors={**chain.anchors, **before}, left_out=left_out)
+                since[begin.pipeline] = end if before else ALL_TIME
     return with_windows(connection, chains, since)
 
 
@@ -70,6 +74,7 @@ def begins_of(connection: Connection, done: ColumnElement[bool]) -> list[Begin]:
             func.lag(WINDOW.c.ends_at).over(**ordered).label("reached"),
             func.lag(WINDOW.c.id).over(**ordered).label("previous_id"),
             func.first_value(WINDOW.c.id).over(**ordered).label("first_id"),
+            func.first_value(WINDOW.c.starts_at).over(**ordered).label("first_start"),
             func.lead(WINDOW.c.id).over(**ordered).is_(None).label("is_last"),
         )
         .join(PIPELINE, and_(PIPELINE.c.name == WINDOW.c.pipeline, PIPELINE.c.topic_id == WINDOW.c.topic_id))
@@ -77,9 +82,9 @@ def begins_of(connection: Connection, done: ColumnElement[bool]) -> list[Begin]:
     )
     wanted = or_(~seen.c.done, seen.c.reached != seen.c.starts_at, seen.c.is_last)
     nth = func.row_number().over(partition_by=seen.c.pipeline, order_by=seen.c.starts_at).label("nth")
-    first = select(seen.c.pipeline, seen.c.first_id, seen.c.previous_id, nth).where(wanted).subquery()
-    rows = connection.execute(select(first.c.pipeline, first.c.first_id, first.c.previous_id).where(first.c.nth == 1))
-    return [Begin(*row) for row in rows]
+    first = select(seen.c.pipeline, seen.c.first_id, seen.c.first_start, seen.c.previous_id, nth).where(wanted).subquery()
+    rows = connection.execute(select(first).where(first.c.nth == 1)).mappings()
+    return [Begin(**{name: row[name] for name in Begin.__dataclass_fields__}) for row in rows]
 
 
 def ranges_of(connection: Connection, ids: Iterable[int]) -> dict[int, dict[int, Edge]]:

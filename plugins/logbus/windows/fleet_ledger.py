@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Integer, Select, and_, cast, extract, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Select, Subquery, and_, cast, extract, false, func, select
 
 from logbus.windows import schema
 from logbus.windows.cells import WindowFacts
 from logbus.windows.model import Interval
-from logbus.windows.rows import Row
 
 WINDOW, RANGE, ATTEMPT = schema.window, schema.window_range, schema.attempt
 
@@ -53,17 +52,23 @@ def windows_in(
     connection: Connection, pipelines: Collection[str], span: Interval, run: tuple[str, str] | None = None
 ) -> dict[str, list[WindowFacts]]:
     """The pipelines' windows that overlap the span, by start. `run` (dag id, run id) marks those that it made attempts at."""
-    counts = range_counts(connection, pipelines, span)
     found: dict[str, list[WindowFacts]] = {name: [] for name in pipelines}
+    counts = range_counts(pipelines, span)
     columns = (
-        *(WINDOW.c.id, WINDOW.c.pipeline, WINDOW.c.starts_at, WINDOW.c.ends_at, WINDOW.c.head_unknown, WINDOW.c.last_attempt),
-        *(WINDOW.c.loaded_attempt, WINDOW.c.loaded_count, WINDOW.c.dead_lettered_count, WINDOW.c.audited_at),
-        *(WINDOW.c.audit_problems, ATTEMPT.c.state.label("last_state"), ATTEMPT.c.error.label("last_error")),
+        *(WINDOW.c.pipeline, WINDOW.c.starts_at, WINDOW.c.ends_at, counts.c.records, counts.c.lost),
+        *(WINDOW.c.loaded_attempt.is_not(None), WINDOW.c.audited_at.is_not(None), WINDOW.c.head_unknown),
+        *(func.coalesce(WINDOW.c.loaded_count, 0), func.coalesce(WINDOW.c.dead_lettered_count, 0), WINDOW.c.last_attempt),
+        *(ATTEMPT.c.state, ATTEMPT.c.error, WINDOW.c.audit_problems, of_run(run)),
     )
     last = and_(ATTEMPT.c.window_id == WINDOW.c.id, ATTEMPT.c.number == WINDOW.c.last_attempt)
-    query = select(*columns, of_run(run).label("of_run")).outerjoin(ATTEMPT, last).where(*inside(pipelines, span))
-    for row in connection.execute(query.order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)).mappings():
-        found[row["pipeline"]].append(to_facts(row, *counts.get(row["id"], (0, 0))))
+    query = select(*columns).join(counts, counts.c.window_id == WINDOW.c.id).outerjoin(ATTEMPT, last)
+    query = query.where(*inside(pipelines, span)).order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)
+    intervals: dict[datetime, Interval] = {}  # thousands of windows, a few hundred hours
+    for name, start, end, *rest in connection.execute(query).all():
+        interval = intervals.get(start)
+        if interval is None or interval.end != end:
+            interval = intervals[start] = Interval(start, end)
+        found[name].append(WindowFacts(name, interval, *rest))
     return found
 
 
@@ -72,40 +77,23 @@ def inside(pipelines: Collection[str], span: Interval) -> tuple[ColumnElement[bo
 
 
 def of_run(run: tuple[str, str] | None) -> ColumnElement[bool]:
-    one = schema.attempt.alias()
-    dag_id, run_id = run or ("", "")
+    if run is None:
+        return false()
+    one, (dag_id, run_id) = schema.attempt.alias(), run
     query = select(one.c.number).where(one.c.window_id == WINDOW.c.id, one.c.dag_id == dag_id, one.c.run_id == run_id)
     return query.exists()
 
 
-def range_counts(connection: Connection, pipelines: Collection[str], span: Interval) -> dict[int, tuple[int, int]]:
-    """By window how many records can be read and how many are declared lost."""
+def range_counts(pipelines: Collection[str], span: Interval) -> Subquery:
+    """By window how many records can be read and how many are declared lost. A window has a range of each partition."""
     lost = func.sum(RANGE.c.lost)
-    query = (
-        select(RANGE.c.window_id, func.sum(RANGE.c.end_offset - RANGE.c.start_offset) - lost, lost)
+    records = func.sum(RANGE.c.end_offset - RANGE.c.start_offset) - lost
+    return (
+        select(RANGE.c.window_id, cast(records, BigInteger).label("records"), cast(lost, BigInteger).label("lost"))
         .join(WINDOW, WINDOW.c.id == RANGE.c.window_id)
         .where(*inside(pipelines, span))
         .group_by(RANGE.c.window_id)
-    )
-    return {window_id: (int(records), int(gone)) for window_id, records, gone in connection.execute(query)}
-
-
-def to_facts(row: Row, records: int, lost: int) -> WindowFacts:
-    return WindowFacts(
-        pipeline=row["pipeline"],
-        interval=Interval(row["starts_at"], row["ends_at"]),
-        records=records,
-        lost=lost,
-        is_loaded=row["loaded_attempt"] is not None,
-        is_audited=row["audited_at"] is not None,
-        head_unknown=row["head_unknown"],
-        loaded=row["loaded_count"] or 0,
-        dead_lettered=row["dead_lettered_count"] or 0,
-        attempts=row["last_attempt"],
-        last_state=row["last_state"],
-        last_error=row["last_error"],
-        audit_problems=tuple(row["audit_problems"] or ()),
-        of_run=row["of_run"],
+        .subquery()
     )
 
 

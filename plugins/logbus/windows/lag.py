@@ -122,6 +122,7 @@ def lag_over(
 def count(pipeline: Pipeline, chain: PipelineChain, undone: Mapping[int, Sequence[Stretch]], seen: Seen) -> Lag:
     """What follows from windows and offsets."""
     loaded = [window.interval for window in chain.windows if window.loaded_attempt is not None]
+    loaded += [chain.left_out] if chain.left_out is not None else []
     with_starts = [(part, seen.starts[part], found) for part, found in undone.items()]
     missing = None if seen.span is None else first_gap(seen.span, loaded)
     return Lag(

@@ -112,23 +112,24 @@ def produced(readings: Sequence[PipelineReading], rates: Rates, now: datetime) -
     return found
 
 
-def overview(engine: Engine, reading: Reading, names: Collection[str], view: View, now: datetime) -> dict[str, Any]:
-    """As JSON-ready values, for the pipelines of these names. The caller adds what he knows of broker and warehouse."""
+def shown_span(engine: Engine, reading: Reading, names: Collection[str], view: View, now: datetime) -> tuple[Interval, timedelta]:
+    """The span that is shown to somebody who sees the pipelines of these names, and the width of its columns."""
     shown = [one for one in reading.pipelines if one.pipeline.name in names]
     with engine.connect() as connection:
-        span = span_of(connection, shown, view, utc(now))
-        windows = fleet_ledger.windows_in(connection, names, span, view.run)
+        return span_of(connection, shown, view, utc(now)), step_of(shown)
+
+
+def pipelines_json(
+    engine: Engine, reading: Reading, span: Interval, run: tuple[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Every pipeline by its name as JSON-ready values; `run` marks the hours that a Dag run (dag id, run id) worked on."""
+    names = [one.pipeline.name for one in reading.pipelines]
+    with engine.connect() as connection:
+        windows = fleet_ledger.windows_in(connection, names, span, run)
         series = fleet_ledger.series(connection, names, span)
     return {
-        "now": instant_text(utc(now)),
-        "span": {
-            "start": instant_text(span.start),
-            "end": instant_text(span.end),
-            "step_seconds": int(step_of(shown).total_seconds()),
-        },
-        "pipelines": [
-            pipeline_json(reading, one, windows[one.pipeline.name], series[one.pipeline.name], span, utc(now)) for one in shown
-        ],
+        one.pipeline.name: pipeline_json(reading, one, windows[one.pipeline.name], series[one.pipeline.name], span)
+        for one in reading.pipelines
     }
 
 
@@ -141,9 +142,10 @@ def span_of(connection: Connection, shown: Sequence[PipelineReading], view: View
     """What the heat map shows: what is asked for, or the last hours, or those before the last window where all is older."""
     step, length = step_of(shown), timedelta(hours=max(1, min(view.hours, HOURS_MAX)))
     if view.since is not None or view.until is not None:
-        until = utc(view.until) if view.until else min(utc(view.since or now) + length, next_step(now, step))
-        since = utc(view.since) if view.since else until - length
-        return Interval(max(since, until - timedelta(hours=HOURS_MAX)), until)
+        since = None if view.since is None else utc(view.since)
+        latest = now if since is None else max(since, min(since + length, now))
+        until = next_step(latest, step) if view.until is None else utc(view.until)
+        return Interval(max(until - length if since is None else since, until - timedelta(hours=HOURS_MAX)), until)
     if view.run is not None:
         of_run = fleet_ledger.span_of_run(connection, *view.run) or view.run_interval
         if of_run is not None:
@@ -169,9 +171,8 @@ def pipeline_json(
     windows: Sequence[WindowFacts],
     series: Sequence[tuple[datetime, int, int]],
     span: Interval,
-    now: datetime,
 ) -> dict[str, Any]:
-    pipeline, cells = one.pipeline, cells_of(one, windows, span, now)
+    pipeline, cells = one.pipeline, cells_of(one, windows, span, reading.at)
     return {
         "name": pipeline.name,
         "topic": pipeline.topic,

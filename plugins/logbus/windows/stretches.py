@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from logbus.windows.model import FrozenWindow, OffsetRange, instant_text
+from logbus.windows.model import FrozenWindow, Interval, OffsetRange, instant_text
 
 OTHER_TOPIC = "the topic was made again; `logbus pipeline rebase {pipeline}` begins anew on it"
 
@@ -28,7 +28,10 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineChain:
-    """A pipeline's windows on the topic as it is now, oldest first. `running` are the ids of those that an attempt works on."""
+    """A pipeline's windows on the topic as it is now, oldest first. `running` are the ids of those that an attempt works on.
+
+    `left_out` is the span of the windows before the first of these: they touch, and all of them are done.
+    """
 
     pipeline: str
     interval: timedelta
@@ -36,6 +39,7 @@ class PipelineChain:
     windows: tuple[FrozenWindow, ...]
     running: frozenset[int] = frozenset()
     is_other_topic: bool = False
+    left_out: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
