@@ -68,8 +68,8 @@ def command(
         options.clock,
         limits,
         cluster_name=cluster_name,
-        topics=topic_filter,
-        groups=group_filter,
+        topic_filter=topic_filter,
+        group_filter=group_filter,
     )
     collector, registry, stop = PipelineCollector(sources, limits), CollectorRegistry(), threading.Event()
     registry.register(collector)

@@ -75,7 +75,7 @@ class PipelineCollector(Collector):
         waiting = {
             (group.name, place): age
             for group in reading.groups
-            for place, offset in group.offsets.items()
+            for place, offset in group.committed.items()
             if (age := self._arrivals.waiting_seconds(place, offset, now)) is not None
         }
         return replace(reading, waiting=waiting)
@@ -84,7 +84,7 @@ class PipelineCollector(Collector):
         return read_ledger(self._sources.engine(), timeout_seconds=self._limits.deadline_seconds)
 
     def _read_lags(self) -> LagReading:
-        return read_lags(self._sources.engine(), self._sources.log, self._sources.now())
+        return read_lags(self._sources.engine(), self._sources.kafka, self._sources.now())
 
 
 def _plain(outcome: Outcome[KafkaReading] | Outcome[LedgerReading] | Outcome[LagReading]) -> Outcome[object]:

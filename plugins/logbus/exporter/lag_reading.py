@@ -1,4 +1,4 @@
-"""How far every pipeline is behind, one by one: a pipeline whose topic is gone has no lag, and does not hide the others'."""
+"""How far every pipeline is behind, all asked for together: one whose topic is gone has no lag, and does not hide the others'."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import datetime
 
 from sqlalchemy import Engine
 
-from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.exporter.shared import OK, reason_of
-from logbus.windows.lag import Lag, lag_of
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_admin import LogAdmin
+from logbus.exporter.ledger_reading import ledger_errors
+from logbus.exporter.shared import OK
+from logbus.windows.fleet import FUTURE_STAMPS, PipelineReading, read_fleet
+from logbus.windows.lag import Lag
+from logbus.windows.log_batches import LogBatches
 
-TOPIC_RECREATED = "topic_recreated"
+TOPIC_MISSING, TOPIC_RECREATED, FUTURE, REFUSED = "topic_missing", "topic_recreated", "future_timestamps", "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +35,25 @@ class LagReading:
     pipelines: Mapping[str, PipelineLag]
 
 
-def read_lags(engine: Engine, log: LogAdmin, now: datetime) -> LagReading:
+def read_lags(engine: Engine, log: LogBatches, now: datetime) -> LagReading:
     """All pipelines. `BrokerUnavailable` where the broker does not answer: then nobody's lag is known."""
-    found = [lag_or_reason(engine, log, one.name, one.topic, now) for one in Ledger(engine).pipelines()]
-    return LagReading(at=now, pipelines={one.pipeline: one for one in found})
+    with ledger_errors():
+        found = {one.pipeline.name: to_lag(one) for one in read_fleet(engine, log, now)}
+    return LagReading(at=now, pipelines=found)
 
 
-def lag_or_reason(engine: Engine, log: LogAdmin, name: str, topic: str, now: datetime) -> PipelineLag:
-    try:
-        lag = lag_of(engine, log, name, now)
-    except BrokerUnavailable:
-        raise
-    except LogbusError as error:
-        return PipelineLag(pipeline=name, topic=topic, lag=None, reason=reason_of(error))
-    if lag.problem is not None:
-        return PipelineLag(pipeline=name, topic=topic, lag=None, reason=TOPIC_RECREATED)
-    return PipelineLag(pipeline=name, topic=topic, lag=lag)
+def to_lag(one: PipelineReading) -> PipelineLag:
+    reason = reason_of(one)
+    lag = one.lag if reason == OK else None
+    return PipelineLag(pipeline=one.pipeline.name, topic=one.pipeline.topic, lag=lag, reason=reason)
+
+
+def reason_of(one: PipelineReading) -> str:
+    """A label has few values; the sentence is on the pages, and `logbus lag` prints it."""
+    if one.lag.problem is None:
+        return OK
+    if one.topic_id is None:
+        return TOPIC_MISSING
+    if one.chain.is_other_topic:
+        return TOPIC_RECREATED
+    return FUTURE if one.lag.problem == FUTURE_STAMPS.format(name=one.pipeline.name) else REFUSED

@@ -6,7 +6,8 @@ are never deleted, so it is a true counter however often the exporter starts; a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -59,10 +60,17 @@ class LedgerReading:
 
 def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
     """The ledger at one moment. `LedgerMissing` where there is none, `WarehouseUnavailable` where nobody answers."""
+    options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    with ledger_errors(), engine.connect().execution_options(**options) as connection:
+        connection.execute(text(f"set local statement_timeout = {int(timeout_seconds * 1000)}"))
+        return read_all(connection)
+
+
+@contextmanager
+def ledger_errors() -> Iterator[None]:
+    """The database's errors in our words."""
     try:
-        with engine.connect().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection:
-            connection.execute(text(f"set local statement_timeout = {int(timeout_seconds * 1000)}"))
-            return read_all(connection)
+        yield
     except ProgrammingError as error:
         raise LedgerMissing(
             "this warehouse holds no ledger of this version: the first run of a pipeline makes it, `logbus ledger upgrade` too"

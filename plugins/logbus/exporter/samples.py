@@ -11,16 +11,17 @@ from datetime import datetime
 
 from logbus.exporter import catalogue as names
 from logbus.exporter.catalogue import Metric
-from logbus.exporter.kafka_reading import GroupReading, KafkaReading, Member, PartitionReading
+from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
 from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
 from logbus.exporter.shared import OK, Outcome
+from logbus.windows.all_groups import GroupReading, Member
 
 Labels = tuple[str, ...]
 # A value of None is left out by whoever writes the page.
 Sample = tuple[Metric, Labels, float | None]
 
-NOBODY = Member()
+NOBODY = Member(member_id="", client_id="", host="")
 
 
 def outcome_samples(target: str, outcome: Outcome[object]) -> Iterator[Sample]:
@@ -113,20 +114,21 @@ def partition_samples(part: PartitionReading, cluster_name: str) -> Iterator[Sam
 def group_samples(group: GroupReading, reading: KafkaReading, cluster_name: str) -> Iterator[Sample]:
     """Lag only where the partition's end is known: of a topic that was deleted, committed offsets remain for a while."""
     ends = reading.ends
-    lags = {place: max(0, ends[place] - offset) for place, offset in sorted(group.offsets.items()) if place in ends}
+    lags = {place: max(0, ends[place] - offset) for place, offset in sorted(group.committed.items()) if place in ends}
     waiting = {place: reading.waiting.get((group.name, place)) for place in lags}
-    yield names.MEMBERS, (group.name,), group.member_count
+    owners = {place: member for member in group.members for place in member.assignments}
+    yield names.MEMBERS, (group.name,), len(group.members)
     for place, lag in lags.items():
-        where, owner = (place[0], str(place[1])), group.owners.get(place, NOBODY)
-        owned = (cluster_name, group.name, *where, owner.host, owner.consumer_id, owner.client_id)
-        yield names.GROUP_CURRENT, (group.name, *where), group.offsets[place]
+        where, owner = (place[0], str(place[1])), owners.get(place, NOBODY)
+        owned = (cluster_name, group.name, *where, owner.host, owner.member_id, owner.client_id)
+        yield names.GROUP_CURRENT, (group.name, *where), group.committed[place]
         yield names.CONSUMER_LAG, (group.name, *where), lag
-        yield names.GROUP_OFFSET, owned, group.offsets[place]
+        yield names.GROUP_OFFSET, owned, group.committed[place]
         yield names.GROUP_LAG, owned, lag
         yield names.GROUP_LAG_SECONDS, owned, waiting[place]
     for topic in sorted({topic for topic, _ in lags}):
         lag_sum = sum(lag for place, lag in lags.items() if place[0] == topic)
-        yield names.GROUP_CURRENT_SUM, (group.name, topic), sum(group.offsets[place] for place in lags if place[0] == topic)
+        yield names.GROUP_CURRENT_SUM, (group.name, topic), sum(group.committed[place] for place in lags if place[0] == topic)
         yield names.CONSUMER_LAG_SUM, (group.name, topic), lag_sum
         yield names.GROUP_TOPIC_SUM_LAG, (cluster_name, group.name, topic), lag_sum
     if lags:

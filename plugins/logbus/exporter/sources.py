@@ -13,7 +13,6 @@ from sqlalchemy import Engine
 
 from logbus.exporter.kafka_reading import KafkaQuestions
 from logbus.warehouse.engine import connect, warehouse_url
-from logbus.windows.log_admin import LogAdmin, TopicAdmin
 
 # A server that vanishes without a word is noticed in half a minute instead of the two hours that TCP takes.
 NOTICES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3", "tcp_user_timeout": "20000"}
@@ -33,7 +32,6 @@ class Sources:
 
     engine: Callable[[], Engine]
     kafka: KafkaQuestions
-    log: LogAdmin
     now: Callable[[], datetime]
     cluster_name: str | None = None
     monotonic: Callable[[], float] = time.monotonic
@@ -46,15 +44,14 @@ def make_sources(
     limits: Limits,
     *,
     cluster_name: str | None = None,
-    topics: str = ".*",
-    groups: str = ".*",
+    topic_filter: str = ".*",
+    group_filter: str = ".*",
 ) -> Sources:
     """Nobody is asked yet, and neither server need be there; a URL or a pattern that cannot be read is a `UserError` at once."""
     seconds = limits.deadline_seconds
     return Sources(
         engine=engine_of(url),
-        kafka=KafkaQuestions(client_config, timeout_seconds=seconds, topics=topics, groups=groups),
-        log=TopicAdmin(client_config, timeout_seconds=seconds),
+        kafka=KafkaQuestions(client_config, timeout_seconds=seconds, topic_filter=topic_filter, group_filter=group_filter),
         now=now,
         cluster_name=cluster_name,
     )

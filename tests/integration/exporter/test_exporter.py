@@ -126,14 +126,16 @@ def test_a_broker_that_comes_back_is_shown_again(platform: Platform, tmp_path: P
 
 
 def test_a_warehouse_without_a_ledger_is_told_from_one_that_is_down(empty_warehouse_url: str, broker: LogbusBroker) -> None:
-    assert value(scrape(empty_warehouse_url, broker.bootstrap), "logbus_up", target="ledger", reason="no_ledger") == 0
+    found = scrape(empty_warehouse_url, broker.bootstrap)
+    assert value(found, "logbus_up", target="ledger", reason="no_ledger") == 0
+    assert value(found, "logbus_up", target="lag", reason="no_ledger") == 0
 
 
 def test_a_topic_that_is_gone_hides_nobody_elses_lag(broker: LogbusBroker, warehouse_url: str) -> None:
     for name in ("gone", "there"):
         make_platform(broker, warehouse_url, name)
     delete_topic(broker.bootstrap, "gone")
-    found = scrape(warehouse_url, broker.bootstrap, topics="there")
+    found = scrape(warehouse_url, broker.bootstrap, topic_filter="there")
     assert value(found, "logbus_pipeline_up", pipeline="gone", reason="topic_missing") == 0
     assert value(found, "logbus_hours_behind", pipeline="gone") is None
     assert value(found, "logbus_hours_behind", pipeline="there") == 2

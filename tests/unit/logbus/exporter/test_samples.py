@@ -10,19 +10,24 @@ from logbus.exporter import catalogue as names
 from logbus.exporter import samples
 from logbus.exporter.catalogue import Metric
 from logbus.exporter.collector import families
-from logbus.exporter.kafka_reading import GroupReading, KafkaReading, Member, PartitionReading
+from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
 from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
 from logbus.exporter.shared import Outcome
+from logbus.windows.all_groups import GroupReading, Member
 from logbus.windows.lag import Lag
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-MEMBER = Member(consumer_id="c-1", client_id="c", host="/10.0.0.7")
+MEMBER = Member(member_id="c-1", client_id="c", host="10.0.0.7", assignments=(("t", 0),))
 
 
 def partition(topic: str, number: int, end: int | None, **changes: int | None) -> PartitionReading:
     facts = {"leader": 1, "replicas": 3, "in_sync": 3, "start_offset": 0, **changes}
     return PartitionReading(topic=topic, partition=number, end_offset=end, **facts)  # type: ignore[arg-type]
+
+
+def group(name: str, committed: dict[tuple[str, int], int], *members: Member) -> GroupReading:
+    return GroupReading(name=name, state="Stable", members=members, committed=committed)
 
 
 def kafka(*groups: GroupReading, waiting: dict[tuple[str, tuple[str, int]], float] | None = None) -> dict[object, float]:
@@ -39,30 +44,28 @@ def kept(found: Iterable[tuple[Metric, tuple[str, ...], float | None]]) -> dict[
 
 
 def test_a_group_has_its_lag_in_both_spellings() -> None:
-    group = GroupReading(name="g", member_count=1, offsets={("t", 0): 4, ("t", 1): 20}, owners={("t", 0): MEMBER})
-    found = kafka(group, waiting={("g", ("t", 0)): 12.0, ("g", ("t", 1)): 0.0})
+    one = group("g", {("t", 0): 4, ("t", 1): 20}, MEMBER)
+    found = kafka(one, waiting={("g", ("t", 0)): 12.0, ("g", ("t", 1)): 0.0})
     assert found[names.CONSUMER_LAG, "g", "t", "0"] == 6
     assert found[names.CONSUMER_LAG_SUM, "g", "t"] == 6
     assert found[names.GROUP_CURRENT_SUM, "g", "t"] == 24
-    assert found[names.GROUP_LAG, "mine", "g", "t", "0", "/10.0.0.7", "c-1", "c"] == 6
+    assert found[names.GROUP_LAG, "mine", "g", "t", "0", "10.0.0.7", "c-1", "c"] == 6
     assert found[names.GROUP_LAG, "mine", "g", "t", "1", "", "", ""] == 0
-    assert found[names.GROUP_LAG_SECONDS, "mine", "g", "t", "0", "/10.0.0.7", "c-1", "c"] == 12.0
+    assert found[names.GROUP_LAG_SECONDS, "mine", "g", "t", "0", "10.0.0.7", "c-1", "c"] == 12.0
     assert found[names.GROUP_MAX_LAG, "mine", "g"] == found[names.GROUP_SUM_LAG, "mine", "g"] == 6
     assert found[names.GROUP_MAX_LAG_SECONDS, "mine", "g"] == 12.0
     assert found[names.MEMBERS, "g"] == 1
 
 
 def test_lag_in_seconds_is_absent_where_it_is_not_known() -> None:
-    found = kafka(GroupReading(name="g", member_count=0, offsets={("t", 0): 4, ("t", 1): 20}), waiting={("g", ("t", 1)): 0.0})
+    found = kafka(group("g", {("t", 0): 4, ("t", 1): 20}), waiting={("g", ("t", 1)): 0.0})
     assert (names.GROUP_LAG_SECONDS, "mine", "g", "t", "0", "", "", "") not in found
     assert found[names.GROUP_LAG_SECONDS, "mine", "g", "t", "1", "", "", ""] == 0.0
     assert (names.GROUP_MAX_LAG_SECONDS, "mine", "g") not in found
 
 
 def test_a_group_without_offsets_or_with_those_of_a_topic_that_is_gone_has_members_only() -> None:
-    found = kafka(
-        GroupReading(name="new", member_count=2, offsets={}), GroupReading(name="old", member_count=0, offsets={("x", 0): 3})
-    )
+    found = kafka(group("new", {}, MEMBER, MEMBER), group("old", {("x", 0): 3}))
     shown = {key for key in found if isinstance(key, tuple) and ("new" in key or "old" in key)}
     assert shown == {(names.MEMBERS, "new"), (names.MEMBERS, "old")}
 
@@ -76,7 +79,7 @@ def test_a_partition_that_cannot_be_read_has_no_offsets_and_no_leader() -> None:
 
 
 def test_a_commit_behind_the_end_is_no_negative_lag() -> None:
-    found = kafka(GroupReading(name="g", member_count=0, offsets={("t", 0): 11}))
+    found = kafka(group("g", {("t", 0): 11}))
     assert found[names.CONSUMER_LAG, "g", "t", "0"] == 0
 
 
