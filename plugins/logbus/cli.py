@@ -1,48 +1,77 @@
 """The `logbus` command: one group, its subcommands loaded only when they are asked for.
 
-Airflow, Spark and pyarrow take seconds to import, so the group knows its subcommands by a table of module paths and imports
-the one that runs. A `LogbusError` is printed as one line, exit status 1; anything else is a bug and keeps its traceback.
+Airflow, Spark and pyarrow take seconds to import, so the group knows its subcommands by a table of module paths, in sections by
+what people want, and imports the one that runs; help and completion read the table only. A `LogbusError` is printed as one line
+and ends with the status that logbus.exit_codes has for it, and so do an interrupt and a reader that went away; anything else is
+a bug and keeps its traceback.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.exceptions import Exit
 
+from logbus import exit_codes
+from logbus.commands.interrupting import Stopped, exit_code_of, forget_output
 from logbus.errors import LogbusError
+from logbus.exit_codes import ExitCode
 
-COMMANDS = {
-    "airflow": ("logbus.commands.airflow:command", "Make the pool and the connections in an Airflow of your own."),
-    "broker": ("logbus.commands.broker:command", "Run the log broker (python -m broker)."),
-    "connector-jars": (
-        "logbus.commands.connector_jars:command",
-        "Fetch the jars of Spark's Kafka connector, for those who read by it.",
-    ),
-    "dead-letter": ("logbus.commands.dead_letter:command", "List, show and export records that did not parse."),
-    "demo": ("logbus.commands.demo:command", "Take a log through broker, Airflow and Spark into PostgreSQL, and prove it."),
-    "doctor": ("logbus.commands.doctor:command", "Say what is not as it should be, and what to type."),
-    "exporter": ("logbus.commands.exporter:command", "Serve lag, windows, topics and groups to Prometheus."),
-    "group": ("logbus.commands.group:command", "Move consumer groups to a time, an offset or a window."),
-    "lag": ("logbus.commands.lag:command", "Show how many closed hours are not loaded, and since when."),
-    "ledger": ("logbus.commands.ledger:command", "Show the ledger's version, bring it up to date, make a lost one again."),
-    "load": ("logbus.commands.load:command", "Load the closed hours of a topic with one Spark application, without Airflow."),
-    "maintain": ("logbus.commands.maintain:command", "Merge old hourly partitions into days, remove files nobody needs."),
-    "pipeline": ("logbus.commands.pipeline:command", "List and register pipelines."),
-    "query": ("logbus.commands.query:command", "Ask the Parquet tables of pipelines in SQL, by DuckDB."),
-    "redrive": ("logbus.commands.redrive:command", "Parse dead letters again, into the same windows."),
-    "replay": ("logbus.commands.replay:command", "Load windows again, from the same records; plan shows what that would do."),
-    "retention": ("logbus.commands.retention:command", "Delete old records once every pipeline has loaded them."),
-    "sample": ("logbus.commands.sample:command", "Write a small realistic access log."),
-    "ship": ("logbus.commands.ship:command", "Send log files to a topic."),
-    "up": ("logbus.commands.up:command", "Run the broker and a PostgreSQL on this machine until Ctrl-C."),
-    "window": ("logbus.commands.window:command", "List and show the windows in the ledger."),
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+SECTIONS = {
+    "See": {
+        "lag": ("logbus.commands.lag:command", "Show how many closed hours are not loaded, and since when."),
+        "window": ("logbus.commands.window:command", "List, show, compare and audit the windows in the ledger."),
+        "dead-letter": ("logbus.commands.dead_letter:command", "List, show and export records that did not parse."),
+        "doctor": ("logbus.commands.doctor:command", "Say what is not as it should be, and what to type."),
+        "query": ("logbus.commands.query:command", "Ask the Parquet tables of pipelines in SQL, by DuckDB."),
+    },
+    "Move records": {
+        "produce": ("logbus.commands.produce:command", "Send lines to a topic."),
+        "consume": ("logbus.commands.consume:command", "Print the records of a topic; -f follows it."),
+        "ship": ("logbus.commands.ship:command", "Send log files to a topic, and go on where the last run ended."),
+        "sample": ("logbus.commands.sample:command", "Write a small realistic access log."),
+    },
+    "Load": {
+        "demo": ("logbus.commands.demo:command", "Take a log through broker, Airflow and Spark into PostgreSQL, and prove it."),
+        "pipeline": ("logbus.commands.pipeline:command", "List and register pipelines."),
+        "load": (
+            "logbus.commands.load:command",
+            "Load the closed hours of a topic with one Spark application, without Airflow.",
+        ),
+        "replay": ("logbus.commands.replay:command", "Load windows again, from the same records; plan shows what that would do."),
+        "redrive": ("logbus.commands.redrive:command", "Parse dead letters again, into the same windows."),
+    },
+    "Administer": {
+        "up": ("logbus.commands.up:command", "Run the broker and a PostgreSQL on this machine until Ctrl-C."),
+        "broker": ("logbus.commands.broker:command", "Run the log broker (python -m broker)."),
+        "topic": ("logbus.commands.topic:command", "List, create, describe, change and delete topics."),
+        "group": ("logbus.commands.group:command", "List, describe and delete consumer groups, and move them."),
+        "retention": ("logbus.commands.retention:command", "Delete old records once every pipeline has loaded them."),
+        "exporter": ("logbus.commands.exporter:command", "Serve lag, windows, topics and groups to Prometheus."),
+        "maintain": ("logbus.commands.maintain:command", "Merge old hourly partitions into days, remove files nobody needs."),
+        "ledger": (
+            "logbus.commands.ledger:command",
+            "Show the ledger's version, bring it up to date, make a lost one again.",
+        ),
+        "airflow": ("logbus.commands.airflow:command", "Make the pool and the connections in an Airflow of your own."),
+        "connector-jars": (
+            "logbus.commands.connector_jars:command",
+            "Fetch the jars of Spark's Kafka connector, for those who read by it.",
+        ),
+        "completion": ("logbus.commands.completion:command", "Print the completion script of a shell."),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand when it runs, not when the group's help is shown."""
+    """A group that imports a subcommand when it runs, not when the group's help is shown or a name is completed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -54,18 +83,50 @@ class LazyGroup(click.Group):
         return cast(click.Command, getattr(importlib.import_module(module_name), attribute))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+        for title, entries in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, sentence) for name, (_, sentence) in entries.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def make_context(self, *words: Any, **extra: Any) -> click.Context:
+        try:  # --help and --version print in here
+            return super().make_context(*words, **extra)
+        except BrokenPipeError:
+            forget_output()
+            raise Exit(ExitCode.BROKEN_PIPE) from None
 
     def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except LogbusError as error:
-            click.echo(f"error: {error}", err=True)
-            ctx.exit(1)
+        return ending_in_order(ctx, lambda: super(LazyGroup, self).invoke(ctx))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
+    """What `run` gives; or the one line and the status of whatever ended it."""
+    try:
+        return run()
+    except LogbusError as error:
+        message, code = f"error: {error}", exit_codes.of_error(error)
+    except Stopped as stop:
+        message, code = str(stop), stop.exit_code
+    except KeyboardInterrupt as interrupt:
+        message, code = "interrupted", exit_code_of(interrupt)
+    except BrokenPipeError:
+        forget_output()
+        message, code = "", ExitCode.BROKEN_PIPE
+    if message:
+        click.echo(message, err=True)
+    ctx.exit(code)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="logbus")
 def main() -> None:
-    """Every hour of every topic loaded exactly once, with proof."""
+    """Every hour of every topic loaded exactly once, with proof.
+
+    Exit statuses, environment variables and how output is chosen: docs/cli.md. Completion: logbus completion --help.
+    """

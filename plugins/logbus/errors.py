@@ -36,6 +36,10 @@ class TopicMissing(UserError):
     """The broker does not know the topic."""
 
 
+class GroupMissing(UserError):
+    """The broker knows no consumer group of that name."""
+
+
 class GroupActive(UserError):
     """The consumer group has members, which would not notice that their offsets were changed under them."""
 
@@ -110,6 +114,10 @@ class TopicRecreated(WindowError):
 
 class AuditMismatch(LogbusError):
     """The table, the ledger and the broker do not agree on a window."""
+
+
+class Behind(LogbusError):
+    """A pipeline is further behind than whoever asked allows."""
 
 
 class RetentionOverdue(LogbusError):

@@ -6,8 +6,10 @@ It uses the same pieces in the same order as the operators do; the operators put
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +25,7 @@ from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow
 
 Say = Callable[[str], None]
+STOP_SECONDS_MAX = 10.0  # a JVM that is asked to end runs its shutdown hooks first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +82,31 @@ class Loader:
 
     def submit(self, ledger: Ledger, load: Load, attempts: Sequence[Attempt]) -> None:
         """Runs the application to its end; its output goes to `say`."""
-        result = run_spark(
-            spark_submit.command(load.pipeline, attempts, master=load.master),
-            spark_submit.environment(self.warehouse_url, self.client_config),
-            self.say,
-        )
+        try:
+            result = run_spark(
+                spark_submit.command(load.pipeline, attempts, master=load.master),
+                spark_submit.environment(self.warehouse_url, self.client_config),
+                self.say,
+            )
+        except KeyboardInterrupt:
+            ledger.fail_attempts(attempts, "interrupted", self.now())
+            raise
         if result.returncode != 0:
             ledger.fail_attempts(attempts, f"spark-submit ended with {result.returncode}", self.now())
             raise LoadFailed(f"the Spark application ended with code {result.returncode}; its output above says why")
 
 
+def end_group(process: subprocess.Popen[str]) -> None:
+    """Ends the process and everything it started: in order, and by force where that takes too long."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS_MAX)
+
+
 def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) -> subprocess.CompletedProcess[str]:
-    """Runs spark-submit and passes its lines on as they come."""
+    """Runs spark-submit and passes its lines on as they come. Interrupted, it ends what it started before it raises."""
     lines = []
     with subprocess.Popen(
         command,
@@ -100,10 +116,15 @@ def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) 
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,  # a Ctrl-C is ours to pass on: to the shell, the JVM and its workers together
     ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line)
-            if not line.startswith(spark_submit.RESULT_PREFIX):
-                say(line.rstrip())
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if not line.startswith(spark_submit.RESULT_PREFIX):
+                    say(line.rstrip())
+        except BaseException:
+            end_group(process)
+            raise
     return subprocess.CompletedProcess(command, process.returncode, "".join(lines))

@@ -20,6 +20,7 @@ from logbus.windows.boundaries import milliseconds
 
 DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before a record counts as failed
 POLL_EVERY_RECORDS = 1_000  # acknowledgements are taken so often; the client's own queue bounds the memory
+FAILED_SECONDS_MAX = 2.0  # for records beside the one that failed, so that it can be said how many are stored
 KEY_SHOWN_MAX = 60
 
 SETTINGS: Mapping[str, Any] = {
@@ -94,13 +95,19 @@ class Sending:
         shown = "" if key is None else f" (key {str(key)[:KEY_SHOWN_MAX]})"
         self.failure = f"record {number}{shown} was not stored in topic {self.topic}: {error.str()}"
 
+    def finish(self, seconds_max: float) -> int:
+        """Waits so long for what is under way, then gives the rest up; returns how many records were not acknowledged."""
+        self.producer.flush(seconds_max)
+        self.producer.purge()
+        self.producer.flush(1.0)
+        return self.sent - self.acknowledged
+
     def settle(self) -> None:
         """Waits for every acknowledgement; `ProduceFailed` where one did not come."""
         while self.failure is None and self.producer.flush(1.0):
             pass
         if self.failure is not None:
-            self.producer.purge()
-            self.producer.flush(1.0)
+            self.finish(FAILED_SECONDS_MAX)
             raise ProduceFailed(f"{self.failure}. {self.acknowledged} records were stored; sending again stores those again")
 
 
@@ -110,15 +117,28 @@ def produce(client_config: Mapping[str, Any], topic: str, records: Iterable[Any]
     A record is a value (bytes, text, or anything JSON can say) or a mapping with `value` and any of `key`, `headers`, `timestamp`
     (an instant, or milliseconds) and `partition`.
     """
-    own = {name: value for name, value in client_config.items() if not name.startswith(NOT_FOR_PRODUCERS)}
-    sending = Sending(topic=topic, producer=Producer({**DEFAULTS, **own, **SETTINGS}, logger=logger))
+    sending = open_sending(client_config, topic)
     for record in records:
         sending.send(record)
         if sending.failure is not None:
             break
     sending.settle()
+    return summary(sending)
+
+
+def open_sending(client_config: Mapping[str, Any], topic: str) -> Sending:
+    """A producer for the topic, with nothing sent yet."""
+    own = {name: value for name, value in client_config.items() if not name.startswith(NOT_FOR_PRODUCERS)}
+    try:
+        return Sending(topic=topic, producer=Producer({**DEFAULTS, **own, **SETTINGS}, logger=logger))
+    except KafkaException as error:
+        raise UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
+
+
+def summary(sending: Sending) -> dict[str, Any]:
+    """How many records of which partition are stored, and where."""
     return {
-        "topic": topic,
+        "topic": sending.topic,
         "records": sending.acknowledged,
         "partitions": {
             str(part): {"records": found.records, "first_offset": found.first_offset, "last_offset": found.last_offset}

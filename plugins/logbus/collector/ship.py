@@ -67,8 +67,9 @@ def ship(
     line_bytes_max: int = LINE_BYTES_MAX,
     checkpoint_lines: int = CHECKPOINT_LINES,
     clock: Callable[[], float] = time.time,
+    stop: Callable[[], bool] = lambda: False,
 ) -> ShipReport:
-    """Send what the topic does not hold yet of these files. Returns when all of it is acknowledged.
+    """Send what the topic does not hold yet of these files. Returns when all of it is acknowledged, or all before `stop` said so.
 
     Raises UnreadableLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed when the broker went
     away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends.
@@ -95,6 +96,7 @@ def ship(
             progress=progress or (lambda done, total, lines: None),
             checkpoint_lines=checkpoint_lines,
             numbering=numbering(len(before.next_offsets), producer_config or {}),
+            stop=stop,
         )
         sent = shipment.run(Reading(int(started * 1000), line_bytes_max, include_partial_line))
     return ShipReport(files=len(paths), seconds=clock() - started, **sent.as_dict())

@@ -39,7 +39,10 @@ class Sent:
 
 
 class Shipment:
-    """Sends the lines of some sources; calls `checkpoint(sources, clean)` when all before their positions is acknowledged."""
+    """Sends the lines of some sources; calls `checkpoint(sources, clean)` when all before their positions is acknowledged.
+
+    `stop` is asked behind each line: a run that is stopped ends as one that has sent everything does, only earlier.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Shipment:
         progress: Progress,
         checkpoint_lines: int,
         numbering: Numbering | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._sources = {source.source_id: source for source in sources}
         self._delivery = delivery
@@ -59,6 +63,7 @@ class Shipment:
         self._progress = progress
         self._checkpoint_lines = checkpoint_lines
         self._numbering = numbering
+        self._stop = stop
         self._headers = {name: self._fixed_headers(source) for name, source in self._sources.items()}
         self._ahead = {name: set(source.ahead) for name, source in self._sources.items()}
         self._last: dict[str, StampedLine] = {}
@@ -66,7 +71,7 @@ class Shipment:
         self._sent = Sent()
 
     def run(self, reading: Reading) -> Sent:
-        """Send everything, return when all is acknowledged and noted."""
+        """Send everything, or what comes before the stop; return when all that is acknowledged and noted."""
         try:
             self._send_all(reading)
         except UnreadableLog:
@@ -88,6 +93,8 @@ class Shipment:
                 self._progress(bytes_done, bytes_in_all, self._sent.lines)
             if number % self._checkpoint_lines == 0:
                 self._settle(clean=False)
+            if self._stop():
+                break
         self._progress(bytes_done, bytes_in_all, self._sent.lines)
 
     def _take(self, line: StampedLine) -> None:

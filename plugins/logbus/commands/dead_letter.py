@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.errors import UserError
 from logbus.windows import dead_letters
 from logbus.windows.dead_letters import DeadLetter, Selection
@@ -52,12 +51,12 @@ def list_groups(
     found = dead_letters.groups(ledger.engine, selection)
     if as_json:
         rows = [(instant_text(group.window_start), group.error_class, group.count, group.error) for group in found]
-        click.echo(json.dumps([dict(zip(("window", "error_class", "count", "error"), row, strict=True)) for row in rows]))
+        output.show_json([dict(zip(("window", "error_class", "count", "error"), row, strict=True)) for row in rows])
         return
     table = Table("window", "error class", "records", "one of the errors")
     for group in found:
         table.add_row(instant_text(group.window_start), group.error_class, str(group.count), escape(short(group.error)))
-    Console().print(table)
+    output.show(table)
 
 
 @command.command("show")
@@ -74,7 +73,7 @@ def show(pipeline_name: str, error_class: str | None, limit: int, warehouse_url:
     selection = Selection(pipeline=pipeline_name, since=start, until=start, error_class=error_class)
     found = list(dead_letters.stream(ledger.engine, selection, limit))
     if as_json:
-        click.echo(json.dumps([letter.summary() for letter in found], ensure_ascii=False))
+        output.show_json([letter.summary() for letter in found])
         return
     for letter in found:
         click.echo("\n".join(lines_of(letter)))
@@ -107,7 +106,9 @@ def short(text: str) -> str:
     show_default=True,
     help="One JSON object a line, or the values alone, each with a line end.",
 )
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="A file; by default standard output.")
+@click.option(
+    "--file", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Where to; by default standard output."
+)
 @options.warehouse_option
 def export(
     pipeline_name: str,
@@ -115,7 +116,7 @@ def export(
     until: datetime | None,
     error_class: str | None,
     form: str,
-    output: Path | None,
+    file: Path | None,
     warehouse_url: str,
 ) -> None:
     """Write dead letters out, whole."""
@@ -123,15 +124,15 @@ def export(
     ledger.pipeline(pipeline_name)
     selection = Selection(pipeline=pipeline_name, since=since, until=until, error_class=error_class)
     letters = dead_letters.stream(ledger.engine, selection)
-    if output is None:
+    if file is None:
         write(letters, form, sys.stdout.buffer)
         return
     try:
-        with output.open("wb") as file:
-            count = write(letters, form, file)
+        with file.open("wb") as opened:
+            count = write(output.tracked(letters, f"writing {file.name}"), form, opened)
     except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from None
-    click.echo(f"{count} dead letters in {output}")
+        raise UserError(f"cannot write {file}: {error.strerror}") from None
+    output.say(f"{count} dead letters in {file}")
 
 
 def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO) -> int:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import click
 
-from logbus.commands import options
+from logbus.commands import options, output
+from logbus.commands.completing import complete_pipelines
 from logbus.errors import WarehouseUnavailable
+from logbus.exit_codes import ExitCode
+from logbus.surroundings.airflow_home import check_airflow
+from logbus.surroundings.broker import check_broker, check_disk
+from logbus.surroundings.clocks import check_clocks
+from logbus.surroundings.java import check_java
+from logbus.surroundings.looking import Check, Surroundings, look
+from logbus.surroundings.spark import check_jars, check_spark, check_spark_submit
+from logbus.surroundings.versions import check_versions
 from logbus.warehouse.engine import connect
 from logbus.windows import checkup
 from logbus.windows.checkup import Finding, Severity
@@ -20,33 +29,84 @@ from logbus.windows.migrations import REVISION, create_ledger, ledger_revision
 # Somebody waits for the answer; a broker that is there answers in milliseconds.
 BROKER_SECONDS_MAX = 5.0
 
+AREAS: Mapping[str, Check] = {
+    "versions": check_versions,
+    "java": check_java,
+    "spark": check_spark,
+    "spark-submit": check_spark_submit,
+    "jars": check_jars,
+    "airflow": check_airflow,
+    "broker": check_broker,
+    "disk": check_disk,
+    "clocks": check_clocks,
+}
+PIPELINES = "pipelines"  # what the ledger and the broker tell; the area that --pipeline and --clean are about
+COLOURS: Mapping[Severity, str] = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green"}
+
 
 @click.command("doctor")
-@click.option("--pipeline", "pipeline_name", help="Look at this one only; by default at all.")
+@click.option(
+    "--pipeline", "pipeline_name", metavar="NAME", shell_complete=complete_pipelines, help="Of the pipelines only this one."
+)
+@click.option(
+    "--only", "areas", multiple=True, type=click.Choice([*AREAS, PIPELINES]), help="Look at this only; may be repeated."
+)
 @click.option("--clean", is_flag=True, help="End attempts without a sign of life, drop staging tables nobody owns.")
-@options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@click.option(
+    "--warehouse",
+    "warehouse_url",
+    envvar="LOGBUS_WAREHOUSE_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="The PostgreSQL that holds the tables and the ledger.",
+)
+@options.with_broker
 @options.json_option
 def command(
-    pipeline_name: str | None, clean: bool, warehouse_url: str, bootstrap: str, client_config: Path | None, as_json: bool
+    pipeline_name: str | None,
+    areas: Sequence[str],
+    clean: bool,
+    warehouse_url: str | None,
+    config: Mapping[str, Any],
+    as_json: bool,
 ) -> None:
-    """Check connections, attempts, leftovers and the chains of windows; say what to type. Status 1 where something is wrong."""
-    log = LogOffsets(options.client_config(bootstrap, client_config), timeout_seconds=BROKER_SECONDS_MAX)
-    findings = list(examine(warehouse_url, log, pipeline_name, clean))
-    if as_json:
-        click.echo(json.dumps([finding.summary() for finding in findings]))
-    else:
-        for finding in findings:
-            click.echo(f"{finding.severity}: {finding.subject}: {finding.message}\n    {finding.advice}")
-        if not findings:
-            click.echo("nothing is wrong")
+    """Check Java, Spark, Airflow, versions, broker, disks, clocks, and the chains of windows; say how to mend what is wrong.
+
+    Nothing is changed without --clean. Ends with status 5 where an error is found.
+    """
+    log = LogOffsets(config, timeout_seconds=BROKER_SECONDS_MAX)
+    checks: dict[str, Check] = {
+        **AREAS,
+        PIPELINES: partial(examine, warehouse_url=warehouse_url, log=log, pipeline_name=pipeline_name, clean=clean),
+    }
+    wanted = {name: check for name, check in checks.items() if not areas or name in areas}
+    findings = look(wanted, Surroundings(clock=options.clock, client_config=config, warehouse_url=warehouse_url))
+    tell(findings, as_json)
     if any(finding.severity is Severity.ERROR for finding in findings):
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(ExitCode.NOT_AS_IT_SHOULD_BE)
 
 
-def examine(warehouse_url: str, log: LogOffsets, pipeline_name: str | None, clean: bool) -> Iterator[Finding]:
-    """Findings, the first obstacle first."""
+def tell(findings: Sequence[Finding], as_json: bool) -> None:
+    if as_json:
+        output.show_json([finding.summary() for finding in findings])
+        return
+    for finding in findings:
+        severity = click.style(finding.severity, fg=COLOURS.get(finding.severity))
+        click.echo(f"{severity}: {finding.subject}: {finding.message}")
+        if finding.advice:
+            click.echo(f"    {finding.advice}")
+    if not any(finding.severity in (Severity.ERROR, Severity.WARNING) for finding in findings):
+        click.echo("nothing is wrong")
+
+
+def examine(
+    around: Surroundings, *, warehouse_url: str | None, log: LogOffsets, pipeline_name: str | None, clean: bool
+) -> Iterator[Finding]:
+    """What the ledger and the broker tell; the first obstacle first."""
+    if warehouse_url is None:
+        advice = "logbus doctor --warehouse URL, or export LOGBUS_WAREHOUSE_URL; `logbus demo` starts one of its own"
+        yield checkup.warning("warehouse", "none is named, so the ledger is not looked at", advice)
+        return
     try:
         engine = connect(warehouse_url)
     except WarehouseUnavailable as problem:
@@ -60,17 +120,17 @@ def examine(warehouse_url: str, log: LogOffsets, pipeline_name: str | None, clea
     create_ledger(engine)
     ledger = Ledger(engine)
     if clean:
-        tell_cleaned(checkup.clean(ledger, options.clock()))
+        tell_cleaned(checkup.clean(ledger, around.clock()))
     pipelines = [ledger.pipeline(pipeline_name)] if pipeline_name else ledger.pipelines()
     if not pipelines:
         yield checkup.note(
             "ledger", "no pipeline is registered", "logbus pipeline register NAME --topic ... --table ... --parse ..."
         )
-    yield from checkup.check_all(ledger, log, pipelines, options.clock())
+    yield from checkup.check_all(ledger, log, pipelines, around.clock())
 
 
 def tell_cleaned(done: checkup.Cleaned) -> None:
     for name in done.ended:
-        click.echo(f"ended: {name}", err=True)
+        output.say(f"ended: {name}")
     for name in done.dropped:
-        click.echo(f"dropped: {name}", err=True)
+        output.say(f"dropped: {name}")

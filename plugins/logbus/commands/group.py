@@ -1,209 +1,170 @@
-"""`logbus group`: where consumer groups read on, with the flags of kafka-consumer-groups; a dry run unless --execute."""
+"""`logbus group`: consumer groups, in the words and columns of kafka-consumer-groups; deleting is a dry run unless --execute."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from logbus.commands import options
-from logbus.errors import UserError
-from logbus.windows import group_seek
-from logbus.windows.group_offsets import GroupOffsets, Place
-from logbus.windows.group_seek import Move, Target, TopicChoice
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import parse_instant
+from logbus.commands import group_seek, options, output
+from logbus.windows.group_admin import GroupAdmin, GroupDetails, GroupPosition, Member
+
+# Somebody waits; a broker that is there answers in milliseconds.
+ANSWER_SECONDS_MAX = 5.0
+
+OFFSET_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID")
+MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
+STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
 
 
 @click.group("group")
 def command() -> None:
-    """Consumer groups: move them to a time, an offset or a window."""
+    """Consumer groups: list, describe and delete them; move them to a time, an offset or a window."""
 
 
-DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", re.IGNORECASE)
+command.add_command(group_seek.command)
 
 
-class Duration(click.ParamType[timedelta]):
-    """An ISO 8601 duration, `PnDTnHnMnS`, as kafka-consumer-groups takes it."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        found = DURATION.fullmatch(value)
-        if found is None or not any(found.groups()):
-            self.fail(f"{value!r} is no duration; write it like P1DT6H30M", param, ctx)
-        days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
-        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+def opened(config: Mapping[str, Any]) -> GroupAdmin:
+    return GroupAdmin(config, timeout_seconds=ANSWER_SECONDS_MAX)
 
 
-@command.command("seek")
-@click.option("--group", "group", required=True, help="The consumer group; made where it is not there.")
-@click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="A topic, or some of its partitions; may be repeated."
-)
-@click.option("--all-topics", is_flag=True, help="Every topic for which the group has committed offsets.")
-@click.option("--to-earliest", is_flag=True, help="To the first record that is still there.")
-@click.option("--to-latest", is_flag=True, help="Behind the last record.")
-@click.option("--to-current", is_flag=True, help="To where the group is; with --export a backup.")
-@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
-@click.option("--to-datetime", type=options.Instant(), help="To the first record at or after this instant.")
-@click.option("--by-duration", type=Duration(), metavar="PnDTnHnMnS", help="To the first record younger than this.")
-@click.option("--shift-by", type=int, metavar="N", help="N records ahead, or back where N is negative.")
-@click.option(
-    "--from-file", type=click.Path(path_type=Path, dir_okay=False), help="To the offsets of a file: topic,partition,offset."
-)
-@click.option("--to-window", metavar="PIPELINE@START", help="To the first record of a frozen window; needs --warehouse.")
-@click.option("--execute", "is_executed", is_flag=True, help="Do it. Without this, only show it.")
-@click.option("--dry-run", is_flag=True, help="Only show it; the default.")
-@click.option("--export", "is_exported", is_flag=True, help="Print topic,partition,offset for --from-file instead of the table.")
-@click.option("--warehouse", "warehouse_url", envvar="LOGBUS_WAREHOUSE_URL", help="URL of the PostgreSQL that holds the ledger.")
-@options.bootstrap_option
-@options.client_config_option
-def seek(
-    group: str,
-    topics: tuple[str, ...],
-    all_topics: bool,
-    is_executed: bool,
-    dry_run: bool,
-    is_exported: bool,
-    warehouse_url: str | None,
-    bootstrap: str,
-    client_config: Path | None,
-    **targets: Any,
-) -> None:
-    """Move a group's committed offsets. The group must have no members; windows and tables are never touched."""
-    if is_executed and dry_run:
-        raise UserError("--execute and --dry-run exclude each other")
-    flag, value = only_target(targets)
-    config = options.client_config(bootstrap, client_config)
-    groups, log = GroupOffsets(config), LogOffsets(config)
-    chosen = [TopicChoice.parse(text) for text in topics]
-    if flag in OWN_TOPICS:
-        target, own_topics = OWN_TOPICS[flag](value, group, warehouse_url)
-        chosen = restricted(chosen, own_topics)
+@command.command("ls")
+@options.with_broker
+@options.json_option
+def list_groups(config: Mapping[str, Any], as_json: bool) -> None:
+    """List groups and their states."""
+    states = opened(config).states()
+    if as_json:
+        output.show_json([{"group": name, "state": shown(state)} for name, state in states.items()])
     else:
-        target = TARGETS[flag](value)
-        chosen = chosen or every_topic(groups.committed(group), group, all_topics)
-    moves = group_seek.plan(groups, log, group, chosen, target)
-    if is_executed:
-        group_seek.execute(groups, moves)
-    click.echo(exported(moves) if is_exported else table(moves))
-    tell(moves, is_executed)
+        click.echo(output.plain_columns([("GROUP", "STATE"), *((name, shown(state)) for name, state in states.items())]))
 
 
-TARGETS: Mapping[str, Callable[[Any], Target]] = {
-    "to_earliest": lambda value: group_seek.earliest,
-    "to_latest": lambda value: group_seek.latest,
-    "to_current": lambda value: group_seek.current,
-    "to_offset": group_seek.offset,
-    "to_datetime": group_seek.instant,
-    "by_duration": lambda value: group_seek.instant(options.clock() - value),
-    "shift_by": group_seek.shift,
-}
+def of_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of everything that shows groups."""
+    for option in (
+        options.json_option,
+        options.with_broker,
+        click.option("--all-groups", is_flag=True, help="Every group there is."),
+        options.groups_argument(required=False),
+    ):
+        function = option(function)
+    return function
 
 
-def only_target(targets: Mapping[str, Any]) -> tuple[str, Any]:
-    """The one flag that says where to."""
-    given = [(name, value) for name, value in targets.items() if value is not None and value is not False]
-    if len(given) != 1:
-        flags = ", ".join("--" + name.replace("_", "-") for name in targets)
-        raise UserError(f"give exactly one of {flags}")
-    return given[0]
+def chosen(client: GroupAdmin, groups: Sequence[str], all_groups: bool) -> list[GroupDetails]:
+    if bool(groups) == all_groups:
+        raise click.UsageError("name groups, or say --all-groups")
+    return client.details(groups or list(client.states()))
 
 
-def every_topic(committed: Mapping[Place, int], group: str, is_wanted: bool) -> list[TopicChoice]:
-    """All topics with committed offsets, if that was asked for."""
-    if not is_wanted:
-        raise UserError("say which topics: --topic TOPIC[:0,1] (may be repeated) or --all-topics")
-    if not committed:
-        raise UserError(f"group {group} has committed nothing: name a --topic")
-    return [TopicChoice(topic=topic) for topic in sorted({topic for topic, _ in committed})]
+@command.command("describe")
+@click.option("--offsets", "what", flag_value="offsets", default=True, help="How far each partition is read; the default.")
+@click.option("--members", "what", flag_value="members", help="Who is in the group.")
+@click.option("--state", "what", flag_value="state", help="State, coordinator and assignor.")
+@click.option("--verbose", is_flag=True, help="With --members: which partitions each holds.")
+@of_groups
+def describe(what: str, verbose: bool, groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], as_json: bool) -> None:
+    """Show how far GROUPS have read, who is in them, or their state."""
+    client = opened(config)
+    SHOWN[what](client, chosen(client, groups, all_groups), as_json, verbose)
 
 
-def restricted(chosen: list[TopicChoice], own: list[TopicChoice]) -> list[TopicChoice]:
-    """The topics that the target brings along, or those of them that were chosen."""
-    known = {choice.topic for choice in own}
-    strange = [choice.topic for choice in chosen if choice.topic not in known]
-    if strange:
-        raise UserError(f"the target says nothing of topic {', '.join(strange)}; it is about {', '.join(sorted(known))}")
-    return chosen or own
+@command.command("offsets")
+@of_groups
+def offsets(groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], as_json: bool) -> None:
+    """Show how far GROUPS have read: what describe shows."""
+    client = opened(config)
+    show_offsets(client, chosen(client, groups, all_groups), as_json)
 
 
-def from_file(path: Path, group: str, warehouse_url: str | None) -> tuple[Target, list[TopicChoice]]:
-    offsets = read_offsets(path, group)
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(offsets):
-        by_topic.setdefault(topic, []).append(partition)
-    choices = [TopicChoice(topic=topic, partitions=tuple(partitions)) for topic, partitions in by_topic.items()]
-    return group_seek.listed(offsets), choices
+@command.command("members")
+@click.option("--verbose", is_flag=True, help="Which partitions each holds.")
+@of_groups
+def members(verbose: bool, groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], as_json: bool) -> None:
+    """Show who is in GROUPS: what describe --members shows."""
+    client = opened(config)
+    show_members(client, chosen(client, groups, all_groups), as_json, verbose)
 
 
-def read_offsets(path: Path, group: str) -> dict[Place, int]:
-    """`topic,partition,offset` lines, or with the group in front, of which only this group's are taken."""
-    try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(path.read_text().splitlines()) if row]
-    except OSError as error:
-        raise UserError(f"cannot read the offsets of {path}: {error.strerror}") from None
-    mine = [row[-3:] for row in rows if len(row) != 4 or row[0] == group]
-    try:
-        offsets = {(topic, int(partition)): int(offset) for topic, partition, offset in mine}
-    except ValueError:
-        raise UserError(f"{path} has lines that are not topic,partition,offset") from None
-    if not offsets:
-        raise UserError(f"{path} has no offsets for group {group}")
-    return offsets
+def show_offsets(client: GroupAdmin, groups: Iterable[GroupDetails], as_json: bool, verbose: bool = False) -> None:
+    positions = []
+    for group in groups:
+        positions += client.positions(group)
+        if not group.members:
+            output.say(f"Consumer group '{group.name}' has no active members.")
+    if as_json:
+        output.show_json([position_summary(position) for position in positions])
+    else:
+        click.echo(output.plain_columns([OFFSET_COLUMNS, *map(position_row, positions)]))
 
 
-def to_window(text: str, group: str, warehouse_url: str | None) -> tuple[Target, list[TopicChoice]]:
-    pipeline_name, at_sign, start = text.rpartition("@")
-    if not at_sign:
-        raise UserError(f"--to-window is PIPELINE@START, such as access_log@2015-05-17T10:00:00Z; got {text!r}")
-    if warehouse_url is None:
-        raise UserError("--to-window looks into the ledger: give --warehouse, or set LOGBUS_WAREHOUSE_URL")
-    found = options.open_ledger(warehouse_url).window(pipeline_name, window_start(start))
-    return group_seek.window(found), [TopicChoice(topic=found.topic)]
+def position_row(position: GroupPosition) -> tuple[Any, ...]:
+    member = position.member
+    holder = (member.member_id, member.host, member.client_id) if member else (None, None, None)
+    numbers = (position.committed_offset, position.end_offset, position.lag)
+    return (position.group, position.topic, position.partition, *numbers, *holder)
 
 
-def window_start(text: str) -> datetime:
-    try:
-        return parse_instant(text)
-    except ValueError:
-        raise UserError(f"{text!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
+def position_summary(position: GroupPosition) -> dict[str, Any]:
+    names = ("group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id", "host", "client_id")
+    return dict(zip(names, position_row(position), strict=True))
 
 
-# Targets that say themselves which topics they are about.
-OWN_TOPICS: Mapping[str, Callable[[Any, str, str | None], tuple[Target, list[TopicChoice]]]] = {
-    "from_file": from_file,
-    "to_window": to_window,
-}
+def show_members(client: GroupAdmin, groups: Iterable[GroupDetails], as_json: bool, verbose: bool = False) -> None:
+    found = [(group.name, member) for group in groups for member in group.members]
+    if as_json:
+        output.show_json([member_summary(name, member) for name, member in found])
+        return
+    rows = [member_row(name, member) for name, member in found]
+    count = len(MEMBER_COLUMNS) if verbose else len(MEMBER_COLUMNS) - 1
+    click.echo(output.plain_columns(row[:count] for row in (MEMBER_COLUMNS, *rows)))
 
 
-def table(moves: Sequence[Move]) -> str:
-    """What kafka-consumer-groups prints, with where the group is now behind it."""
-    rows = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "CURRENT-OFFSET")]
-    rows += [(m.group, m.topic, str(m.partition), str(m.new), "-" if m.current is None else str(m.current)) for m in moves]
-    return "\n".join("{:<30} {:<30} {:<10} {:<15} {}".format(*row).rstrip() for row in rows)
+def member_row(group: str, member: Member) -> tuple[Any, ...]:
+    held = ",".join(f"{topic}:{partition}" for topic, partition in member.places)
+    return (group, member.member_id, member.host, member.client_id, len(member.places), held)
 
 
-def exported(moves: Sequence[Move]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows((move.topic, move.partition, move.new) for move in moves)
-    return text.getvalue().rstrip("\n")
+def member_summary(group: str, member: Member) -> dict[str, Any]:
+    places = [{"topic": topic, "partition": partition} for topic, partition in member.places]
+    names = {"group": group, "consumer_id": member.member_id, "host": member.host, "client_id": member.client_id}
+    return {**names, "assignments": places}
 
 
-def tell(moves: Sequence[Move], is_executed: bool) -> None:
-    """What a reader of the table must know besides; never among the output that a program reads."""
-    for move in moves:
-        if move.wanted != move.new:
-            message = f"{move.topic}-{move.partition}: offset {move.wanted} is outside the log, so it is {move.new}"
-            click.echo(message, err=True)
+def show_states(client: GroupAdmin, groups: Iterable[GroupDetails], as_json: bool, verbose: bool = False) -> None:
+    rows = [(one.name, one.coordinator, one.assignor, shown(one.state), len(one.members)) for one in groups]
+    if as_json:
+        names = ("group", "coordinator", "assignment_strategy", "state", "members")
+        output.show_json([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        click.echo(output.plain_columns([STATE_COLUMNS, *rows]))
+
+
+SHOWN: Mapping[str, Callable[..., None]] = {"offsets": show_offsets, "members": show_members, "state": show_states}
+
+
+@command.command("delete")
+@options.groups_argument(required=True)
+@options.execute_option
+@options.with_broker
+def delete(groups: Sequence[str], is_executed: bool, config: Mapping[str, Any]) -> None:
+    """Delete GROUPS with what they have committed; they must have no members. A dry run unless --execute."""
+    client = opened(config)
+    for group in client.details(groups):
+        count = len(client.committed(group.name))
+        what = f"group {group.name}, {shown(group.state)}, offsets of {count} partitions"
+        if is_executed:
+            client.delete(group.name)
+        click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
     if not is_executed:
-        click.echo("dry run: nothing was changed; --execute does it", err=True)
+        output.say("dry run: nothing was deleted; --execute does it")
+
+
+def shown(state: str) -> str:
+    """`PREPARING_REBALANCING` as Kafka's tools write it."""
+    return {"PREPARING_REBALANCING": "PreparingRebalance", "COMPLETING_REBALANCING": "CompletingRebalance"}.get(
+        state, state.capitalize()
+    )

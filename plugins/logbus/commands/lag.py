@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from logbus.commands import options
+from logbus.commands import options, output
+from logbus.errors import Behind
 from logbus.windows.exact_reader import read_range
 from logbus.windows.lag import Lag, Measure, lag_of
 from logbus.windows.log_admin import TopicAdmin
@@ -24,6 +23,13 @@ from logbus.windows.model import instant_text
 @options.client_config_option
 @options.json_option
 @click.option("--bytes", "counts_bytes", is_flag=True, help="Count bytes too, by reading every record that is behind.")
+@click.option(
+    "--fail-over",
+    "hours_max",
+    type=click.IntRange(min=0),
+    metavar="HOURS",
+    help="End with status 5 where a pipeline is more hours behind, or nobody knows how many.",
+)
 def command(
     pipeline_names: tuple[str, ...],
     warehouse_url: str,
@@ -31,6 +37,7 @@ def command(
     client_config: Path | None,
     as_json: bool,
     counts_bytes: bool,
+    hours_max: int | None,
 ) -> None:
     """Show closed hours that are not loaded, the oldest of them, their records, and when retention would take them."""
     ledger, config, now = options.open_ledger(warehouse_url), options.client_config(bootstrap, client_config), options.clock()
@@ -38,12 +45,22 @@ def command(
     log, measure = TopicAdmin(config), reader(config) if counts_bytes else None
     lags = [lag_of(ledger.engine, log, name, now, measure) for name in names]
     if as_json:
-        click.echo(json.dumps([lag.summary(now) for lag in lags]))
+        output.show_json([lag.summary(now) for lag in lags])
     else:
-        Console().print(lag_table(lags, now))
+        output.show(lag_table(lags, now))
         for lag in lags:
             if lag.problem:
-                click.echo(f"{lag.pipeline}: {lag.problem}")
+                output.say(f"{lag.pipeline}: {lag.problem}")
+    if hours_max is not None:
+        fail_over(lags, hours_max)
+
+
+def fail_over(lags: list[Lag], hours_max: int) -> None:
+    """`Behind` names the pipelines that are further behind than that."""
+    behind = [lag for lag in lags if lag.problem or lag.hours_behind > hours_max]
+    if behind:
+        names = ", ".join(f"{lag.pipeline} ({'?' if lag.problem else lag.hours_behind})" for lag in behind)
+        raise Behind(f"{len(behind)} of {len(lags)} pipelines are more than {hours_max} hours behind: {names}")
 
 
 def reader(config: dict[str, object]) -> Measure:
@@ -51,7 +68,8 @@ def reader(config: dict[str, object]) -> Measure:
 
     def measure(topic: str, partition: int, start: int, end: int) -> int:
         records = read_range(config, topic, partition, start, end)
-        return sum(len(record.key() or b"") + len(record.value() or b"") for record in records)
+        shown = output.tracked(records, f"reading {topic}-{partition}", end - start)
+        return sum(len(record.key() or b"") + len(record.value() or b"") for record in shown)
 
     return measure
 

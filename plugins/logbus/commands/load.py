@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from logbus import spark_submit
-from logbus.commands import options
+from logbus.commands import options, output
+from logbus.commands.interrupting import raising
 from logbus.errors import AuditMismatch
 from logbus.loading import Load, Loader
 from logbus.windows.model import AuditReport, WindowCounts, instant_text
@@ -48,15 +47,17 @@ def command(
         say=lambda line: click.echo(line, err=True),
     )
     load = Load(pipeline=pipeline_name, since=since, until=until, limit=limit, only_missing=only_missing, master=master)
-    show_reports(loader.load(load), as_json)
+    with raising():
+        reports = loader.load(load)
+    show_reports(reports, as_json)
 
 
 def show_reports(reports: list[AuditReport], as_json: bool) -> None:
     """Prints the audits; `AuditMismatch` where one is not exact."""
     if as_json:
-        click.echo(json.dumps([report.summary() for report in reports]))
+        output.show_json([report.summary() for report in reports])
     else:
-        Console().print(report_table(reports))
+        output.show(report_table(reports))
     wrong = [report for report in reports if not report.ok]
     if wrong:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact; the first: {'; '.join(wrong[0].problems)}")

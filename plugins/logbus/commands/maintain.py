@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import timedelta
 
 import click
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import Upkeep
 from logbus.warehouse.upkeep import maintain
@@ -47,7 +46,7 @@ def command(
     )
     done = maintain(engine, upkeep, pipelines)
     if as_json:
-        click.echo(json.dumps(done))
+        output.show_json(done)
         return
     for name, lines in done.items():
         for line in lines or ["nothing to do"]:

@@ -1,20 +1,30 @@
-"""Options that several subcommands share, and what they stand for."""
+"""Options that several subcommands share, and what they stand for.
+
+Each has one name everywhere and, where it is worth it, an environment variable. Nothing heavy is imported before a command asks
+for it: completion and `--help` come through here.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from logbus.commands.completing import complete_groups, complete_pipelines, complete_topics
 from logbus.errors import UserError
-from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.migrations import create_ledger
 from logbus.windows.model import parse_instant
+
+if TYPE_CHECKING:
+    from logbus.windows.ledger import Ledger
+
+TABLE, JSON = "table", "json"
+# Parts of the names of librdkafka's settings that hold credentials: a command line shows in `ps` and in a shell's history.
+SECRET_WORDS = ("password", "secret", "key.pem", "oauthbearer.config", "sasl.jaas")
 
 
 class Instant(click.ParamType[datetime]):
@@ -31,49 +41,175 @@ class Instant(click.ParamType[datetime]):
             self.fail(f"{value!r} is no instant; write it like 2015-05-17T10:00:00Z", param, ctx)
 
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+class Setting(click.ParamType[tuple[str, str]]):
+    """`name=value`."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, separator, text = value.partition("=")
+        if not name.strip() or not separator:
+            self.fail(f"{value!r} is not of the form name=value", param, ctx)
+        return name.strip(), text.strip()
+
+
+class ClientSetting(Setting):
+    """A setting of the client, which everybody may read; those that nobody may read stand in a file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        name, text = super().convert(value, param, ctx)
+        if any(word in name for word in SECRET_WORDS):
+            self.fail(
+                f"{name} does not belong on a command line, which others can read: put it into --client-config FILE", param, ctx
+            )
+        return name, text
+
+
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
 
 warehouse_option: Decorator = click.option(
     "--warehouse",
     "warehouse_url",
     required=True,
     envvar="LOGBUS_WAREHOUSE_URL",
-    help="URL of the PostgreSQL that holds the tables.",
+    show_envvar=True,
+    metavar="URL",
+    help="The PostgreSQL that holds the tables and the ledger.",
 )
 bootstrap_option: Decorator = click.option(
+    "-b",
     "--bootstrap-server",
     "bootstrap",
     default="127.0.0.1:9092",
     show_default=True,
     envvar="LOGBUS_BOOTSTRAP_SERVER",
-    help="Address of the broker, HOST:PORT.",
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Address of the broker.",
 )
 client_config_option: Decorator = click.option(
     "--client-config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="JSON file with more client settings (security.protocol, ...).",
+    envvar="LOGBUS_CLIENT_CONFIG",
+    show_envvar=True,
+    metavar="FILE",
+    help="JSON file with more client settings (security.protocol, sasl.password, ...).",
 )
-pipeline_option: Decorator = click.option("--pipeline", "pipeline_name", required=True, help="A registered pipeline.")
-since_option: Decorator = click.option("--since", type=Instant(), help="First instant; by default that of the first record.")
-until_option: Decorator = click.option("--until", type=Instant(), help="Last instant; by default that of the last record.")
-json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+pipeline_option: Decorator = click.option(
+    "--pipeline",
+    "pipeline_name",
+    required=True,
+    metavar="NAME",
+    shell_complete=complete_pipelines,
+    help="A registered pipeline.",
+)
+since_option: Decorator = click.option(
+    "--since", type=Instant(), metavar="INSTANT", help="First instant; by default that of the first record."
+)
+until_option: Decorator = click.option(
+    "--until", type=Instant(), metavar="INSTANT", help="Last instant; by default that of the last record."
+)
+execute_option: Decorator = click.option("--execute", "is_executed", is_flag=True, help="Do it. Without this, only show it.")
+OUTPUT_HELP = "How to print: table or json."
 
 
-def client_config(bootstrap: str, path: Path | None) -> dict[str, Any]:
+def json_option(function: Function) -> Function:
+    """`-o json|table`, and `--json` for short; the command gets `as_json`."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, output_form: str, is_json: bool, **options: Any) -> Any:
+        return function(*arguments, as_json=is_json or output_form == JSON, **options)
+
+    short = click.option("--json", "is_json", is_flag=True, help="The same as -o json.")(command)
+    form = click.option(
+        "-o", "--output", "output_form", type=click.Choice([TABLE, JSON]), default=TABLE, show_default=True, help="How to print."
+    )
+    return form(short)
+
+
+def topics_argument(*, required: bool) -> Decorator:
+    """Topics as arguments, or by kafka-topics' own option; the command gets `topics`."""
+    return names_argument("topics", "TOPIC", "--topic", "A topic, the way kafka-topics spells it.", complete_topics, required)
+
+
+def groups_argument(*, required: bool) -> Decorator:
+    """Consumer groups as arguments, or by kafka-consumer-groups' own option; the command gets `groups`."""
+    return names_argument(
+        "groups", "GROUP", "--group", "A group, the way kafka-consumer-groups spells it.", complete_groups, required
+    )
+
+
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def names_argument(name: str, metavar: str, option: str, sentence: str, complete: Completer, required: bool) -> Decorator:
+    """Names that may come as arguments and by a repeated option."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def command(*arguments: Any, named: Sequence[str], also: Sequence[str], **options: Any) -> Any:
+            given = tuple(dict.fromkeys((*named, *also)))
+            if required and not given:
+                raise click.UsageError(f"name at least one {metavar}")
+            return function(*arguments, **{name: given}, **options)
+
+        by_option = click.option(option, "also", multiple=True, metavar="NAME", help=sentence, shell_complete=complete)(command)
+        return click.argument(
+            "named", nargs=-1, metavar=f"{metavar}..." if required else f"[{metavar}]...", shell_complete=complete
+        )(by_option)
+
+    return decorate
+
+
+def with_broker(function: Function) -> Function:
+    """Where the broker is and how to talk to it; the command gets `config`, the configuration of its clients."""
+
+    @functools.wraps(function)
+    def command(
+        *arguments: Any, bootstrap: str, client_config: Path | None, client_settings: Iterable[tuple[str, str]], **options: Any
+    ) -> Any:
+        return function(*arguments, config={**client_configuration(bootstrap, client_config), **dict(client_settings)}, **options)
+
+    setting = click.option(
+        "-X",
+        "--client-option",
+        "client_settings",
+        multiple=True,
+        type=ClientSetting(),
+        help="A librdkafka setting; may be repeated.",
+    )
+    return bootstrap_option(client_config_option(setting(command)))
+
+
+def client_configuration(bootstrap: str, path: Path | None) -> dict[str, Any]:
     """The configuration of every Kafka client a command makes."""
-    if path is None:
-        return {"bootstrap.servers": bootstrap}
+    return {"bootstrap.servers": bootstrap, **(settings_of(path) if path else {})}
+
+
+client_config = client_configuration
+
+
+def settings_of(path: Path) -> Mapping[str, Any]:
     try:
         settings = json.loads(path.read_text())
     except OSError as error:
         raise UserError(f"cannot read the client settings {path}: {error.strerror}") from None
     except ValueError as error:
         raise UserError(f"the client settings {path} are no JSON: {error}") from None
-    return {"bootstrap.servers": bootstrap, **settings}
+    if not isinstance(settings, dict):
+        raise UserError(f'the client settings {path} are a JSON object, such as {{"security.protocol": "SSL"}}')
+    return settings
 
 
 def open_ledger(warehouse_url: str) -> Ledger:
     """The ledger, made or brought up to date if need be."""
+    from logbus.warehouse.engine import connect
+    from logbus.windows.ledger import Ledger
+    from logbus.windows.migrations import create_ledger
+
     engine = connect(warehouse_url)
     create_ledger(engine)
     return Ledger(engine)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
 from logbus.reparsing import reparser_for
@@ -93,12 +92,12 @@ def list_pipelines(warehouse_url: str, bootstrap: str, client_config: Path | Non
     view = ProgressView(ledger, options.client_config(bootstrap, client_config))
     found = [view.progress(pipeline) for pipeline in ledger.pipelines()]
     if as_json:
-        click.echo(json.dumps([progress.summary() for progress in found]))
+        output.show_json([progress.summary() for progress in found])
         return
     table = Table("pipeline", "topic", "table", "parse", "starts", "windows", "loaded", "audited", "loaded up to", "behind")
     for progress in found:
         table.add_row(*progress.row())
-    Console().print(table)
+    output.show(table)
     if view.note:
         click.echo(f"note: {view.note}", err=True)
 
@@ -115,7 +114,7 @@ def show(name: str, warehouse_url: str, bootstrap: str, client_config: Path | No
     view = ProgressView(ledger, options.client_config(bootstrap, client_config))
     found = view.progress(ledger.pipeline(name))
     if as_json:
-        click.echo(json.dumps({**found.summary(), "gaps": [gap.summary() for gap in found.gaps]}, indent=2))
+        output.show_json({**found.summary(), "gaps": [gap.summary() for gap in found.gaps]}, indent=2)
         return
     click.echo("\n".join(found.lines()))
     if view.note:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.errors import UserError
 from logbus.warehouse.duckdb_view import create_view, query
 from logbus.warehouse.engine import connect
@@ -42,9 +40,9 @@ def command(statement: str, warehouse_url: str, as_json: bool) -> None:
         except duckdb.Error as error:
             raise UserError(f"the query failed: {error}") from None
     if as_json:
-        click.echo(json.dumps([dict(zip(names, map(shown, row), strict=True)) for row in rows]))
+        output.show_json([dict(zip(names, map(shown, row), strict=True)) for row in rows])
     else:
-        Console().print(to_table(names, rows))
+        output.show(to_table(names, rows))
 
 
 def make_view(connection: Any, pipeline: Pipeline) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from logbus.commands import options
-from logbus.errors import UserError
+from logbus.commands import options, output
 from logbus.reparsing import reparser_for
 from logbus.warehouse.redrive import Redrive, Redriven
 from logbus.windows.model import FrozenWindow, instant_text
@@ -22,7 +19,7 @@ from logbus.windows.model import FrozenWindow, instant_text
 @click.option("--window", "starts", type=options.Instant(), multiple=True, help="Start of a window; may be repeated.")
 @options.since_option
 @options.until_option
-@click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")
+@options.execute_option
 @options.warehouse_option
 @options.json_option
 def command(
@@ -30,13 +27,13 @@ def command(
     starts: Sequence[datetime],
     since: datetime | None,
     until: datetime | None,
-    execute: bool,
+    is_executed: bool,
     warehouse_url: str,
     as_json: bool,
 ) -> None:
     """Parse the dead letters of loaded windows again, with the parser and the settings that the pipeline has now."""
     if starts and (since or until):
-        raise UserError("name windows by --window, or a span by --since and --until; not both")
+        raise click.UsageError("name windows by --window, or a span by --since and --until; not both")
     ledger = options.open_ledger(warehouse_url)
     pipeline = ledger.pipeline(pipeline_name)
     redrive = Redrive(
@@ -48,12 +45,12 @@ def command(
     )
     redrive.refuse_other_sinks()
     windows = chosen(redrive.windows(since, until), starts)
-    act = redrive.run if execute else redrive.plan
+    act = redrive.run if is_executed else redrive.plan
     outcomes = [act(window) for window in windows]
     if as_json:
-        click.echo(json.dumps({"executed": execute, "windows": [outcome.summary() for outcome in outcomes]}))
+        output.show_json({"executed": is_executed, "windows": [outcome.summary() for outcome in outcomes]})
     else:
-        tell(outcomes, execute)
+        tell(outcomes, is_executed)
 
 
 def chosen(windows: Sequence[FrozenWindow], starts: Sequence[datetime]) -> list[FrozenWindow]:
@@ -70,6 +67,6 @@ def tell(outcomes: Sequence[Redriven], executed: bool) -> None:
         why = ", ".join(f"{name} {count}" for name, count in sorted(outcome.errors.items(), key=lambda found: -found[1]))
         numbers = map(str, (outcome.tried, outcome.loaded, outcome.dead_lettered))
         table.add_row(instant_text(outcome.start), *numbers, why or "-")
-    Console().print(table)
+    output.show(table)
     if not executed:
-        click.echo("Nothing was changed. Add --execute to do it; audit the windows afterwards (logbus window audit).")
+        output.say("dry run: nothing was changed; --execute does it; audit the windows afterwards (logbus window audit)")

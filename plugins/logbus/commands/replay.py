@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from logbus import spark_submit
-from logbus.commands import options
+from logbus.commands import options, output
+from logbus.commands.interrupting import raising
 from logbus.commands.load import show_reports
 from logbus.loading import Load, Loader
 from logbus.windows import replay
@@ -61,9 +60,9 @@ def show_plan(
     span = Span(since=since, until=until, starts=starts)
     found = replay.plan(options.open_ledger(warehouse_url), log, pipeline_name, span, options.clock())
     if as_json:
-        click.echo(json.dumps(found.summary()))
+        output.show_json(found.summary())
         return
-    Console().print(plan_table(found))
+    output.show(plan_table(found))
     for line in (*totals(found), *found.notes):
         click.echo(line)
 
@@ -98,7 +97,9 @@ def run(
     loader = Loader(
         warehouse_url=warehouse_url, client_config=config, now=options.clock, say=lambda line: click.echo(line, err=True)
     )
-    show_reports(loader.reload(Load(pipeline=pipeline_name, master=master, run_id="logbus replay"), chosen), as_json)
+    with raising():
+        reports = loader.reload(Load(pipeline=pipeline_name, master=master, run_id="logbus replay"), chosen)
+    show_reports(reports, as_json)
 
 
 def plan_table(plan: ReplayPlan) -> Table:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.errors import RetentionOverdue, UserError
 from logbus.windows.log_admin import TopicAdmin
 from logbus.windows.retention_model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
@@ -49,7 +47,7 @@ def plan(topics: Sequence[str], warehouse_url: str, bootstrap: str, client_confi
     """Show what a run would delete now, of all managed topics or of TOPICS, and which windows stop being replayable."""
     report = open_retention(warehouse_url, bootstrap, client_config).plan(options.clock(), list(topics) or None)
     tell(report, as_json)
-    click.echo("nothing was deleted; `logbus retention run` does it", err=True)
+    output.say("nothing was deleted; `logbus retention run --execute` does it")
     fail_on_alarms(report)
 
 
@@ -57,14 +55,28 @@ def plan(topics: Sequence[str], warehouse_url: str, bootstrap: str, client_confi
 @topics_argument
 @with_broker
 @options.json_option
-@click.option("--dry-run", is_flag=True, help="Only show it, as `plan` does.")
+@options.execute_option
+@click.option("--dry-run", is_flag=True, help="Only show it, as `plan` does; the default.")
 def run(
-    topics: Sequence[str], warehouse_url: str, bootstrap: str, client_config: Path | None, as_json: bool, dry_run: bool
+    topics: Sequence[str],
+    warehouse_url: str,
+    bootstrap: str,
+    client_config: Path | None,
+    as_json: bool,
+    is_executed: bool,
+    dry_run: bool,
 ) -> None:
-    """Delete what may go. Ends with status 1 where a pipeline holds back longer than it may, or records were lost."""
+    """Delete what may go; a dry run unless --execute.
+
+    Ends with status 5 where a pipeline holds back longer than it may, or records were lost.
+    """
+    if is_executed and dry_run:
+        raise click.UsageError("--execute and --dry-run exclude each other")
     retention, wanted = open_retention(warehouse_url, bootstrap, client_config), list(topics) or None
-    report = retention.plan(options.clock(), wanted) if dry_run else retention.run(options.clock(), "command line", wanted)
+    report = retention.run(options.clock(), "command line", wanted) if is_executed else retention.plan(options.clock(), wanted)
     tell(report, as_json)
+    if not is_executed:
+        output.say("dry run: nothing was deleted; --execute does it")
     fail_on_alarms(report)
 
 
@@ -105,7 +117,8 @@ def adopt(topic: str, warehouse_url: str, bootstrap: str, client_config: Path | 
     """Take over TOPIC's own retention.ms and retention.bytes, and set them to -1 so that the broker deletes nothing by itself."""
     policy = open_retention(warehouse_url, bootstrap, client_config).adopt(topic, options.clock())
     click.echo(policy_text(policy))
-    click.echo(f"the broker deletes nothing of {topic} by itself any more: schedule `logbus retention run`, or dags/retention.py")
+    then = "schedule `logbus retention run --execute`, or dags/retention.py"
+    click.echo(f"the broker deletes nothing of {topic} by itself any more: {then}")
 
 
 @command.command("give-back")
@@ -150,13 +163,13 @@ def list_policies(warehouse_url: str, as_json: bool) -> None:
     unmanaged = sorted({pipeline.topic for pipeline in ledger.pipelines()} - managed)
     if as_json:
         topics = [policy_json(one) for one in policies]
-        click.echo(json.dumps({"topics": topics, "unmanaged": unmanaged, "holds": [str(one) for one in holds]}))
+        output.show_json({"topics": topics, "unmanaged": unmanaged, "holds": [str(one) for one in holds]})
         return
     table = Table("topic", "keeps", "held back at most", "then", "holds")
     for policy in policies:
         mine = "; ".join(str(one) for one in holds if one.topic == policy.topic)
         table.add_row(policy.topic, str(policy), hours_text(policy.max_hold), policy.when_overdue, mine or "-")
-    Console().print(table)
+    output.show(table)
     for topic in unmanaged:
         click.echo(f"topic {topic} is left to the broker, which deletes loaded or not: `logbus retention adopt {topic}`")
     for one in (one for one in holds if one.topic not in managed):
@@ -171,13 +184,13 @@ def log(warehouse_url: str, as_json: bool, limit: int) -> None:
     """List what was deleted, newest first."""
     deletions = RetentionStore(options.open_ledger(warehouse_url).engine).deletions(limit)
     if as_json:
-        click.echo(json.dumps(deletions))
+        output.show_json(deletions)
         return
     names = ("began_at", "run_id", "topic", "partition", "start_offset", "end_offset", "state", "reason")
     table = Table("run", "by", "topic", "partition", "from", "to", "state", "why")
     for one in deletions:
         table.add_row(*(str(one[name]) for name in names))
-    Console().print(table)
+    output.show(table)
 
 
 def policy_json(policy: RetentionPolicy) -> dict[str, Any]:
@@ -199,12 +212,12 @@ def policy_text(policy: RetentionPolicy) -> str:
 
 def tell(report: RetentionReport, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(report.summary()))
+        output.show_json(report.summary())
         return
     if not report.plans and not report.alarms:
         raise UserError("no topic is managed: `logbus retention adopt TOPIC` takes one over")
     for one in report.plans:
-        Console().print(plan_table(one))
+        output.show(plan_table(one))
         for line in remarks(one):
             click.echo(f"  {line}")
 

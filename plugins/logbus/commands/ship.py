@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -14,6 +15,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from logbus.collector.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
 from logbus.collector.shipment import Progress as ShowProgress
+from logbus.commands import options
+from logbus.commands.completing import complete_topics
+from logbus.commands.interrupting import Stopped, stopping
 
 
 def default_state_path(topic: str) -> Path:
@@ -22,21 +26,9 @@ def default_state_path(topic: str) -> Path:
     return base / "logbus" / "ship" / f"{topic}.json"
 
 
-def parse_settings(values: tuple[str, ...]) -> dict[str, str]:
-    """`name=value` options as a dictionary."""
-    pairs = [value.partition("=") for value in values]
-    for value, (name, separator, _) in zip(values, pairs, strict=True):
-        if not name or not separator:
-            raise click.BadParameter(f"{value!r} is not of the form name=value")
-    return {name.strip(): text.strip() for name, _, text in pairs}
-
-
 @click.command("ship")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--topic", required=True, help="The topic to send to.")
-@click.option(
-    "--bootstrap-server", default="127.0.0.1:9092", show_default=True, envvar="LOGBUS_BOOTSTRAP_SERVER", help="The broker."
-)
+@click.option("--topic", required=True, metavar="NAME", shell_complete=complete_topics, help="The topic to send to.")
 @click.option("--partitions", type=click.IntRange(1), default=PARTITIONS_DEFAULT, show_default=True, help="If the topic is made.")
 @click.option("--no-create-topic", is_flag=True, help="Fail where the topic does not exist.")
 @click.option(
@@ -47,39 +39,48 @@ def parse_settings(values: tuple[str, ...]) -> dict[str, str]:
 @click.option(
     "--line-bytes-max", type=click.IntRange(1), default=LINE_BYTES_MAX, show_default=True, help="Pass over longer lines."
 )
-@click.option("--client-option", multiple=True, metavar="NAME=VALUE", help="A librdkafka setting: security.protocol=...")
-@click.option("--producer-option", multiple=True, metavar="NAME=VALUE", help="A librdkafka setting: compression.type=zstd")
+@click.option(
+    "--producer-option",
+    "producer_settings",
+    multiple=True,
+    type=options.ClientSetting(),
+    help="A librdkafka setting of the producer alone: compression.type=zstd; may be repeated.",
+)
+@options.with_broker
 def command(
     files: tuple[Path, ...],
     topic: str,
-    bootstrap_server: str,
     partitions: int,
     no_create_topic: bool,
     state: Path | None,
     server_name: str | None,
     include_partial_line: bool,
     line_bytes_max: int,
-    client_option: tuple[str, ...],
-    producer_option: tuple[str, ...],
+    producer_settings: Sequence[tuple[str, str]],
+    config: Mapping[str, Any],
 ) -> None:
     """Send the lines of log FILEs to a topic, oldest first; run again, it sends only what is new.
 
     Each line becomes a record: its key is the host in the line, its timestamp the line's own time. Files may be gzip.
     """
-    with _progress_bar(topic) as show_progress:
+    with _progress_bar(topic) as show_progress, stopping() as stop:
         report = ship(
             files,
             topic=topic,
-            client_config={"bootstrap.servers": bootstrap_server, **parse_settings(client_option)},
+            client_config=config,
             state_path=state or default_state_path(topic),
             progress=show_progress,
             create_topic=not no_create_topic,
             partitions=partitions,
-            producer_config=parse_settings(producer_option),
+            producer_config=dict(producer_settings),
             server_name=server_name,
             include_partial_line=include_partial_line,
             line_bytes_max=line_bytes_max,
+            stop=lambda: bool(stop),
         )
+    if stop.exit_code is not None:
+        done = summary(topic, report, line_bytes_max)
+        raise Stopped(f"{done}\ninterrupted: what was sent is acknowledged and noted; run it again to go on", stop.exit_code)
     click.echo(summary(topic, report, line_bytes_max))
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
-from logbus.commands import options, window_views
+from logbus.commands import options, output, window_views
 from logbus.commands.progress import ProgressView
-from logbus.errors import AuditMismatch, UserError
+from logbus.errors import AuditMismatch
+from logbus.exit_codes import ExitCode
 from logbus.warehouse.sinks import each_sink_once
 from logbus.windows import comparison
 from logbus.windows.audit import audit_window
@@ -58,9 +57,9 @@ def list_windows(
     gaps, note = view.gaps(pipeline, since, until), view.note
     if as_json:
         shown = {"windows": [window.summary() for window in windows], "gaps": [gap.summary() for gap in gaps]}
-        click.echo(json.dumps({**shown, "behind": len(gaps), "note": note}))
+        output.show_json({**shown, "behind": len(gaps), "note": note})
         return
-    Console().print(window_views.windows_table(windows, gaps))
+    output.show(window_views.windows_table(windows, gaps))
     click.echo(window_views.behind_text(pipeline, gaps))
     if note:
         click.echo(f"note: {note}", err=True)
@@ -75,13 +74,12 @@ def show(pipeline_name: str, warehouse_url: str, as_json: bool, start: datetime)
     """Show everything about the window that begins at START: ranges, counts, attempts, dead letters."""
     found = window_history(options.open_ledger(warehouse_url).engine, pipeline_name, start)
     if as_json:
-        click.echo(json.dumps(found.summary(), indent=2))
+        output.show_json(found.summary(), indent=2)
         return
-    console = Console()
     click.echo("\n".join(window_views.history_lines(found)))
-    console.print(window_views.ranges_table(found))
+    output.show(window_views.ranges_table(found))
     if found.attempts:
-        console.print(window_views.attempts_table(found.attempts))
+        output.show(window_views.attempts_table(found.attempts))
     for line in window_views.failure_lines(found):
         click.echo(line)
 
@@ -105,10 +103,10 @@ def diff(
     against: str | None,
     windows: tuple[str, ...],
 ) -> None:
-    """Compare two windows, two attempts at one window, or a window and the broker as it is now. Status 1 where they differ."""
+    """Compare two windows, two attempts at one window, or a window and the broker as it is now. Status 5 where they differ."""
     engine = options.open_ledger(warehouse_url).engine
     if len(windows) != 1 + (attempts is None and against is None) or (attempts and against):
-        raise UserError("name two windows, or one with --attempts N M, or one with --against broker")
+        raise click.UsageError("name two windows, or one with --attempts N M, or one with --against broker")
     found = [window_history(engine, *place(name, pipeline_name)) for name in windows]
     if attempts:
         left, right = (comparison.attempt_reading(found[0], number) for number in attempts)
@@ -127,13 +125,14 @@ def place(name: str, pipeline_name: str) -> tuple[str, datetime]:
     try:
         return pipeline or pipeline_name, parse_instant(start)
     except ValueError:
-        raise UserError(f"{start!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
+        raise click.UsageError(f"{start!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
 
 
 def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> Reading:
     def read(part: OffsetRange) -> Iterable[comparison.Record]:
         places = (part.topic, part.partition, part.start_offset, part.end_offset)
-        return read_range(client_config, *places, isolation_level=pipeline.isolation_level)
+        found = read_range(client_config, *places, isolation_level=pipeline.isolation_level)
+        return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
 
     return comparison.broker_reading(found.window, LogOffsets(client_config), read)
 
@@ -142,13 +141,13 @@ def tell_differences(left: Reading, right: Reading, as_json: bool) -> None:
     differences = comparison.compare(left, right)
     if as_json:
         rows = [{"what": found.what, "left": found.left, "right": found.right} for found in differences]
-        click.echo(json.dumps({"left": left.name, "right": right.name, "same": not differences, "differences": rows}))
+        output.show_json({"left": left.name, "right": right.name, "same": not differences, "differences": rows})
     elif differences:
-        Console().print(window_views.differences_table(left, right, differences))
+        output.show(window_views.differences_table(left, right, differences))
     else:
         click.echo(f"the same {left.read} records, fingerprint {left.fingerprint}")
     if differences:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(ExitCode.NOT_AS_IT_SHOULD_BE)
 
 
 @command.command("audit")
@@ -166,12 +165,12 @@ def audit(
     as_json: bool,
     starts: tuple[datetime, ...],
 ) -> None:
-    """Count the windows that begin at STARTS again, in the target and at the broker; status 1 unless all are exact."""
+    """Count the windows that begin at STARTS again, in the target and at the broker; status 5 unless all are exact."""
     ledger, log = options.open_ledger(warehouse_url), LogOffsets(options.client_config(bootstrap, client_config))
-    sinks = each_sink_once()
-    reports = [audit_window(ledger.engine, log, pipeline_name, start, options.clock(), sinks) for start in starts]
+    sinks, tracked = each_sink_once(), output.tracked(starts, "auditing", len(starts))
+    reports = [audit_window(ledger.engine, log, pipeline_name, start, options.clock(), sinks) for start in tracked]
     if as_json:
-        click.echo(json.dumps([report.summary() for report in reports]))
+        output.show_json([report.summary() for report in reports])
     for report in reports if not as_json else ():
         click.echo(f"{instant_text(report.window.interval.start)} {'exact' if report.ok else '; '.join(report.problems)}")
     if wrong := [report for report in reports if not report.ok]:

@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from logbus.errors import BrokerUnavailable, TopicMissing
+from logbus.errors import BrokerUnavailable, TopicMissing, UserError
 
 TIMEOUT_SECONDS = 30.0
 
@@ -41,6 +41,8 @@ COMING: Sequence[int] = (
     KafkaError.NOT_COORDINATOR,
 )
 
+Explanations = Mapping[int, Exception | Callable[[str], Exception]]
+
 logger = logging.getLogger("logbus.client")
 logger.addHandler(logging.NullHandler())
 
@@ -56,7 +58,10 @@ class AdminRequests:
     def client(self) -> AdminClient:
         if self._admin is None:
             config = {key: value for key, value in self.client_config.items() if not key.startswith(NOT_FOR_ADMIN)}
-            self._admin = AdminClient(config, logger=logger)
+            try:
+                self._admin = AdminClient(config, logger=logger)
+            except KafkaException as error:
+                raise UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
         return self._admin
 
     def limits(self) -> dict[str, float]:
@@ -66,12 +71,13 @@ class AdminRequests:
         self,
         question: Callable[[], Mapping[Any, Future[Any]]],
         topic: str,
-        explain: Mapping[int, Exception] | None = None,
+        explain: Explanations | None = None,
         check: Callable[[Any], None] = lambda answer: None,
     ) -> dict[Any, Any]:
         """All answers of one call about `topic`.
 
-        `explain` gives errors of the caller's for some codes; `check` raises the `KafkaException` that an answer holds.
+        `explain` gives errors of the caller's for some codes, or makes one of the broker's own sentence; `check` raises the
+        `KafkaException` that an answer holds.
         """
         deadline = time.monotonic() + self.timeout_seconds
         while True:
@@ -83,7 +89,7 @@ class AdminRequests:
             except KafkaException as error:
                 reason = error.args[0]
                 if explain and reason.code() in explain:
-                    raise explain[reason.code()] from None
+                    raise explanation(explain[reason.code()], reason) from None
                 if reason.code() in MISSING:
                     raise TopicMissing(
                         f"the broker at {self.address} has no topic {topic!r}: create it, or ship something to it first"
@@ -103,6 +109,11 @@ class AdminRequests:
             f"the broker at {self.address} did not answer what was asked: {reason}. "
             "Check that it runs and that bootstrap.servers is right"
         )
+
+
+def explanation(wanted: Exception | Callable[[str], Exception], reason: KafkaError) -> Exception:
+    """The caller's error, which may quote the broker."""
+    return wanted if isinstance(wanted, Exception) else wanted(reason.str())
 
 
 def will_come(reason: KafkaError) -> bool:

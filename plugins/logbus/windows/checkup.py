@@ -34,11 +34,12 @@ NAMED_MAX = 3  # windows or tables that a finding names before it says how many 
 
 
 class Severity(StrEnum):
-    """`ERROR` wants somebody; `WARNING` may mend itself; `NOTE` is good to know."""
+    """`ERROR` wants somebody; `WARNING` may mend itself; `NOTE` is good to know; `OK` was looked at and is well."""
 
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
+    OK = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,10 @@ def warning(subject: str, message: str, advice: str) -> Finding:
 
 def note(subject: str, message: str, advice: str) -> Finding:
     return Finding(severity=Severity.NOTE, subject=subject, message=message, advice=advice)
+
+
+def well(subject: str, message: str) -> Finding:
+    return Finding(severity=Severity.OK, subject=subject, message=message, advice="")
 
 
 @dataclass(kw_only=True)

@@ -77,6 +77,10 @@ class LogOffsets(AdminRequests):
         """By offset the first record whose timestamp is `timestamp_ms` or later."""
         return to_found(self._list(topic, partitions, OffsetSpec.for_timestamp(timestamp_ms)))
 
+    def newest(self, topic: str, partitions: Iterable[int]) -> dict[int, FoundRecord]:
+        """By partition the record with the largest timestamp."""
+        return to_found(self._list(topic, partitions, OffsetSpec.max_timestamp()))
+
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
         """Reads a range, for the rare search that an index by time cannot answer."""
         for message in read_range(self.client_config, topic, partition, start_offset, end_offset):

@@ -155,7 +155,8 @@ def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Ca
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
     def call(*arguments: str, url: str = warehouse_url) -> Result:
-        return CliRunner().invoke(main, ["doctor", "--warehouse", url, *arguments], catch_exceptions=False)
+        words = ["doctor", "--only", "pipelines", "--warehouse", url, *arguments]
+        return CliRunner().invoke(main, words, catch_exceptions=False)
 
     return call
 
@@ -167,7 +168,7 @@ def test_the_command_ends_well_where_nothing_is_wrong(healthy: World, run: Any) 
 def test_the_command_names_the_error_and_what_to_type_and_fails(healthy: World, run: Any) -> None:
     healthy.log.create("t")
     result = run()
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert result.output == "error: pipeline p: topic t was deleted and made again\n    logbus pipeline rebase p\n"
     (found,) = json.loads(run("--json", "--pipeline", "p").output)
     assert found["severity"] == "error"
@@ -181,6 +182,6 @@ def test_a_ledger_that_is_not_there_yet_is_not_made_by_looking(run: Any, empty_w
 
 def test_a_warehouse_that_does_not_answer_is_an_error(run: Any) -> None:
     result = run("--json", url="postgresql://nobody:secret@127.0.0.1:1/none")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert [found["subject"] for found in json.loads(result.output)] == ["warehouse"]
     assert "secret" not in result.output

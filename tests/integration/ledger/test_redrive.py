@@ -236,7 +236,7 @@ def run(warehouse_url: str) -> Run:
 
 def test_the_command_changes_nothing_without_execute(loaded: World, run: Run) -> None:
     planned = run("redrive", "--pipeline", "p")
-    assert "Nothing was changed" in planned.output
+    assert "nothing was changed" in planned.stderr
     assert rows(loaded, "select count(*) from logbus.redrive") == [(0,)]
     done = json.loads(run("redrive", "--pipeline", "p", "--window", "2015-05-17T10:00:00Z", "--execute", "--json").output)
     assert done["executed"]

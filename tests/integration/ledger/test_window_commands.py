@@ -116,7 +116,7 @@ def test_two_attempts_at_a_window_read_the_same_records_and_may_differ_in_what_p
     # The made-up records of the two loads are not the same: one of them was bad.
     assert found["loaded"] == (2, 3)
     assert set(found) == {"loaded", "dead-lettered", "fingerprint", "partition 0 fingerprint"}
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     same = run("window", "diff", "--pipeline", "p", TEN, "--attempts", "2", "2")
     assert (same.exit_code, same.output[:19]) == (0, "the same 3 records,")
 
@@ -124,14 +124,14 @@ def test_two_attempts_at_a_window_read_the_same_records_and_may_differ_in_what_p
 def test_two_windows_are_compared_by_name(loaded: World, warehouse_url: str, run: Run) -> None:
     Loading(world=loaded, url=warehouse_url, window=loaded.ledger.window("p", at(12))).load()
     result = run("window", "diff", "--pipeline", "p", TEN, "p@2015-05-17T12:00:00Z")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert "partition 0 offsets" in result.output
 
 
 def test_a_comparison_that_names_too_little_or_too_much_says_what_to_name(loaded: World, run: Run) -> None:
     for arguments in ([TEN], [TEN, TEN, "--against", "broker"], [TEN, TEN, TEN], [TEN, "yesterday"]):
         result = run("window", "diff", "--pipeline", "p", *arguments)
-        assert (result.exit_code, result.output[:7]) == (1, "error: ")
+        assert (result.exit_code, result.output[:7]) == (2, "Usage: ")
 
 
 def test_pipelines_are_listed_with_how_far_they_have_come(loaded: World, run: Run) -> None:

@@ -69,6 +69,6 @@ def test_a_loaded_window_is_compared_with_the_broker_and_what_is_gone_is_named(
     client.delete_records([before])[before].result(30)
     result = diff()
     found = {one["what"]: (one["left"], one["right"]) for one in json.loads(result.stdout)["differences"]}
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert found["records"] == (5, 3)
     assert found["partition 0 offsets without a record"] == ([], [[0, 2]])

@@ -1,27 +1,68 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
-from logbus.cli import COMMANDS, main
-from logbus.errors import UserError
+from logbus import errors
+from logbus.cli import COMMANDS, SECTIONS, main
+from logbus.commands.interrupting import Stopped, Terminated
+from logbus.exit_codes import ExitCode
+
+HEAVY = ("airflow", "pyspark", "pyarrow", "sqlalchemy", "rich", "confluent_kafka", "kafka", "duckdb", "psycopg")
+# click and the standard library; a command that is imported for help's sake brings hundreds.
+MODULES_MAX = 250
 
 
-def test_help_names_every_command() -> None:
+def test_help_names_every_command_in_its_section() -> None:
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
     assert all(f"  {name} " in result.output for name in COMMANDS)
+    places = [result.output.index(f"\n{title}:") for title in SECTIONS]
+    assert places == sorted(places)
 
 
-def test_help_imports_neither_airflow_nor_spark() -> None:
-    program = "import sys, logbus.cli; print(sorted({'airflow', 'pyspark', 'pyarrow', 'sqlalchemy'} & set(sys.modules)))"
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert shown.strip() == "[]"
+def imported(environment: dict[str, str], *words: str) -> list[str]:
+    """The modules that a run of the command imports."""
+    program = (
+        "import sys, json\nfrom logbus.cli import main\ntry:\n    main(sys.argv[1:], prog_name='logbus')\n"
+        "finally:\n    print(json.dumps(list(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, env={**os.environ, **environment}, check=True
+    )
+    found: list[str] = json.loads(done.stderr.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({}, ("--help",)),
+        ({}, ("--version",)),
+        ({"_LOGBUS_COMPLETE": "bash_complete", "COMP_WORDS": "logbus to", "COMP_CWORD": "1"}, ()),
+        ({"_LOGBUS_COMPLETE": "bash_source"}, ()),
+    ],
+    ids=["help", "version", "completion", "completion script"],
+)
+def test_what_must_be_quick_imports_little(environment: dict[str, str], words: tuple[str, ...]) -> None:
+    modules = imported(environment, *words)
+    assert [name for name in HEAVY if name in modules] == []
+    assert len(modules) < MODULES_MAX
+
+
+@pytest.mark.parametrize("name", ["topic", "window"])
+def test_completing_options_of_a_command_imports_neither_airflow_nor_spark(name: str) -> None:
+    modules = imported({"_LOGBUS_COMPLETE": "bash_complete", "COMP_WORDS": f"logbus {name} --", "COMP_CWORD": "2"})
+    assert [heavy for heavy in ("airflow", "pyspark", "pyarrow") if heavy in modules] == []
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -37,15 +78,44 @@ def test_an_unknown_command_is_an_error() -> None:
     assert CliRunner().invoke(main, ["nonsense"]).exit_code == 2
 
 
-def test_a_library_error_is_one_line_and_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    @click.command()
-    def fails() -> None:
-        raise UserError("the warehouse is down: start it")
+Ending = Callable[[BaseException], Any]
 
-    module = ModuleType("failing_command")
-    module.command = fails  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "failing_command", module)
-    monkeypatch.setitem(COMMANDS, "fails", ("failing_command:command", ""))
-    result = CliRunner().invoke(main, ["fails"])
-    assert result.exit_code == 1
-    assert result.output == "error: the warehouse is down: start it\n"
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
+    """Runs a command that ends with an error."""
+
+    def run(error: BaseException) -> Any:
+        @click.command()
+        def fails() -> None:
+            raise error
+
+        module = ModuleType("failing_command")
+        module.command = fails  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "failing_command", module)
+        monkeypatch.setitem(COMMANDS, "fails", ("failing_command:command", ""))
+        return CliRunner().invoke(main, ["fails"])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "output"),
+    [
+        (errors.UserError("the file is gone: look for it"), 1, "error: the file is gone: look for it\n"),
+        (errors.TopicMissing("no such topic"), 3, "error: no such topic\n"),
+        (errors.WarehouseUnavailable("it is down: start it"), 4, "error: it is down: start it\n"),
+        (errors.AuditMismatch("1 of 2 windows are not exact"), 5, "error: 1 of 2 windows are not exact\n"),
+        (Stopped("interrupted: 3 records printed", ExitCode.TERMINATED), 143, "interrupted: 3 records printed\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (Terminated(), 143, "interrupted\n"),
+        (BrokenPipeError(), 141, ""),
+    ],
+)
+def test_what_ends_a_command_is_one_line_and_a_status(ending: Ending, error: BaseException, status: int, output: str) -> None:
+    result = ending(error)
+    assert (result.exit_code, result.output) == (status, output)
+
+
+def test_a_bug_keeps_its_traceback(ending: Ending) -> None:
+    assert isinstance(ending(ZeroDivisionError()).exception, ZeroDivisionError)

@@ -1,0 +1,63 @@
+"""Names for the shell's completion: topics and groups from the broker, pipelines from the ledger, if they answer at once.
+
+Somebody waits between two keys: what does not answer within a second completes to nothing, and nothing is ever printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+SECONDS_MAX = 1.0
+Ask = Callable[[click.Context], Iterable[str]]
+
+
+def completer(ask: Ask) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Those names that go on like what was typed; none where something is in the way, whatever it is."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        with suppress(Exception):
+            return sorted(name for name in ask(ctx) if name.startswith(incomplete))
+        return []
+
+    return complete
+
+
+def admin(ctx: click.Context) -> Any:
+    from confluent_kafka.admin import AdminClient
+
+    given = ctx.params.get("bootstrap") or os.environ.get("LOGBUS_BOOTSTRAP_SERVER") or "127.0.0.1:9092"
+    path = ctx.params.get("client_config") or os.environ.get("LOGBUS_CLIENT_CONFIG")
+    settings = json.loads(Path(path).read_text()) if path else {}
+    return AdminClient({"bootstrap.servers": given, **settings, "log_level": 0, "socket.timeout.ms": int(SECONDS_MAX * 1000)})
+
+
+def topics(ctx: click.Context) -> Iterable[str]:
+    return [str(name) for name in admin(ctx).list_topics(timeout=SECONDS_MAX).topics]
+
+
+def groups(ctx: click.Context) -> Iterable[str]:
+    client = admin(ctx)
+    client.list_topics(timeout=SECONDS_MAX)  # fails at once where nobody answers, as listing groups does not
+    found = client.list_consumer_groups(request_timeout=SECONDS_MAX).result(SECONDS_MAX)
+    return [str(group.group_id) for group in found.valid]
+
+
+def pipelines(ctx: click.Context) -> Iterable[str]:
+    import psycopg
+
+    url = str(ctx.params.get("warehouse_url") or os.environ["LOGBUS_WAREHOUSE_URL"])
+    rest = url.partition("://")[2]  # without the driver that SQLAlchemy is told
+    with psycopg.connect(f"postgresql://{rest}", connect_timeout=int(2 * SECONDS_MAX)) as connection:
+        return [str(name) for (name,) in connection.execute("select name from logbus.pipeline")]
+
+
+complete_topics = completer(topics)
+complete_groups = completer(groups)
+complete_pipelines = completer(pipelines)

@@ -1,0 +1,150 @@
+"""`logbus consume TOPIC`: the records of a topic, with kcat's options except where docs/cli.md says otherwise.
+
+`-o` is kcat's: where to begin. No place in a topic is spelled `json` or `table`, so those two mean the form of the output here as
+they do everywhere else. `-f` follows, as `tail -f` does; a format is `--format`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import click
+
+from logbus.commands import options, output
+from logbus.commands.completing import complete_groups, complete_topics
+from logbus.commands.interrupting import Stopped, stopping
+from logbus.commands.produce import ANSWER_SECONDS_MAX, Delimiter, counted
+from logbus.console import formatting
+from logbus.console.formatting import Render
+from logbus.console.positions import Kind, Span, chosen_partitions, parse_span, stretches
+from logbus.console.reading import Reading, Wish, consumer
+from logbus.windows.group_offsets import GroupOffsets
+from logbus.windows.log_offsets import ISOLATION_LEVELS, LogOffsets
+
+FORMS = (options.TABLE, options.JSON)
+RESETS: Mapping[Kind, str] = {Kind.BEGINNING: "earliest", Kind.END: "latest", Kind.STORED: "earliest"}
+
+
+@click.command("consume")
+@click.argument("topic", shell_complete=complete_topics)
+@click.option(
+    "-o",
+    "--offset",
+    "places",
+    multiple=True,
+    metavar="PLACE",
+    help="Where to begin: beginning, end, stored, N, -N (from the end), s@TIME; e@TIME is where to end. Or json, table.",
+)
+@click.option("--output", "form", type=click.Choice(FORMS), help="JSON objects a line, or columns; by default values alone.")
+@click.option("-J", "--json", "is_json", is_flag=True, help="The same as --output json: kcat's envelope.")
+@click.option(
+    "--format", "template", help=r"kcat's: %s value, %k key, %o offset, %p partition, %t topic, %T time, %h headers, \n."
+)
+@click.option("-D", "--delimiter", type=Delimiter(), default="\\n", show_default=True, metavar="DELIM", help="Behind each value.")
+@click.option("-f", "--follow", is_flag=True, help="Go on when the end is reached, for ever.")
+@click.option("-e", "--exit", "exits", is_flag=True, help="Exit at the end; what happens without -f.")
+@click.option("-c", "--count", "count", type=click.IntRange(1), help="Exit after so many records.")
+@click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(0), help="This partition; may be repeated.")
+@click.option(
+    "-G", "--group", shell_complete=complete_groups, help="Read as a member of this group, and commit what was printed."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Do not say at the end how many records it were.")
+@click.option("--isolation-level", type=click.Choice(list(ISOLATION_LEVELS)), default="read_committed", show_default=True)
+@options.with_broker
+def command(
+    topic: str,
+    places: Sequence[str],
+    form: str | None,
+    is_json: bool,
+    template: str | None,
+    delimiter: bytes,
+    follow: bool,
+    exits: bool,
+    count: int | None,
+    partitions: Sequence[int],
+    group: str | None,
+    quiet: bool,
+    isolation_level: str,
+    config: Mapping[str, Any],
+) -> None:
+    """Print the records of TOPIC, from the beginning to the end there is now; with -f for ever.
+
+    \b
+    logbus consume access_log -o -10 -f              # the last ten of each partition, and what comes
+    logbus consume access_log -o s@2015-05-17T10:00:00Z -o e@2015-05-17T11:00:00Z -o json
+    logbus consume access_log --format '%p %o %k %s\\n'
+    """
+    if follow and exits:
+        raise click.UsageError("-f goes on at the end and -e exits there: not both")
+    forms = [word for word in places if word in FORMS]
+    span = usable(lambda: parse_span(word for word in places if word not in FORMS))
+    if follow and span.until_ms is not None:
+        raise click.UsageError("-f goes on for ever and e@TIME ends: not both")
+    form = options.JSON if is_json else form or next(iter(forms), None)
+    render = rendering(form, template, delimiter)
+    wish = Wish(topic=topic, follows=follow, count_max=count, isolation_level=isolation_level)
+    there = LogOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX).topic(topic)
+    named = chosen_partitions(topic, there.partitions, partitions)
+    with reading(config, wish, span, named if partitions or group is None else [], group) as found:
+        if form == options.TABLE:
+            click.echo(formatting.HEADLINE, nl=False)
+        print_all(found, render, quiet)
+
+
+@contextmanager
+def reading(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[int], group: str | None) -> Iterator[Reading]:
+    """By assignment where partitions are named or no group is; else as the group's member. Closed in order at the end."""
+    is_member = group is not None and not partitions
+    if is_member and (span.kind not in RESETS or span.until_ms is not None):
+        raise click.UsageError("a group goes on where it is: -o is beginning or end with -G, and counts for partitions new to it")
+    limits = None if is_member else limits_of(config, wish, span, partitions, group)
+    client = consumer(config, wish, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error")
+    try:
+        yield Reading(client, wish, limits)
+    finally:
+        client.close()
+
+
+def limits_of(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[int], group: str | None) -> Any:
+    if span.kind is Kind.STORED and group is None:
+        raise click.UsageError("-o stored is where a group is: name it with -G")
+    log = LogOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX)
+    committed = GroupOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX).committed(group) if group else {}
+    stored = {partition: offset for (topic, partition), offset in committed.items() if topic == wish.topic}
+    return stretches(log, wish.topic, partitions, span, wish.isolation_level, stored)
+
+
+def print_all(found: Reading, render: Render, quiet: bool) -> None:
+    """Writes batch after batch, flushed before the group may commit it."""
+    file: BinaryIO = sys.stdout.buffer
+    with stopping() as stop:
+        for batch in found.batches(lambda: bool(stop)):
+            file.write(b"".join([render(message) for message in batch]))
+            file.flush()
+        if stop.exit_code is not None:
+            raise Stopped(f"interrupted: {counted(found.records)} printed", stop.exit_code)
+    if not quiet:
+        output.say(f"{counted(found.records)} of topic {found.wish.topic}")
+
+
+def rendering(form: str | None, template: str | None, delimiter: bytes) -> Render:
+    """How a record becomes bytes. On a terminal control characters of records are shown, not obeyed."""
+    if form is not None and template is not None:
+        raise click.UsageError("--format and --output are two answers to one question: give one")
+    if form == options.JSON:
+        return formatting.envelope
+    if form == options.TABLE:
+        return formatting.harmless(formatting.columns)
+    render = usable(lambda: formatting.compiled(template)) if template is not None else formatting.values(delimiter)
+    return formatting.harmless(render) if sys.stdout.isatty() else render
+
+
+def usable(make: Callable[[], Any]) -> Any:
+    """What is made; a word that cannot be meant is the caller's mistake."""
+    try:
+        return make()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None

@@ -1,0 +1,117 @@
+"""Being stopped in the middle: Ctrl-C and SIGTERM end a command in order, with one line that says how far it came.
+
+A command that sends or reads runs inside `stopping()`. There a first signal only leaves a note, which the command looks at
+between two records: so no record is half taken. Where it waits for input, which a note would not wake, the signal raises. The
+command finishes what it has promised and raises `Stopped` with its sentence; the group (logbus.cli) prints that and ends with
+128 plus the signal's number. A second signal is obeyed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TypeVar
+
+from logbus.exit_codes import ExitCode
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Item = TypeVar("Item")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where Ctrl-C would be understood as well."""
+
+
+class Stopped(Exception):
+    """Stopped in order; the message says how far it came."""
+
+    def __init__(self, message: str, exit_code: ExitCode) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Stop:
+    """The note that a signal leaves."""
+
+    def __init__(self) -> None:
+        self.exit_code: ExitCode | None = None
+        self._is_waiting = False
+
+    def __bool__(self) -> bool:
+        return self.exit_code is not None
+
+    def waiting_for(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The same items, until a signal: one that comes while the next item is waited for ends the waiting."""
+        remaining = iter(items)
+        try:
+            while True:
+                self._is_waiting = True  # first: a signal from here on raises, one before is seen
+                if self:
+                    return
+                try:
+                    item = next(remaining)
+                except StopIteration:
+                    return
+                self._is_waiting = False
+                yield item
+        except KeyboardInterrupt:
+            if not self._is_waiting:
+                raise
+        finally:
+            self._is_waiting = False
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        is_second, self.exit_code = bool(self), ExitCode(128 + number)
+        if is_second or self._is_waiting:
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Takes both signals while it lasts. Only a main thread gets signals, so elsewhere nothing changes."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    former = {number: signal.signal(number, stop.note) for number in SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """SIGTERM and the end of the terminal raise as Ctrl-C does: for work that ends what it started when it is left."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    former = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def exit_code_of(interrupt: KeyboardInterrupt) -> ExitCode:
+    return ExitCode.TERMINATED if isinstance(interrupt, Terminated) else ExitCode.INTERRUPTED
+
+
+def forget_output() -> None:
+    """Nobody reads standard output any more: what is still buffered for it must not fail at the very end."""
+    with suppress(OSError):  # not a file at all
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,99 @@
+"""How commands print: tables for people, JSON for programs, both on standard output; everything else goes to standard error.
+
+On a terminal a table is as wide as the terminal; where even its longest words do not fit, each row becomes a few lines of its
+own. Into a pipe it is plain columns, as wide as they need, without colours, so that `awk` and `grep` find what they look for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+PIPE_COLUMNS = 100_000  # nothing is folded in a pipe
+MOVED_EVERY = 1_000  # items of a stream without a known end, which are many and quick
+Item = TypeVar("Item")
+
+
+def say(line: str) -> None:
+    """A line for people: never among what a program reads."""
+    click.echo(line, err=True)
+
+
+def show_json(value: Any, indent: int | None = None) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def show(table: Table) -> None:
+    """Prints the table as the place it goes to takes it."""
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    console = Console() if is_terminal else Console(width=PIPE_COLUMNS, no_color=True, highlight=False)
+    with console.capture() as captured:
+        render(console, table, is_terminal)
+    click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+
+
+def render(console: Console, table: Table, is_terminal: bool) -> None:
+    """Prints in one of three forms: plain columns, a table, or a few lines for each row."""
+    from rich import box
+    from rich.measure import Measurement
+
+    table.box, table.show_edge, table.pad_edge = box.SIMPLE_HEAD if is_terminal else None, False, False
+    if not is_terminal:
+        table.padding = (0, 2, 0, 0)
+    if is_terminal and Measurement.get(console, console.options.update_width(PIPE_COLUMNS), table).minimum > console.width:
+        for line in row_lines(table):
+            console.print(line)
+    else:
+        console.print(table)
+
+
+def row_lines(table: Table) -> Iterator[str]:
+    """`column: value` for each cell, rows apart by an empty line."""
+    columns = [(str(column.header), list(column.cells)) for column in table.columns]
+    for number in range(table.row_count):
+        if number:
+            yield ""
+        yield from (f"[bold]{header}[/]: {cells[number]}" for header, cells in columns)
+
+
+@contextmanager
+def bar(description: str, total: float | None = None, *, is_bytes: bool = False) -> Iterator[Callable[[float], None]]:
+    """A progress bar on standard error, if that is a terminal; gives the function that moves it on by so much."""
+    if not sys.stderr.isatty():
+        yield lambda amount: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    amount_column = DownloadColumn() if is_bytes else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), amount_column, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(description, total=total)
+        yield lambda amount: progress.advance(task, amount)
+
+
+def tracked(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
+    """The same items, with a bar that counts them."""
+    with bar(description, total) as advance:
+        for number, item in enumerate(items, 1):
+            yield item
+            if number % MOVED_EVERY == 0 or total is not None:
+                advance(MOVED_EVERY if total is None else 1)
+
+
+def plain_columns(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows under each other in columns as wide as their widest cell: what Kafka's own tools print."""
+    texts = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in texts)

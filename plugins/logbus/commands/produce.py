@@ -1,0 +1,126 @@
+"""`logbus produce TOPIC`: lines to records, with kcat's options.
+
+The producer is idempotent and waits for all in-sync replicas; the command ends with status 0 only when every record is
+acknowledged. Stopped in the middle it waits for what is under way, as long as a person waits, and says how many records are
+stored.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from logbus.commands import options, output
+from logbus.commands.completing import complete_topics
+from logbus.commands.interrupting import Stop, Stopped, stopping
+from logbus.console.lines import LineFormat, records, unescaped
+from logbus.errors import UserError
+from logbus.producing import Sending, open_sending, summary
+from logbus.windows.log_offsets import LogOffsets
+
+ANSWER_SECONDS_MAX = 5.0  # until it is known that the topic is there
+FINISH_SECONDS_MAX = 10.0  # for what is under way when somebody stops the command
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+class Delimiter(click.ParamType[bytes]):
+    """Bytes, with the escapes that people type."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        found = value if isinstance(value, bytes) else unescaped(value)
+        return found or self.fail("an empty delimiter separates nothing", param, ctx)
+
+
+@click.command("produce")
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("-K", "--key-delimiter", type=Delimiter(), metavar="DELIM", help="What stands before it in a line is the key.")
+@click.option("-k", "--key", help="The key of every record that has none of its own.")
+@click.option(
+    "-H", "--header", "headers", multiple=True, type=options.Setting(), help="A header of every record; may be repeated."
+)
+@click.option("-p", "--partition", type=click.IntRange(0), help="The partition; by default the key says (murmur2), or chance.")
+@click.option("-z", "--compression", "codec", type=click.Choice(CODECS), help="The codec of batches; by default lz4.")
+@click.option(
+    "-D", "--delimiter", type=Delimiter(), default="\\n", show_default=True, metavar="DELIM", help="What ends a record."
+)
+@click.option("-Z", "--null", "empty_is_null", is_flag=True, help="An empty key or value is null (a tombstone), not empty.")
+@options.with_broker
+@options.json_option
+def command(
+    topic: str,
+    files: Sequence[Path],
+    key_delimiter: bytes | None,
+    key: str | None,
+    headers: Sequence[tuple[str, str]],
+    partition: int | None,
+    codec: str | None,
+    delimiter: bytes,
+    empty_is_null: bool,
+    config: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """Send the lines of FILES, or of standard input, to TOPIC: each a record, acknowledged by all in-sync replicas.
+
+    \b
+    tail -F access.log | logbus produce access_log
+    logbus produce users -K: users.txt        # alice:{"age": 7} gets the key alice
+    """
+    there = LogOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX).topic(topic)
+    if partition is not None and partition not in there.partitions:
+        raise UserError(f"topic {topic} has no partition {partition}: it has 0 to {there.partitions[-1]}")
+    form = LineFormat(
+        delimiter=delimiter,
+        key_delimiter=key_delimiter,
+        key=None if key is None else key.encode(),
+        partition=partition,
+        headers=tuple((name, value.encode()) for name, value in headers),
+        empty_is_null=empty_is_null,
+    )
+    sending = open_sending({**config, **({"compression.type": codec} if codec else {})}, topic)
+    with ExitStack() as stack, stopping() as stop:
+        found = records(opened(files, stack), form)
+        is_typed = not files and sys.stdin.isatty()
+        send_all(sending, found if is_typed else output.tracked(found, topic), stop)
+    if as_json:
+        output.show_json(summary(sending))
+    else:
+        output.say(f"{topic}: {counted(sending.acknowledged)} stored")
+
+
+def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop) -> None:
+    """Sends and waits for every acknowledgement; `Stopped` says how far it came, if somebody stops it."""
+    for record in stop.waiting_for(found):
+        sending.send(record)
+        if sending.failure is not None or stop:
+            break
+    if stop.exit_code is None or sending.failure is not None:
+        sending.settle()
+        return
+    unknown = sending.finish(FINISH_SECONDS_MAX)
+    rest = f"; {counted(unknown)} were on their way, and may be stored or not" if unknown else ""
+    raise Stopped(f"interrupted: {counted(sending.acknowledged)} stored in topic {sending.topic}{rest}", stop.exit_code)
+
+
+def opened(paths: Sequence[Path], stack: ExitStack) -> Iterator[BinaryIO]:
+    """The files one after another, standard input where none is named or `-` is."""
+    for path in paths or [Path("-")]:
+        yield sys.stdin.buffer if str(path) == "-" else stack.enter_context(readable(path))
+
+
+def readable(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def counted(count: int) -> str:
+    return f"{count:,} record{'' if count == 1 else 's'}"

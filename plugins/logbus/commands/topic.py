@@ -1,0 +1,250 @@
+"""`logbus topic`: topics, with the options of kafka-topics and kafka-configs; deleting is a dry run unless --execute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from logbus.commands import options, output
+from logbus.commands.topic_views import (
+    Sizes,
+    headline,
+    named,
+    partition_table,
+    secret_or_value,
+    setting_summary,
+    size_of,
+    summary,
+    text,
+)
+from logbus.errors import LogbusError, TopicMissing
+from logbus.windows.broker_facts import log_directories, partition_bytes
+from logbus.windows.topics import BROKERS_CHOICE, Topics
+
+# Somebody waits; a broker that is there answers in milliseconds.
+ANSWER_SECONDS_MAX = 5.0
+SEVERAL = re.compile(r",(?=[\w.]+=)")  # between settings, not inside `cleanup.policy=compact,delete`
+
+
+@click.group("topic")
+def command() -> None:
+    """Topics: list, create, describe, change and delete them."""
+
+
+class Settings(options.Setting):
+    """`name=value`, or several with commas between them, as kafka-configs takes them; lists may stand in brackets."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [super(Settings, self).convert(text, param, ctx) for text in SEVERAL.split(value)]
+        return tuple((name, text.removeprefix("[").removesuffix("]")) for name, text in pairs)
+
+
+def opened(config: Mapping[str, Any]) -> Topics:
+    return Topics(config, timeout_seconds=ANSWER_SECONDS_MAX)
+
+
+@command.command("ls")
+@click.option(
+    "--exclude-internal/--include-internal", default=True, show_default=True, help="The broker's own, such as __consumer_offsets."
+)
+@click.option("--names", "names_only", is_flag=True, help="Names alone, one a line: what kafka-topics --list prints.")
+@options.with_broker
+@options.json_option
+def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: bool, as_json: bool) -> None:
+    """List topics with their partitions, records and bytes on the disk."""
+    topics = opened(config)
+    names = topics.names(with_internal=not exclude_internal)
+    if names_only:
+        click.echo("".join(f"{name}\n" for name in names), nl=False)
+        return
+    found, sizes = topics.details(names), sizes_or_none(config)
+    if as_json:
+        output.show_json([summary(one, sizes) for one in found])
+        return
+    table = Table("topic", "partitions", "replicas", "records", "bytes")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in found:
+        values = (len(one.partitions), one.replication_factor, one.records, size_of(one, sizes))
+        table.add_row(one.name, *map(text, values))
+    output.show(table)
+
+
+@command.command("describe")
+@options.topics_argument(required=False)
+@options.with_broker
+@options.json_option
+def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) -> None:
+    """Show partitions, leaders, offsets and own settings of TOPICS, by default of all."""
+    client = opened(config)
+    found = client.details(there(client, topics))
+    sizes = sizes_or_none(config)
+    own = {one.name: [setting for setting in client.settings(one.name) if setting.is_own] for one in found}
+    if as_json:
+        output.show_json([{**summary(one, sizes), "configs": named(own[one.name])} for one in found])
+        return
+    for number, one in enumerate(found):
+        click.echo(("\n" if number else "") + headline(one, own[one.name]))
+        output.show(partition_table(one, sizes))
+
+
+@command.command("create")
+@options.topics_argument(required=True)
+@click.option("--partitions", type=click.IntRange(1), help="How many; by default what the broker's num.partitions says.")
+@click.option(
+    "--replication-factor", type=click.IntRange(1), help="By default what the broker's default.replication.factor says."
+)
+@click.option("--config", "settings", multiple=True, type=Settings(), help="A setting of the topic; may be repeated.")
+@click.option("--if-not-exists", is_flag=True, help="It is no error that a topic is there; it is left as it is.")
+@options.with_broker
+def create(
+    topics: Sequence[str],
+    partitions: int | None,
+    replication_factor: int | None,
+    settings: Sequence[Sequence[tuple[str, str]]],
+    if_not_exists: bool,
+    config: Mapping[str, Any],
+) -> None:
+    """Create TOPICS."""
+    client, values = opened(config), flat(settings)
+    for name in topics:
+        is_made = client.create(
+            name,
+            partitions=partitions or BROKERS_CHOICE,
+            replication_factor=replication_factor or BROKERS_CHOICE,
+            settings=values,
+            if_not_exists=if_not_exists,
+        )
+        click.echo(f"topic {name} created" if is_made else f"topic {name} is there already; left as it is")
+
+
+@command.command("alter")
+@options.topics_argument(required=True)
+@click.option("--partitions", type=click.IntRange(1), help="How many it shall have; they never become fewer.")
+@click.option("--config", "--add-config", "settings", multiple=True, type=Settings(), help="Set this; may be repeated.")
+@click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Take this back to the broker's own value.")
+@options.with_broker
+def alter(
+    topics: Sequence[str],
+    partitions: int | None,
+    settings: Sequence[Sequence[tuple[str, str]]],
+    deleted: Sequence[str],
+    config: Mapping[str, Any],
+) -> None:
+    """Add partitions to TOPICS, change their settings."""
+    client, values, gone = opened(config), flat(settings), flat_names(deleted)
+    if partitions is None and not values and not gone:
+        raise click.UsageError("say what shall change: --partitions, --config or --delete-config")
+    there(client, topics)
+    for name in topics:
+        if partitions is not None:
+            client.add_partitions(name, partitions)
+            click.echo(f"topic {name} has {partitions} partitions")
+            output.say("note: records with a key go to other partitions from now on")
+        change(client, name, values, gone)
+
+
+def change(client: Topics, name: str, values: Mapping[str, str], gone: Sequence[str]) -> None:
+    if not values and not gone:
+        return
+    client.change(name, values, gone)
+    done = [*(f"{key}={value}" for key, value in values.items()), *(f"{key} as the broker has it" for key in gone)]
+    click.echo(f"topic {name}: {', '.join(done)}")
+
+
+@command.command("config")
+@options.topics_argument(required=True)
+@click.option("--describe", "is_described", is_flag=True, help="Show them; what happens where nothing is changed.")
+@click.option("--all", "shows_all", is_flag=True, help="Also those that are as the broker has them for all topics.")
+@click.option("--alter", "is_altered", is_flag=True, help="Change them; --add-config and --delete-config say so already.")
+@click.option("--add-config", "settings", multiple=True, type=Settings(), help="Set this; may be repeated.")
+@click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Take this back to the broker's own value.")
+@options.with_broker
+@options.json_option
+def config_command(
+    topics: Sequence[str],
+    is_described: bool,
+    shows_all: bool,
+    is_altered: bool,
+    settings: Sequence[Sequence[tuple[str, str]]],
+    deleted: Sequence[str],
+    config: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """Show the settings of TOPICS, or change them, as kafka-configs does."""
+    client, values, gone = opened(config), flat(settings), flat_names(deleted)
+    if is_altered and not values and not gone:
+        raise click.UsageError("--alter needs --add-config name=value or --delete-config name")
+    if is_described and (values or gone):
+        raise click.UsageError("--describe shows, --add-config and --delete-config change: not both at once")
+    there(client, topics)
+    if values or gone:
+        for name in topics:
+            change(client, name, values, gone)
+        return
+    shown = {name: [one for one in client.settings(name) if one.is_own or shows_all] for name in topics}
+    if as_json:
+        output.show_json({name: [setting_summary(one) for one in found] for name, found in shown.items()})
+        return
+    table = Table("topic", "setting", "value", "from")
+    for name, found in shown.items():
+        for one in found:
+            table.add_row(name, one.name, escape(secret_or_value(one)), one.source)
+    output.show(table)
+    if not any(shown.values()):
+        output.say("no setting of its own; --all shows what the broker has for all topics")
+
+
+@command.command("delete")
+@options.topics_argument(required=True)
+@click.option("--if-exists", is_flag=True, help="It is no error that a topic is not there.")
+@options.execute_option
+@options.with_broker
+def delete(topics: Sequence[str], if_exists: bool, is_executed: bool, config: Mapping[str, Any]) -> None:
+    """Delete TOPICS with all their records. A dry run unless --execute."""
+    client = opened(config)
+    names = [name for name in topics if name in client.names(with_internal=True)] if if_exists else there(client, topics)
+    for found in client.details(names):
+        what = f"topic {found.name}, {len(found.partitions)} partitions, {text(found.records)} records"
+        if is_executed:
+            client.delete([found.name])
+        click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
+    if not is_executed:
+        output.say("dry run: nothing was deleted; --execute does it")
+
+
+def there(client: Topics, wanted: Sequence[str]) -> list[str]:
+    """The topics asked for, or all but the broker's own; `TopicMissing` names those that are not there."""
+    if not wanted:
+        return client.names()
+    known = set(client.names(with_internal=True))
+    if missing := [name for name in wanted if name not in known]:
+        raise TopicMissing(
+            f"the broker at {client.address} has no topic {', '.join(missing)}: `logbus topic ls` lists those it has"
+        )
+    return list(wanted)
+
+
+def flat(given: Sequence[Sequence[tuple[str, str]]]) -> dict[str, str]:
+    return {name: value for pairs in given for name, value in pairs}
+
+
+def flat_names(given: Sequence[str]) -> list[str]:
+    return [name.strip() for names in given for name in names.split(",")]
+
+
+def sizes_or_none(config: Mapping[str, Any]) -> Sizes | None:
+    """Bytes by partition; none where the broker does not tell, which no listing should fail for."""
+    try:
+        return partition_bytes(log_directories(config))
+    except LogbusError:
+        return None

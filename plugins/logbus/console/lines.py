@@ -1,0 +1,84 @@
+"""Text to records, as `kcat -P` reads it: split by a delimiter, perhaps with a key in front, from files or from standard input.
+
+Input is read as it comes: a line typed into a terminal is on its way before the next one, and a file of any size takes a little
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from logbus.errors import UserError
+
+READ_BYTES = 1 << 20
+# A record larger than this no broker takes by default; a file without the delimiter must not fill the memory first.
+RECORD_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFormat:
+    """How a text is cut into records, and what each of them gets besides."""
+
+    delimiter: bytes = b"\n"
+    key_delimiter: bytes | None = None
+    key: bytes | None = None
+    partition: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    empty_is_null: bool = False
+
+    def record(self, text: bytes) -> Mapping[str, Any]:
+        """A record as logbus.producing takes it. Text without the key delimiter is a value without a key."""
+        key, value = self.key, text
+        if self.key_delimiter is not None:
+            before, found, behind = text.partition(self.key_delimiter)
+            key, value = (before, behind) if found else (self.key, text)
+        own = {"key": self.none_for_empty(key), "value": self.none_for_empty(value)}
+        return {**own, "headers": self.headers, "partition": self.partition}
+
+    def none_for_empty(self, value: bytes | None) -> bytes | None:
+        return None if self.empty_is_null and not value else value
+
+
+def pieces(file: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+    """What lies between the delimiters; a last piece without one counts, an empty one behind the last does not."""
+    if delimiter == b"\n":
+        for line in iter(lambda: file.readline(RECORD_BYTES_MAX + 1), b""):
+            yield checked(line.removesuffix(b"\n"))
+        return
+    rest = b""
+    while chunk := read_some(file):
+        *whole, rest = (rest + chunk).split(delimiter)
+        yield from map(checked, whole)
+        checked(rest)
+    if rest:
+        yield rest
+
+
+def read_some(file: BinaryIO) -> bytes:
+    """What is there, at least a byte unless this is the end."""
+    read = getattr(file, "read1", file.read)
+    found: bytes = read(READ_BYTES)
+    return found
+
+
+def checked(piece: bytes) -> bytes:
+    if len(piece) > RECORD_BYTES_MAX:
+        raise UserError(f"a record of more than {RECORD_BYTES_MAX} bytes: is the delimiter (-D) right?")
+    return piece
+
+
+def records(files: Iterable[BinaryIO], form: LineFormat) -> Iterator[Mapping[str, Any]]:
+    """The records of all files, in order."""
+    for file in files:
+        for piece in pieces(file, form.delimiter):
+            yield form.record(piece)
+
+
+def unescaped(text: str) -> bytes:
+    r"""A delimiter as people type it: `\n`, `\t`, `\r`, `\0` and `\x1f` are the bytes they stand for."""
+    try:
+        return text.encode().decode("unicode_escape").encode("latin-1")
+    except (UnicodeDecodeError, UnicodeEncodeError):
+        return text.encode()

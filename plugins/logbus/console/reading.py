@@ -1,0 +1,156 @@
+"""Reading a topic for a terminal or a pipe: by assignment, or as a member of a group that remembers what was printed.
+
+Without a group every partition has a stretch to read, fixed when the reading begins, so that it ends although producers go on;
+following, there is no end. With a group the partitions are those that the group gives, and an offset is stored for the group's
+next commit only after the record was handed out and taken: what was not printed is read again. Batches of records are given as
+they come, which lets the caller write and flush once for many.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from logbus.console.positions import Stretch
+from logbus.errors import BrokerUnavailable, LogbusError, TopicMissing, UserError
+from logbus.windows.admin_requests import MISSING
+
+BATCH_RECORDS = 1_000
+POLL_SECONDS = 0.5  # how long a signal may wait for the client to come back
+SILENCE_SECONDS_MAX = 30.0  # a broker that delivers nothing of what it says it has
+NOT_FOR_CONSUMERS = ("enable.idempotence", "acks", "compression.", "linger.", "partitioner", "queue.buffering.")
+logger = logging.getLogger("logbus.client")
+
+SETTINGS: Mapping[str, Any] = {
+    "enable.partition.eof": True,
+    "enable.auto.offset.store": False,  # stored once it is printed
+    "fetch.wait.max.ms": 500,
+}
+# Errors that the client mends by itself; those it gives up on are marked fatal.
+PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+
+
+class ReadFailed(LogbusError):
+    """The broker refused to go on delivering."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is read, and how: `count_max` records at the most, and either to the end or for ever."""
+
+    topic: str
+    follows: bool = False
+    count_max: int | None = None
+    isolation_level: str = "read_committed"
+
+
+def consumer(client_config: Mapping[str, Any], wish: Wish, group: str | None, reset: str = "error") -> Consumer:
+    """A client for this reading; a group's offsets are committed by it, others' never."""
+    own = {name: value for name, value in client_config.items() if not name.startswith(NOT_FOR_CONSUMERS)}
+    membership = {
+        "group.id": group or "logbus-consume",  # the client wants a name even where nobody joins
+        "enable.auto.commit": group is not None,
+        "auto.offset.reset": reset,
+        "isolation.level": wish.isolation_level,
+    }
+    try:
+        return Consumer({**own, **SETTINGS, **membership}, logger=logger)
+    except KafkaException as error:
+        raise UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
+
+
+class Reading:
+    """One reading under way; `records` counts what was handed out. With stretches by assignment, else as a group's member."""
+
+    def __init__(self, client: Consumer, wish: Wish, stretches: Mapping[int, Stretch] | None = None) -> None:
+        self.client = client
+        self.wish = wish
+        self.stretches = stretches
+        self.records = 0
+        self._open: set[int] = set()  # partitions of which more is to come
+        self._has_begun = stretches is not None
+        self._silent_seconds = 0.0
+
+    def batches(self, stop: Callable[[], bool] = lambda: False) -> Iterator[list[Message]]:
+        """Records as they come, in the order of each partition; ends where the wish does, or when it shall stop."""
+        self._begin()
+        while not self._is_done() and not stop():
+            found = self.client.consume(self._batch_records(), POLL_SECONDS)
+            self._note_silence(bool(found))
+            if batch := [message for message in found if self._takes(message)]:
+                self.records += len(batch)
+                yield batch
+                self._store(batch)
+
+    def _begin(self) -> None:
+        topic, follows = self.wish.topic, self.wish.follows
+        if self.stretches is None:
+            self.client.subscribe([topic], on_assign=self._note_assigned, on_revoke=self._note_revoked)
+            return
+        wanted = {part: found for part, found in self.stretches.items() if follows or found.start_offset < found.end_offset}
+        self._open = set(wanted)
+        self.client.assign([TopicPartition(topic, part, found.start_offset) for part, found in wanted.items()])
+
+    def _is_done(self) -> bool:
+        if self.wish.count_max is not None and self.records >= self.wish.count_max:
+            return True
+        return self._has_begun and not self._open and not self.wish.follows
+
+    def _batch_records(self) -> int:
+        return BATCH_RECORDS if self.wish.count_max is None else min(BATCH_RECORDS, self.wish.count_max - self.records)
+
+    def _takes(self, message: Message) -> bool:
+        """Whether this is a record to hand out; notes where a partition ends."""
+        partition, error = message.partition(), message.error()
+        if error is not None:
+            self._note_error(error, partition, message.offset())
+            return False
+        if self.stretches is None or self.wish.follows:
+            return True
+        end_offset = self.stretches[partition].end_offset
+        if message.offset() + 1 >= end_offset:
+            self._close(partition)
+        return bool(message.offset() < end_offset)
+
+    def _note_error(self, error: KafkaError, partition: int, offset: int | None) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            # A record may be acknowledged and not visible yet: the end is where the broker said that it is.
+            if self.stretches is None or (offset or 0) >= self.stretches[partition].end_offset:
+                self._close(partition)
+        elif error.code() in MISSING:
+            raise TopicMissing(f"there is no topic {self.wish.topic} any more")
+        elif error.fatal() or error.code() not in PASSING:
+            raise ReadFailed(f"reading {self.wish.topic}-{partition} ended: {error.str()}")
+
+    def _close(self, partition: int) -> None:
+        """Nothing more is wanted of the partition now; a member of a group keeps it, because more may come before the end."""
+        if self.wish.follows:
+            return
+        self._open.discard(partition)
+        if self.stretches is not None:
+            self.client.pause([TopicPartition(self.wish.topic, partition)])
+
+    def _note_silence(self, has_answered: bool) -> None:
+        self._silent_seconds = 0.0 if has_answered else self._silent_seconds + POLL_SECONDS
+        if self._silent_seconds >= SILENCE_SECONDS_MAX and not self.wish.follows:
+            raise BrokerUnavailable(f"the broker delivered nothing of topic {self.wish.topic} for {SILENCE_SECONDS_MAX:.0f} s")
+
+    def _store(self, batch: list[Message]) -> None:
+        """For the group's next commit: these records were taken."""
+        if self.stretches is not None:
+            return
+        ends = {message.partition(): (message.offset() or 0) + 1 for message in batch}
+        with suppress(KafkaException):  # a partition that went to another member meanwhile: that one reads the record again
+            self.client.store_offsets(offsets=[TopicPartition(self.wish.topic, part, end) for part, end in ends.items()])
+
+    def _note_assigned(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        self._has_begun = True
+        self._open |= {part.partition for part in partitions}
+
+    def _note_revoked(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        self._open -= {part.partition for part in partitions}

@@ -1,0 +1,59 @@
+"""Exit statuses of the `logbus` command, for scripts: one small table, shown in docs/cli.md.
+
+0 to 2 mean what they mean everywhere. 3 and 4 tell a script whether waiting helps: what is not there must be made, what does not
+answer may come back. 5 is an answer, not a failure: the command looked, and what it looked at is not as it should be. Signals
+give 128 plus their number, as shells report them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from enum import IntEnum
+
+from logbus import errors
+
+
+class ExitCode(IntEnum):
+    """What a status means; the sentence is for people."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_THERE = 3
+    NOT_REACHABLE = 4
+    NOT_AS_IT_SHOULD_BE = 5
+    INTERRUPTED = 128 + signal.SIGINT
+    BROKEN_PIPE = 128 + signal.SIGPIPE
+    TERMINATED = 128 + signal.SIGTERM
+
+
+MEANINGS: Mapping[ExitCode, str] = {
+    ExitCode.DONE: "done",
+    ExitCode.FAILED: "failed; the line on standard error says why and what to do",
+    ExitCode.USAGE: "the command line cannot be meant; nothing was done",
+    ExitCode.NOT_THERE: "a topic, group, pipeline or window of that name is not there",
+    ExitCode.NOT_REACHABLE: "the broker or the warehouse does not answer: trying again later may help",
+    ExitCode.NOT_AS_IT_SHOULD_BE: "looked, and it is not as it should be: behind, not exact, different, overdue, an error found",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C); the line on standard error says how far it came",
+    ExitCode.BROKEN_PIPE: "whoever read the output went away, as `head` does; said to nobody",
+    ExitCode.TERMINATED: "ended by SIGTERM, in order",
+}
+
+# Looked up along an error's own ancestors; what is not named here has failed.
+BY_ERROR: Mapping[type[BaseException], ExitCode] = {
+    errors.TopicMissing: ExitCode.NOT_THERE,
+    errors.GroupMissing: ExitCode.NOT_THERE,
+    errors.PipelineUnknown: ExitCode.NOT_THERE,
+    errors.WindowUnknown: ExitCode.NOT_THERE,
+    errors.BrokerUnavailable: ExitCode.NOT_REACHABLE,
+    errors.WarehouseUnavailable: ExitCode.NOT_REACHABLE,
+    errors.AuditMismatch: ExitCode.NOT_AS_IT_SHOULD_BE,
+    errors.RetentionOverdue: ExitCode.NOT_AS_IT_SHOULD_BE,
+    errors.Behind: ExitCode.NOT_AS_IT_SHOULD_BE,
+}
+
+
+def of_error(error: BaseException) -> ExitCode:
+    """The status that reports this error."""
+    return next((BY_ERROR[kind] for kind in type(error).__mro__ if kind in BY_ERROR), ExitCode.FAILED)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from logbus.cli import main
+
+from tests.support.broker import AnyBroker, any_broker
+from tests.support.consumers import GROUP_SETTINGS
+from tests.support.databases import ledger_databases, warehouse_url  # noqa: F401
+from tests.support.postgres import empty_warehouse_url, postgres_server, server_directory  # noqa: F401
+
+Run = Callable[..., Result]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="package")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
+    """One broker for all commands, whose groups do not wait for late members."""
+    with any_broker(tmp_path_factory.mktemp("broker"), GROUP_SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name no other test uses."""
+    return f"topic-{next(_numbers)}"
+
+
+@pytest.fixture
+def run(broker: AnyBroker) -> Run:
+    """A command at the broker; it must end with that status."""
+
+    def call(*words: str, status: int = 0, stdin: str | bytes = "") -> Result:
+        runner = CliRunner(env={"LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap})
+        result = runner.invoke(main, words, input=stdin, catch_exceptions=False)
+        assert result.exit_code == status, result.output
+        return result
+
+    return call
+
+
+@pytest.fixture
+def shown(run: Run) -> Callable[..., Any]:
+    """What a command prints as JSON."""
+    return lambda *words: json.loads(run(*words, "-o", "json").stdout)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+from logbus.console.positions import Kind, Span, chosen_partitions, parse_span, stretches
+from logbus.errors import UserError
+
+from tests.support.fake_log import FakeLog
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("words", "span"),
+    [
+        ((), Span()),
+        (("beginning",), Span(kind=Kind.BEGINNING)),
+        (("earliest",), Span(kind=Kind.BEGINNING)),
+        (("end",), Span(kind=Kind.END)),
+        (("latest",), Span(kind=Kind.END)),
+        (("stored",), Span(kind=Kind.STORED)),
+        (("12",), Span(kind=Kind.OFFSET, number=12)),
+        (("-3",), Span(kind=Kind.BEFORE_END, number=3)),
+        (("s@3600000",), Span(kind=Kind.SINCE, number=HOUR_MS)),
+        (("s@1970-01-01T01:00:00Z", "e@1970-01-01T02:00:00Z"), Span(kind=Kind.SINCE, number=HOUR_MS, until_ms=2 * HOUR_MS)),
+        (("e@5",), Span(until_ms=5)),
+    ],
+)
+def test_a_place_is_spelled_as_kcat_spells_it(words: tuple[str, ...], span: Span) -> None:
+    assert parse_span(words) == span
+
+
+@pytest.mark.parametrize("words", [("somewhere",), ("1", "2"), ("s@noon",), ("s@",), ("1.5",)])
+def test_what_is_no_place_is_said(words: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"no place|second place|no time"):
+        parse_span(words)
+
+
+@pytest.fixture
+def log() -> FakeLog:
+    """Topic t: partition 0 holds offsets 2 to 9 at the hours 2 to 9, partition 1 is empty."""
+    made = FakeLog()
+    made.create("t", partitions=2)
+    made.append("t", *(number * HOUR_MS for number in range(10)))
+    made.delete_records("t", before_offset=2)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "stretch"),
+    [
+        (("beginning",), (2, 10)),
+        (("end",), (10, 10)),
+        (("5",), (5, 10)),
+        (("0",), (2, 10)),
+        (("99",), (10, 10)),
+        (("-3",), (7, 10)),
+        (("-99",), (2, 10)),
+        (("s@14400000",), (4, 10)),
+        (("s@14400001",), (5, 10)),
+        (("s@99999999999",), (10, 10)),
+        (("e@14400000",), (2, 4)),
+        (("e@99999999999",), (2, 10)),
+        (("s@14400000", "e@21600000"), (4, 6)),
+        (("stored",), (6, 10)),
+    ],
+)
+def test_a_place_becomes_offsets_inside_the_log(log: FakeLog, words: tuple[str, ...], stretch: tuple[int, int]) -> None:
+    found = stretches(log, "t", [0, 1], parse_span(words), "read_committed", {0: 6})
+    assert (found[0].start_offset, found[0].end_offset) == stretch
+    assert (found[1].start_offset, found[1].end_offset) == (0, 0)
+
+
+def test_partitions_are_those_named_or_all() -> None:
+    assert chosen_partitions("t", (0, 1, 2), ()) == [0, 1, 2]
+    assert chosen_partitions("t", (0, 1, 2), (2, 0, 2)) == [0, 2]
+    with pytest.raises(UserError, match="topic t has no partition 7: it has 0 to 2"):
+        chosen_partitions("t", (0, 1, 2), (7,))

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from logbus import errors
+from logbus.exit_codes import BY_ERROR, MEANINGS, ExitCode, of_error
+
+PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.LogbusError("it failed"), ExitCode.FAILED),
+        (errors.UserError("mend it"), ExitCode.FAILED),
+        (errors.GroupActive("it has members"), ExitCode.FAILED),
+        (errors.TopicMissing("none"), ExitCode.NOT_THERE),
+        (errors.WindowUnknown("none"), ExitCode.NOT_THERE),
+        (errors.BrokerUnavailable("no answer"), ExitCode.NOT_REACHABLE),
+        (errors.Behind("3 hours"), ExitCode.NOT_AS_IT_SHOULD_BE),
+        (errors.RetentionOverdue("too long"), ExitCode.NOT_AS_IT_SHOULD_BE),
+    ],
+)
+def test_an_error_has_its_own_status_or_that_of_its_nearest_ancestor(error: Exception, code: ExitCode) -> None:
+    assert of_error(error) is code
+
+
+def test_every_status_has_a_meaning_and_the_page_lists_them_all() -> None:
+    assert set(MEANINGS) == set(ExitCode)
+    rows = dict(re.findall(r"^\| (\d+) \| (.*?) \|$", PAGE.read_text(), re.MULTILINE))
+    assert rows == {str(int(code)): meaning for code, meaning in MEANINGS.items()}
+
+
+def test_only_errors_of_ours_are_in_the_table() -> None:
+    assert all(issubclass(kind, errors.LogbusError) for kind in BY_ERROR)
