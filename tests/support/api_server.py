@@ -23,7 +23,8 @@ from logbus.warehouse.embedded import EmbeddedPostgres
 STARTED_WITHIN_SECONDS = 180.0
 USERS: Mapping[str, str] = {"admin": "admin", "olga": "op", "vic": "viewer"}  # each one's password is the name
 
-DAGS = """
+# Airflow looks for these two words in a file before it reads it.
+DAGS = """# airflow dag
 from logbus.pipelines import Pipeline, hourly_ingest
 for name, parse in {pipelines!r}.items():
     globals()[name] = hourly_ingest(Pipeline(name=name, topic=name, table=name, parse=parse))
@@ -40,6 +41,8 @@ class ApiServer:
     bootstrap: str
     dags: Mapping[str, str] = field(default_factory=dict)
     more_connections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    users: Mapping[str, str] = field(default_factory=lambda: USERS)
+    settings: Mapping[str, str] = field(default_factory=dict)  # more of Airflow's, by their environment variables
 
     def __enter__(self) -> ApiServer:
         self._ports = ReservedPorts(1)
@@ -94,13 +97,14 @@ class ApiServer:
         )
         passwords = self.home / "passwords.json"
         passwords.touch(mode=0o600)
-        passwords.write_text(json.dumps({name: name for name in USERS}))
+        passwords.write_text(json.dumps({name: name for name in self.users}))
         return {
             **airflow_environment(settings, os.environ),
             "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in USERS.items()),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in self.users.items()),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+            **self.settings,
         }
 
     def _answers(self) -> bool:

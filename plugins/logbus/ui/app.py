@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
 from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from logbus.triggers.window_closed import utc_now
@@ -31,6 +32,15 @@ app.include_router(shell.router)
 app.include_router(routes.router)
 app.include_router(actions.router)
 shell.mount_static(app)
+
+
+@app.exception_handler(RequestValidationError)
+async def refuse(request: Request, error: RequestValidationError) -> JSONResponse:
+    """A parameter that makes no sense, in a sentence like all our errors; a part of the address that makes none leads nowhere."""
+    wrong = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+    is_nowhere = any(one["loc"][0] == "path" for one in error.errors())
+    return JSONResponse({"detail": f"this cannot be asked: {wrong}"}, status_code=404 if is_nowhere else 400)
+
 
 Form = Annotated[Literal["html", "json"] | None, Query(description="by default what the client accepts")]
 Accept = Annotated[str, Header()]

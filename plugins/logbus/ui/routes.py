@@ -85,7 +85,7 @@ def shown(asked: Asked, reading: Reading, names: Collection[str], view: View) ->
     """The span, and the pipelines of these names in it."""
     with ledger_errors():
         span, step = overview.shown_span(asked.source.engine(), reading, names, view, asked.now)
-    pieces = asked.source.pieces(reading, span, view.run)
+    pieces = asked.source.pieces(span, view.run)
     return {
         "span": {
             "start": instant_text(span.start),

@@ -1,20 +1,23 @@
 """One answer for many who ask: read once, kept for some seconds, never read twice at the same time.
 
-Twenty browsers that are open cost as much as one. Whoever comes while somebody reads gets the last answer, if that is not too
-old, instead of waiting; so a broker that is down holds up one request at a time. Failures are kept like answers.
+Twenty browsers that are open cost as much as one. What has become too old is read anew beside the requests; whoever asks then
+waits a moment for it, and then gets the answer before, as long as that is not older than a minute. So an open page never waits
+for a broker that is slow or down; only who comes first, or after a pause, does. Failures are kept like answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
 KEPT_SECONDS = 5.0  # half of what pages wait between two looks
 STALE_SECONDS_MAX = 60.0  # older than this is nobody's answer, even while the next is being read
+PATIENCE_SECONDS = 0.1  # of those for whom there is an older answer
+THREAD_NAME = "logbus-pages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +37,47 @@ class Outcome(Generic[Value]):
 class Shared(Generic[Value]):
     """`read` may raise; its error is everybody's. `clock` counts seconds."""
 
-    def __init__(self, read: Callable[[], Value], clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
+    def __init__(self, read: Callable[[], Value], clock: Callable[[], float], patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._read = read
         self._clock = clock
-        self._kept_seconds = kept_seconds
-        self._reading = Lock()
+        self._patience_seconds = patience_seconds
+        self._lock = Lock()
+        self._under_way: Event | None = None
         self._last: Outcome[Value] | None = None
 
     def get(self) -> Value:
-        """The value as it was a few seconds ago at the most, or while somebody reads it anew, the one before."""
+        """The value as it was a few seconds ago at the most, or the one before while it is read anew."""
         last = self._last
-        if last is not None and self._age(last) < self._kept_seconds:
-            return last.result()
-        must_wait = last is None or self._age(last) > STALE_SECONDS_MAX
-        if not self._reading.acquire(blocking=must_wait):
-            assert last is not None
-            return last.result()
-        try:
-            return self._read_unless_done(last).result()
-        finally:
-            self._reading.release()
+        if last is None or self._age(last) >= KEPT_SECONDS:
+            is_useless = last is None or self._age(last) > STALE_SECONDS_MAX
+            self._begin_reading(last).wait(None if is_useless else self._patience_seconds)
+            last = self._last
+        assert last is not None, "a reading always leaves an outcome"
+        return last.result()
 
-    def forget(self) -> None:
-        """The next one who asks waits for a new answer."""
-        self._last = None
+    def _begin_reading(self, seen: Outcome[Value] | None) -> Event:
+        """Set when a reading is done that began after `seen` was."""
+        with self._lock:
+            if self._under_way is not None:
+                return self._under_way
+            done = Event()
+            if self._last is not seen:  # somebody has read it since we looked
+                done.set()
+                return done
+            self._under_way = done
+        Thread(target=self._read_anew, args=(done,), name=THREAD_NAME, daemon=True).start()
+        return done
 
-    def _read_unless_done(self, before: Outcome[Value] | None) -> Outcome[Value]:
-        if self._last is not None and self._last is not before:
-            return self._last  # somebody else read it while we waited
+    def _read_anew(self, done: Event) -> None:
+        value, failure = None, None
         try:
-            value, error = self._read(), None
-        except Exception as reason:  # kept for everybody, raised for each
-            value, error = None, reason
-        self._last = Outcome(self._clock(), value, error)
-        return self._last
+            value = self._read()
+        except Exception as error:  # kept for everybody, raised for each
+            failure = error
+        with self._lock:
+            self._last = Outcome(self._clock(), value, failure)
+            self._under_way = None
+        done.set()
 
     def _age(self, outcome: Outcome[Value]) -> float:
         return self._clock() - outcome.at

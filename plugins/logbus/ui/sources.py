@@ -22,7 +22,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from logbus.errors import BrokerUnavailable, LogbusError, UserError, WarehouseUnavailable
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ui.shared import STALE_SECONDS_MAX, Shared
+from logbus.ui.shared import Shared
 from logbus.warehouse.engine import connect
 from logbus.windows.all_groups import GroupBatches, GroupReading, end_offsets_of
 from logbus.windows.all_topics import TopicReading, read_topics
@@ -102,7 +102,7 @@ class Source:
         self.broker = broker
         self._clock = clock
         self._lock = Lock()
-        self._pieces: OrderedDict[tuple[Any, ...], Shared[dict[str, bytes]]] = OrderedDict()
+        self._pieces: OrderedDict[tuple[Interval, tuple[str, str] | None], Shared[dict[str, bytes]]] = OrderedDict()
         self.fleet: Shared[Reading] = Shared(lambda: self._asked(lambda engine: read(engine, broker, rates, now())), clock)
         self.topics: Shared[list[TopicReading]] = Shared(lambda: read_topics(broker, rates, now()), clock)
         self.groups: Shared[Groups] = Shared(lambda: self._groups(broker), clock)
@@ -114,18 +114,17 @@ class Source:
                 self._engine = self._make_engine()
             return self._engine
 
-    def pieces(self, reading: Reading, span: Interval, run: tuple[str, str] | None) -> dict[str, bytes]:
-        """Each pipeline's part of the overview as JSON, made once from a reading for all who look at the same span."""
+    def pieces(self, span: Interval, run: tuple[str, str] | None) -> dict[str, bytes]:
+        """Each pipeline's part of the overview as JSON, made once for all who look at the same span."""
 
         def make() -> dict[str, bytes]:
             with ledger_errors():
-                found = pipelines_json(self.engine(), reading, span, run)
+                found = pipelines_json(self.engine(), self.fleet.get(), span, run)
             return {name: orjson.dumps(value) for name, value in found.items()}
 
         with self._lock:
-            key = (id(reading), span, run)  # `make` keeps the reading, so nothing else gets its id
-            shared = self._pieces.setdefault(key, Shared(make, self._clock, kept_seconds=STALE_SECONDS_MAX))
-            self._pieces.move_to_end(key)
+            shared = self._pieces.setdefault((span, run), Shared(make, self._clock))
+            self._pieces.move_to_end((span, run))
             while len(self._pieces) > SPANS_MAX:
                 self._pieces.popitem(last=False)
         return shared.get()

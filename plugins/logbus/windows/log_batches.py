@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
+from threading import Lock
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from logbus.errors import BrokerUnavailable, LogbusError, TopicMissing
 from logbus.windows.admin_requests import MISSING, AdminRequests
@@ -80,6 +81,12 @@ class TopicBatches(AdminRequests):
 
     def __init__(self, client_config: Mapping[str, Any], *, timeout_seconds: float = PAGE_TIMEOUT_SECONDS) -> None:
         super().__init__(client_config, timeout_seconds=timeout_seconds)
+        self._making = Lock()
+
+    def client(self) -> AdminClient:
+        """One for all threads: a second would take its answers with it when it is dropped."""
+        with self._making:
+            return super().client()
 
     def topic_names(self) -> list[str]:
         """All but Kafka's own."""

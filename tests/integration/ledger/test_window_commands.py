@@ -12,6 +12,8 @@ from logbus.cli import main
 from logbus.commands import options, progress
 from logbus.errors import ErrorBudgetExceeded
 from logbus.windows.gaps import Missing, pipeline_gaps
+from logbus.windows.model import TaskKey
+from logbus.windows.pipeline_dags import dags_by_pipeline
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -90,6 +92,21 @@ def test_a_window_is_shown_with_its_ranges_attempts_and_dead_letters(loaded: Wor
     ]
     assert found["attempts"][0]["partitions"]["0"]["read"] == 3
     assert found["dead_letters"] == {"NotUtf8": 1}
+
+
+def test_an_attempt_of_a_task_names_its_dag(loaded: World, run: Run) -> None:
+    task = TaskKey(dag_id="ingest", task_id="load", map_index=3)
+    loaded.ledger.begin_attempts("p", [at(12)], "scheduled__1", 2, NOW, task)
+    assert "ingest scheduled__1" in run("window", "show", "--pipeline", "p", "2015-05-17T12:00:00Z").output
+    (attempt,) = shown(run("window", "show", "--pipeline", "p", "--json", "2015-05-17T12:00:00Z"))["attempts"]
+    assert (attempt["dag_id"], attempt["task_id"], attempt["map_index"], attempt["try_number"]) == ("ingest", "load", 3, 2)
+
+
+def test_the_dags_of_a_pipeline_are_remembered_once_each_in_their_order(loaded: World) -> None:
+    for dag_id in ("ingest", "catch_up", "ingest"):
+        loaded.ledger.remember_dag("p", dag_id, NOW)
+    with loaded.ledger.engine.connect() as connection:
+        assert dags_by_pipeline(connection) == {"p": ["catch_up", "ingest"]}  # seen at the same instant: by name
 
 
 def test_a_window_that_was_only_frozen_is_shown_too(loaded: World, run: Run) -> None:

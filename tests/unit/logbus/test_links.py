@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 from logbus.links import WindowLink
+from logbus.operators.audit_window import AuditWindowOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
+from logbus.operators.redrive import RedriveOperator
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
 from logbus.sensors.window_loaded import WindowLoadedSensor
 from logbus.windows.model import Pipeline
@@ -45,3 +47,8 @@ def test_a_task_over_many_windows_leads_to_all_of_its_pipeline(pipeline: Pipelin
 def test_a_run_without_an_interval_leads_to_all_of_its_pipeline(pipeline: Pipeline) -> None:
     freeze = FreezeWindowOperator(task_id="freeze", pipeline=pipeline)
     assert link(freeze, run_context(None, None)).startswith(f"{BASE}/logbus/windows/access_log?")
+
+
+def test_a_pipeline_that_is_only_named_is_led_to_as_well() -> None:
+    for operator in (RedriveOperator(task_id="r", pipeline="p"), AuditWindowOperator(task_id="a", pipeline="p")):
+        assert link(operator, run_context()).startswith(f"{BASE}/logbus/windows/p/2015-05-17T10:00:00Z?")

@@ -12,7 +12,7 @@ from tests.support.fake_ledger import FakeLedger
 
 def test_it_registers_the_pipeline_and_freezes_the_runs_interval(pipeline: Pipeline, ledger: FakeLedger) -> None:
     shown = FreezeWindowOperator(task_id="freeze", pipeline=pipeline).execute(run_context())
-    assert ledger.registered == [pipeline]
+    assert (ledger.registered, ledger.dags) == ([pipeline], [("access_log", "access_log")])
     assert ledger.frozen == [Interval(HOUR_START, HOUR_END)]
     assert (shown["start"], shown["records"], shown["ranges"]) == ("2015-05-17T10:00:00Z", 10, {"0": [5, 15]})
 

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, TopicRecreated, UserError
 from logbus.operators import adoption
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.windows.model import Pipeline
+from logbus.windows.model import Pipeline, TaskKey
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger, window
@@ -54,6 +54,7 @@ def test_the_attempt_is_taken_before_submit_and_handed_over(
 ) -> None:
     operator(pipeline).execute(run_context(try_number=3))
     assert ledger.begun == [([HOUR_START], "manual__1", 3)]
+    assert (ledger.dags, ledger.tasks) == ([("access_log", "access_log")], [TaskKey(dag_id="access_log", task_id="load")])
     command = submitted[0].command
     assert command[-4:] == ["--pipeline", "access_log", "--window", "2015-05-17T10:00:00Z=1"]
 

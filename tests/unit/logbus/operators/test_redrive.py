@@ -55,3 +55,12 @@ def test_it_redrives_the_windows_it_is_given(pipeline: Pipeline, ledger: FakeLed
     result = RedriveOperator(task_id="redrive", pipeline=pipeline, windows=windows).execute(run_context())
     assert [window["start"] for window in result["windows"]] == windows
     assert result["tried"] == 8
+
+
+def test_a_pipeline_that_is_only_named_keeps_its_parser(
+    pipeline: Pipeline, ledger: FakeLedger, asked: list[tuple[str, datetime]]
+) -> None:
+    ledger.registered.append(pipeline)
+    RedriveOperator(task_id="redrive", pipeline="access_log").execute(run_context())
+    assert ledger.registered == [pipeline]
+    assert asked == [("run", HOUR_START)]

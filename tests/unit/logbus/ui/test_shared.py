@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from logbus.ui.shared import KEPT_SECONDS, STALE_SECONDS_MAX, Shared
+from logbus.ui.shared import KEPT_SECONDS, STALE_SECONDS_MAX, THREAD_NAME, Shared
 
 
 class Clock:
@@ -57,19 +57,26 @@ def begin(shared: Shared[int], answers: list[int]) -> threading.Thread:
     return thread
 
 
-def test_those_who_come_while_somebody_reads_get_what_was_before() -> None:
-    clock, reader, answers = Clock(), Reader(), list[int]()
-    shared = Shared(reader, clock)
+def test_those_who_come_while_it_is_read_get_what_was_before() -> None:
+    clock, reader = Clock(), Reader()
+    shared = Shared(reader, clock, patience_seconds=0)
     shared.get()
     clock.now += KEPT_SECONDS
     reader.gate.clear()
-    reader.began.clear()
-    thread = begin(shared, answers)
-    reader.began.wait()
-    assert shared.get() == 1
+    assert [shared.get(), shared.get()] == [1, 1]
     reader.gate.set()
-    thread.join()
-    assert answers == [2]
+    for thread in threading.enumerate():
+        if thread.name == THREAD_NAME:
+            thread.join()
+    assert (shared.get(), reader.reads) == (2, 2)
+
+
+def test_who_has_patience_gets_what_is_new() -> None:
+    clock, reader = Clock(), Reader()
+    shared = Shared(reader, clock, patience_seconds=60)
+    shared.get()
+    clock.now += KEPT_SECONDS
+    assert shared.get() == 2
 
 
 def test_the_first_ones_wait_for_one_reading() -> None:
@@ -86,7 +93,7 @@ def test_the_first_ones_wait_for_one_reading() -> None:
 
 def test_what_is_too_old_is_nobodys_answer() -> None:
     clock, reader, answers = Clock(), Reader(), list[int]()
-    shared = Shared(reader, clock)
+    shared = Shared(reader, clock, patience_seconds=0)
     shared.get()
     clock.now += STALE_SECONDS_MAX + 1
     threads = [begin(shared, answers) for _ in range(2)]

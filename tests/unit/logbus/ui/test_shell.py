@@ -40,7 +40,7 @@ def test_a_shell_names_only_files_that_are_there_and_runs_none_but_ours(page: st
 
 @pytest.mark.usefixtures("let_in")
 def test_there_is_no_other_page() -> None:
-    assert get("/ui/passwords").status_code == 422
+    assert get("/ui/passwords").status_code == 404
 
 
 def test_static_files_are_anybodys_and_asked_for_again_after_an_upgrade() -> None:
