@@ -41,6 +41,10 @@ check: $(READY)  ## formatting, lint, types and the import arrows
 bench: $(READY) java  ## what lies in benchmarks/, against peers in the same run [NAME=paper] [ARGS="--quick --docs"]
 	@$(RUN)/python -m benchmarks $(NAME) $(ARGS)
 
+compose-up:  ## the whole platform in containers (docs/compose.md): secrets to .env, the image, everything started and healthy
+	@scripts/compose-env.sh
+	@docker compose -f docker-compose.airflow.yml up --build --detach --wait
+
 docs: $(READY)  ## the documentation site, into site/
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --strict
 
@@ -53,4 +57,4 @@ pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
-.PHONY: help env java demo test soak check bench docs docs-serve pictures clean
+.PHONY: help env java demo test soak check bench compose-up docs docs-serve pictures clean

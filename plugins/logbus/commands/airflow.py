@@ -83,5 +83,6 @@ def make_connection(conn_id: str, fields: Mapping[str, Any], replace: bool) -> b
         if former is not None:
             session.delete(former)
             session.flush()
-        session.add(Connection(conn_id=conn_id, **fields))
+        extra = fields.get("extra") or None  # Airflow turns a dictionary into text, but leaves an empty one as it is
+        session.add(Connection(conn_id=conn_id, **{**fields, "extra": extra}))
         return True

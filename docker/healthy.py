@@ -1,0 +1,50 @@
+"""Whether a service answers: `python docker/healthy.py URL [a.b=value]`, exit status 0 or 1.
+
+The health checks of docker-compose.airflow.yml. Any answer with a status below 400 will do; with `a.b=value`, the answer is
+JSON and holds that value there. What is wrong goes to standard output, which `docker inspect` shows. Standard library only:
+this runs every few seconds in every container.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from collections.abc import Sequence
+
+TIMEOUT_SECONDS = 4.0  # below the health checks' own
+
+
+def problem(url: str, wanted: str | None) -> str | None:
+    """What is wrong with the service; None where nothing is."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+            body = answer.read()
+    except OSError as error:  # urllib's errors are of this kind, refused statuses included
+        return f"{url}: {error}"
+    return None if wanted is None else difference(body, wanted)
+
+
+def difference(body: bytes, wanted: str) -> str | None:
+    """What the JSON holds in place of the value wanted."""
+    path, _, value = wanted.partition("=")
+    try:
+        found = json.loads(body)
+        for name in path.split("."):
+            found = found[int(name)] if isinstance(found, list) else found[name]
+    except (ValueError, LookupError, TypeError):
+        return f"the answer holds no {path}"
+    return None if str(found) == value else f"{path} is {found}, not {value}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) not in (1, 2):
+        print("usage: healthy.py URL [a.b=value]")
+        return 2
+    found = problem(arguments[0], arguments[1] if len(arguments) == 2 else None)
+    print(found or "ok")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Write random secrets for docker-compose.airflow.yml to .env (mode 600), which Compose reads. What stands there already stays: the
+# database keeps the password it was made with. Needs nothing but a shell.
+set -euo pipefail
+file=${1:-$(dirname "$0")/../.env}
+umask 077
+touch "$file"
+chmod 600 "$file"
+
+hex() { head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n'; }
+password() { hex | head -c 24; }
+fernet_key() { head -c 32 /dev/urandom | base64 | tr -d '\n' | tr '+/' '-_'; }
+
+add() { # NAME VALUE, unless the name is there
+  grep -q "^$1=" "$file" || printf '%s=%s\n' "$1" "$2" >>"$file"
+}
+
+add LOGBUS_POSTGRES_PASSWORD "$(password)"
+add LOGBUS_ADMIN_PASSWORD "$(password)"
+add LOGBUS_VIEWER_PASSWORD "$(password)"
+add LOGBUS_GRAFANA_PASSWORD "$(password)"
+add LOGBUS_JWT_SECRET "$(hex)$(hex)"
+add LOGBUS_API_SECRET_KEY "$(hex)"
+add LOGBUS_FERNET_KEY "$(fernet_key)"
+
+echo "secrets are in $file: LOGBUS_ADMIN_PASSWORD is Airflow's (user admin), LOGBUS_GRAFANA_PASSWORD Grafana's (user admin)"

@@ -1,0 +1,39 @@
+"""docker-compose.airflow.yml as Compose reads it: anchors resolved, variables filled in."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PROJECT = Path(__file__).parents[2]
+FILE = PROJECT / "docker-compose.airflow.yml"
+SCRIPT = PROJECT / "scripts" / "compose-env.sh"
+VARIABLE = re.compile(r"\$\{(\w+):\?[^}]*\}")
+OWN_IMAGE = "logbus:"
+
+
+def load_compose() -> dict[str, Any]:
+    compose: dict[str, Any] = yaml.safe_load(FILE.read_text())
+    return compose
+
+
+def services(*, own: bool | None = None) -> dict[str, dict[str, Any]]:
+    """All services, or those of our own image, or those of others."""
+    found: dict[str, dict[str, Any]] = load_compose()["services"]
+    return {name: one for name, one in found.items() if own is None or one["image"].startswith(OWN_IMAGE) == own}
+
+
+def write_secrets(path: Path) -> dict[str, str]:
+    """What scripts/compose-env.sh writes into the file, by name."""
+    subprocess.run([str(SCRIPT), str(path)], check=True, capture_output=True)
+    return dict(line.split("=", 1) for line in path.read_text().splitlines())
+
+
+def filled(text: str, variables: Mapping[str, str]) -> str:
+    """With variables in place; one that is missing is an error, as it is to Compose. `$$` is a dollar."""
+    return VARIABLE.sub(lambda found: variables[found[1]], text).replace("$$", "$")

@@ -1,0 +1,137 @@
+"""docker-compose.airflow.yml, as far as it can be judged without containers."""
+
+from __future__ import annotations
+
+import base64
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks import processes
+from tests.support.compose import FILE, PROJECT, VARIABLE, load_compose, services, write_secrets
+
+COMPOSE = load_compose()
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+SECRET_NAMES = re.compile(r"PASSWORD$|SECRET|_KEY$|SQL_ALCHEMY_CONN|WAREHOUSE_URL")
+
+
+def test_the_compose_specifications_schema_takes_it() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILE)]
+    result = processes.run(command, seconds_max=60)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_pinned_and_says_whether_it_is_well(name: str) -> None:
+    service = SERVICES[name]
+    assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+[\w.-]*", service["image"])
+    assert "healthcheck" in service or service["restart"] == "no"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_waits_for_is_there_and_can_happen(name: str) -> None:
+    for other, how in SERVICES[name].get("depends_on", {}).items():
+        wanted = {
+            "service_healthy": "healthcheck" in SERVICES[other],
+            "service_completed_successfully": SERVICES[other]["restart"] == "no",
+        }
+        assert wanted[how["condition"]], f"{name} waits for {other}"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_volumes_and_mounted_directories_are_there(name: str) -> None:
+    for source, target, *mode in (volume.split(":") for volume in SERVICES[name].get("volumes", [])):
+        assert target.startswith("/")
+        if source.startswith("./"):
+            assert (PROJECT / source).is_dir()
+            assert mode == ["ro"], "a container changes nothing of the checkout"
+        else:
+            assert source in COMPOSE["volumes"]
+
+
+def test_every_declared_volume_is_used() -> None:
+    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert set(COMPOSE["volumes"]) <= used
+
+
+def test_ports_are_published_on_loopback_only_and_once() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    assert len(set(published)) == len(published)
+
+
+def test_no_secret_is_in_the_file_and_no_password_on_a_command_line() -> None:
+    for name, service in SERVICES.items():
+        assert not VARIABLE.search(str(service.get("command", ""))), name
+        for variable, value in service.get("environment", {}).items():
+            if SECRET_NAMES.search(variable):
+                assert VARIABLE.search(value), f"{name}: {variable}"
+    assert "ALL_ADMINS" not in FILE.read_text()
+    assert not re.search(r"\$\{\w+(:?-[^}]*)?\}", FILE.read_text()), "a variable with a default, or none that says what to type"
+
+
+def test_the_script_writes_every_variable_that_the_file_needs_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    secrets = write_secrets(path)
+    assert set(secrets) == set(VARIABLE.findall(FILE.read_text()))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(base64.urlsafe_b64decode(secrets["LOGBUS_FERNET_KEY"])) == 32
+    assert len(secrets["LOGBUS_JWT_SECRET"]) >= 64
+    assert all(re.fullmatch(r"[0-9a-f]{24}", value) for name, value in secrets.items() if name.endswith("PASSWORD"))
+    assert len(set(secrets.values())) == len(secrets)
+
+
+def test_the_script_leaves_what_is_there_and_adds_what_is_missing(tmp_path: Path) -> None:
+    """Or the database, which keeps the password it was made with, would be locked."""
+    path = tmp_path / ".env"
+    path.write_text("LOGBUS_POSTGRES_PASSWORD=mine\nOTHER=kept\n")
+    first = write_secrets(path)
+    assert first["LOGBUS_POSTGRES_PASSWORD"] == "mine"
+    assert first["OTHER"] == "kept"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert write_secrets(path) == first
+
+
+def test_neither_git_nor_the_image_takes_the_secrets() -> None:
+    assert ".env" in (PROJECT / ".gitignore").read_text().splitlines()
+    assert ".env" in (PROJECT / ".dockerignore").read_text().splitlines()
+
+
+def test_grafana_finds_the_dashboard_and_the_data_source() -> None:
+    provisioning = PROJECT / "docker" / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "logbus.yml").read_text())["providers"]
+    mounts = dict(reversed(volume.split(":")[:2]) for volume in SERVICES["grafana"]["volumes"])
+    assert source["url"] == "http://prometheus:9090"
+    assert source["isDefault"] is True
+    dashboards = PROJECT / mounts[provider["options"]["path"]]
+    home = Path(SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (dashboards / home.name).exists()
+
+
+def test_prometheus_scrapes_services_that_are_there() -> None:
+    config = yaml.safe_load((PROJECT / "docs" / "prometheus" / "prometheus.yml").read_text())
+    for job in config["scrape_configs"]:
+        host, _, port = job["static_configs"][0]["targets"][0].partition(":")
+        assert port in str(SERVICES[host]["command"])
+
+
+def test_the_image_is_made_of_files_that_are_there() -> None:
+    dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
+    copied = [word for line in re.findall(r"^COPY (.*) \S+$", dockerfile, re.MULTILINE) for word in line.split()]
+    assert copied
+    assert all((PROJECT / name).exists() for name in copied)
+    assert all(service["build"]["dockerfile"] == "docker/Dockerfile" for service in services(own=True).values())
+    made = dockerfile.split("mkdir -p ")[1].split("\n")[0].split()
+    mounted = {
+        volume.split(":")[1]
+        for one in services(own=True).values()
+        for volume in one.get("volumes", [])
+        if not volume.startswith("./")
+    }
+    assert mounted <= set(made), "an empty volume takes over owner and mode of what is there"
