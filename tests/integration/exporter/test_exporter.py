@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 from logbus.cli import main
 from logbus.exporter.catalogue import CATALOGUE
 from logbus.exporter.server import MetricsServer
 from logbus.exporter.sources import Limits
 from logbus.warehouse.engine import connect
+from logbus.windows.group_offsets import GroupOffsets
 from logbus.windows.lag import lag_of
 from logbus.windows.log_admin import TopicAdmin
 from prometheus_client import generate_latest
@@ -92,6 +94,31 @@ def test_every_family_is_in_the_catalogue_with_its_labels_and_nothing_is_nan(exp
     assert all(labels == documented[name] for name, labels in shown.items())
     assert "nan" not in exported.text.lower()
     assert set(documented) == set(shown), "the platform has something in every family"
+
+
+def test_a_record_that_arrives_while_the_exporter_looks_has_an_age_from_then_on(
+    empty_warehouse_url: str, broker: LogbusBroker
+) -> None:
+    create_topic(broker.bootstrap, "seen")
+    client_config = {"bootstrap.servers": broker.bootstrap}
+    GroupOffsets(client_config).commit("reader", {("seen", 0): 0})
+    shown = registry(empty_warehouse_url, broker.bootstrap)
+
+    def waiting() -> float | None:
+        found = samples(generate_latest(shown).decode())
+        return value(found, "kafka_consumergroup_group_lag_seconds", group="reader", topic="seen")
+
+    assert waiting() == 0
+    producer = Producer(client_config)
+    producer.produce("seen", b"late", timestamp=1)  # its timestamp is of 1970: what counts is when it came
+    assert producer.flush(30) == 0
+    first = waiting()
+    later = waiting()
+    assert first == 0, "seen in this very scrape"
+    assert later is not None
+    assert 0 < later < 86_400, "not since 1970"
+    GroupOffsets(client_config).commit("reader", {("seen", 0): 1})
+    assert waiting() == 0
 
 
 def test_without_a_broker_the_ledgers_part_is_shown_and_the_reason(platform: Platform) -> None:
