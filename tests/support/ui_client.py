@@ -18,7 +18,7 @@ from logbus.ui.sources import Sources
 
 from tests.support.ledgers import NOW
 
-BROKER_TIMEOUT_SECONDS = 2.0  # one that is down is waited for as long
+PATIENCE_SECONDS = 20.0  # with a broker that is up, on a busy machine
 
 
 @dataclass
@@ -29,6 +29,10 @@ class UiClient:
     changeable: set[str] = field(default_factory=set)
     now: datetime = NOW
     seconds: float = 0.0
+
+    def wait_for_the_broker(self, seconds: float) -> None:
+        """From now on as long, and no longer."""
+        module.app.state.sources = Sources(now=lambda: self.now, clock=lambda: self.seconds, broker_timeout_seconds=seconds)
 
     def get(self, path: str, **arguments: Any) -> httpx.Response:
         return self.ask("GET", path, **arguments)
@@ -61,9 +65,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[UiClient]:
     monkeypatch.setattr(access, "readable_dags", readable)
     monkeypatch.setattr(access, "may_change_runs", lambda user, dag_id, method: dag_id in made.changeable)
     own = dict(module.app.state._state)
-    module.app.state.sources = Sources(
-        now=lambda: made.now, clock=lambda: made.seconds, broker_timeout_seconds=BROKER_TIMEOUT_SECONDS
-    )
+    made.wait_for_the_broker(PATIENCE_SECONDS)
     module.app.state.now = lambda: made.now
     for dependency in module.app.router.dependencies:
         module.app.dependency_overrides[dependency.dependency] = lambda: None

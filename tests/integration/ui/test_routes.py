@@ -209,6 +209,7 @@ def test_a_pipeline_whose_topic_is_gone_says_so(places: UiClient, pipeline: Real
 def test_with_the_broker_down_the_ledger_is_shown(
     places: UiClient, pipeline: RealPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    places.wait_for_the_broker(0.5)
     extra = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
     found = places.json("/api/overview", **DAY)

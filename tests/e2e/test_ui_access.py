@@ -1,0 +1,193 @@
+"""Who sees and may do what, in a real api-server with real users: an administrator, a viewer, somebody with one Dag, nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from logbus.local.stack import project_directory
+from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.warehouse.engine import connect
+from logbus.windows.migrations import create_ledger
+from logbus.windows.model import TaskKey, instant_text
+from sqlalchemy import Engine
+
+from tests.support.api_server import DAGS, ApiServer
+from tests.support.broker import LogbusBroker
+from tests.support.fake_log import FakeLog
+from tests.support.ledgers import NOW, World, at, hour, stamps
+from tests.support.loads import Loading
+from tests.support.one_dag_auth_manager import OneDagAuthManager
+from tests.support.postgres import postgres_server, server_directory  # noqa: F401
+from tests.support.real_pipeline import RealPipeline
+
+pytestmark = pytest.mark.timeout(600)
+
+OPEN, SECRET, REDRIVE = "open_pipeline", "secret_pipeline", "logbus_redrive"
+ONLY_OPEN = f"only_{OPEN}"
+USERS = {"admin": "admin", "vic": "viewer", ONLY_OPEN: "user"}
+TEN, ELEVEN, TWELVE = (instant_text(at(number)) for number in (10, 11, 12))
+RUN = "of_ten"
+ROUTES = ("overview", "topics", "groups", f"windows/{OPEN}/{TEN}", f"windows/{OPEN}/{TEN}/replay_plan")
+
+As = Callable[[str | None], httpx.Client]
+
+
+@dataclass
+class Site:
+    server: ApiServer
+    engine: Engine
+    clients: dict[str, httpx.Client]
+
+    def by(self, user: str | None) -> httpx.Client:
+        """A browser in which the user has logged in, by its cookie; None is a browser in which nobody has."""
+        name = user or ""
+        if name not in self.clients:
+            cookies = {"_token": self.server.token(user)} if user else {}
+            self.clients[name] = httpx.Client(base_url=self.server.url, cookies=cookies, timeout=60.0, trust_env=False)
+        return self.clients[name]
+
+    def api(self, method: str, path: str, **arguments: Any) -> Any:
+        """Airflow's own API, as the administrator."""
+        answer = self.by("admin").request(method, f"/api/v2/{path}", **arguments)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+
+@pytest.fixture(scope="module")
+def site(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:  # noqa: F811
+    """Two pipelines of a Dag each; of the open one the hour 10 is loaded with a dead letter, 11 is frozen."""
+    home = tmp_path_factory.mktemp("access")
+    engine = connect(postgres_server.create_database("ui_access"))
+    create_ledger(engine)
+    manager = f"{OneDagAuthManager.__module__}.{OneDagAuthManager.__qualname__}"
+    with LogbusBroker(home / "broker") as broker:
+        seed(engine, broker.bootstrap)
+        server = ApiServer(
+            home=home / "airflow",
+            postgres=postgres_server,
+            warehouse="ui_access",
+            bootstrap=broker.bootstrap,
+            dags={
+                "pipelines.py": DAGS.format(pipelines={OPEN: "lines", SECRET: "lines"}),
+                "redrive.py": (project_directory() / "dags" / "redrive.py").read_text(),
+            },
+            users=USERS,
+            settings={"AIRFLOW__CORE__AUTH_MANAGER": manager, "PYTHONPATH": str(project_directory())},
+        )
+        with server:
+            yield Site(server=server, engine=engine, clients={})
+    engine.dispose()
+
+
+def seed(engine: Engine, bootstrap: str) -> None:
+    url = engine.url.render_as_string(hide_password=False)
+    for name in (OPEN, SECRET):
+        pipeline = RealPipeline(bootstrap, engine, partitions=1, name=name)
+        pipeline.send([(10.2, b"one"), (10.4, b"two"), (11.1, b"three"), (12.1, b"four")])
+        log = FakeLog()
+        log.create(name)
+        log.append(name, *stamps(10.2, 10.4, 11.1, 12.1))
+        for number in (10, 11):
+            pipeline.freeze(number)
+            pipeline.ledger.remember_dag(name, name, NOW)
+        window = pipeline.ledger.window(name, at(10))
+        loading = Loading(World(pipeline.ledger, log), url, window, frozenset({1}))
+        task = TaskKey(dag_id=name, task_id="load")
+        (loading.attempt,) = pipeline.ledger.begin_attempts(name, [at(10)], RUN, 1, NOW, task)
+        loading.create().run_task(7).commit()
+
+
+def window_path(pipeline: str, start: str, action: str = "") -> str:
+    return f"/logbus/api/windows/{pipeline}/{start}{action and '/'}{action}"
+
+
+def actions(site: Site, user: str, start: str = TEN) -> dict[str, dict[str, Any]]:
+    found = site.by(user).get(window_path(OPEN, start)).json()["actions"]
+    return {one["name"]: one for one in found}
+
+
+def test_nobody_is_let_in_without_logging_in(site: Site) -> None:
+    for route in ROUTES:
+        assert site.by(None).get(f"/logbus/api/{route}").status_code == 401
+        assert site.by(None).get(f"/logbus/api/{route}", headers={"Authorization": "Bearer x"}).status_code == 403
+    for action in ("rerun", "redrive"):
+        assert site.by(None).post(window_path(OPEN, TEN, action), json={}).status_code == 401
+    assert site.by(None).get(f"/logbus/windows/{OPEN}").status_code == 401
+
+
+@pytest.mark.parametrize(("user", "pipelines"), [("admin", [OPEN, SECRET]), ("vic", [OPEN, SECRET]), (ONLY_OPEN, [OPEN])])
+def test_everybody_sees_the_pipelines_of_dags_that_he_may_read(user: str, pipelines: list[str], site: Site) -> None:
+    found = site.by(user).get("/logbus/api/overview").json()
+    assert [one["name"] for one in found["pipelines"]] == pipelines
+    topics = site.by(user).get("/logbus/api/topics").json()["topics"]
+    assert sorted(name for one in topics for name in one["pipelines"]) == pipelines
+    for route in (window_path(SECRET, TEN), window_path(SECRET, TEN, "replay_plan"), f"/logbus/windows/{SECRET}"):
+        assert site.by(user).get(route).status_code == (200 if SECRET in pipelines else 404)
+    unseen = site.by(user).post(window_path(SECRET, TEN, "redrive"), json={}).status_code
+    assert unseen == 404 if SECRET not in pipelines else unseen in (403, 409)
+
+
+def test_a_viewer_looks_and_changes_nothing(site: Site) -> None:
+    found = actions(site, "vic")
+    assert {name: one["allowed"] for name, one in found.items()} == {"rerun": False, "redrive": False, "replay_plan": True}
+    assert "you may not" in found["rerun"]["why_not"]
+    for name in ("rerun", "redrive"):
+        answer = site.by("vic").post(found[name]["href"], json={})
+        assert (answer.status_code, "you may not" in answer.json()["detail"]) == (403, True)
+
+
+def test_a_foreign_page_cannot_use_the_cookie(site: Site) -> None:
+    path = window_path(OPEN, TEN, "rerun")
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert site.by("admin").post(path, json={}, headers=headers).status_code == 403
+    assert site.by("admin").post(path, data={"a": "b"}).status_code == 400
+
+
+def test_an_attempt_leads_to_the_log_of_its_task(site: Site) -> None:
+    (attempt,) = site.by("vic").get(window_path(OPEN, TEN)).json()["attempts"]
+    assert attempt["log_url"] == f"/dags/{OPEN}/runs/{RUN}/tasks/load?try_number=1"
+
+
+def test_a_rerun_clears_the_run_of_the_hour_or_asks_for_one(site: Site) -> None:
+    fields = {"logical_date": TEN, "data_interval_start": TEN, "data_interval_end": ELEVEN, "run_after": ELEVEN}
+    site.api("POST", f"dags/{OPEN}/dagRuns", json={"dag_run_id": RUN, **fields})
+    rerun = actions(site, "admin")["rerun"]
+    assert rerun["allowed"]
+    paused = site.by("admin").post(rerun["href"], json={})
+    assert (paused.status_code, f"airflow dags unpause {OPEN}" in paused.json()["detail"]) == (409, True)
+    site.api("PATCH", f"dags/{OPEN}", json={"is_paused": False})
+    busy = site.by("admin").post(rerun["href"], json={})
+    assert (busy.status_code, "wait for its end" in busy.json()["detail"]) == (409, True)
+    site.api("PATCH", f"dags/{OPEN}/dagRuns/{RUN}", json={"state": "success"})
+    done = site.by("admin").post(rerun["href"], json={})
+    assert done.status_code == 200, done.text
+    assert (done.json()["run_id"], done.json()["url"]) == (RUN, f"/dags/{OPEN}/runs/{RUN}")
+    assert site.api("GET", f"dags/{OPEN}/dagRuns/{RUN}")["state"] == "queued"
+    other = site.by(ONLY_OPEN).post(actions(site, ONLY_OPEN, ELEVEN)["rerun"]["href"], json={})
+    made = site.api("GET", f"dags/{OPEN}/dagRuns/{other.json()['run_id']}")
+    assert (made["data_interval_start"], made["data_interval_end"]) == (ELEVEN, TWELVE)
+    assert made["triggering_user_name"] == ONLY_OPEN
+
+
+def test_a_redrive_triggers_its_dag(site: Site) -> None:
+    redrive = actions(site, "admin")["redrive"]
+    assert redrive["allowed"]
+    paused = site.by("admin").post(redrive["href"], json={})
+    assert (paused.status_code, f"airflow dags unpause {REDRIVE}" in paused.json()["detail"]) == (409, True)
+    site.api("PATCH", f"dags/{REDRIVE}", json={"is_paused": False})
+    done = site.by("admin").post(redrive["href"], json={}).json()
+    run = site.api("GET", f"dags/{REDRIVE}/dagRuns/{done['run_id']}")
+    assert (run["conf"]["pipeline"], run["conf"]["start"], run["triggering_user_name"]) == (OPEN, TEN, "admin")
+    nothing = site.by("admin").post(actions(site, "admin", ELEVEN)["redrive"]["href"], json={})
+    assert (nothing.status_code, nothing.json()["detail"]) == (409, "the window is not loaded: rerun it")
+
+
+def test_the_hours_of_a_run_are_shown_by_its_interval(site: Site) -> None:
+    found = site.by("vic").get("/logbus/api/overview", params={"dag_id": OPEN, "run_id": RUN}).json()
+    assert found["span"] == {"start": instant_text(at(-13)), "end": ELEVEN, "step_seconds": 3600}
+    (one,) = found["pipelines"]
+    assert [cell["start"] for cell in one["cells"] if cell.get("of_run")] == [instant_text(hour(10).start)]
