@@ -21,6 +21,7 @@ TESTS = Path(__file__).parent
 # Folder of tests to the group that all of its tests are in.
 GROUPS = {
     "e2e": "airflow",
+    "e2e/browser": "pages",
     "contract/readers": "spark",
     "contract/sinks": "spark",
     "fault/pipeline": "spark",

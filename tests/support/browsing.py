@@ -1,4 +1,7 @@
-"""A real browser for tests: the system's Chromium, driven headless. What a page logs as an error fails the test that looks at it."""
+"""A real browser for tests: the system's Chromium, driven headless.
+
+In a conftest.py or a file of tests: `from tests.support.browsing import browser  # noqa: F401`
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, FrameLocator, Page, sync_playwright
+from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -26,6 +29,8 @@ PATIENCE_MS = 60_000  # nothing here is timed; a loaded machine may take long
 WIDE, PHONE = (1440, 900), (390, 844)
 PAGE = "iframe[title=Ingestion]"  # ours, in Airflow's
 
+expect.set_options(timeout=PATIENCE_MS)
+
 
 def program() -> str | None:
     return next((found for name in PROGRAMS if (found := shutil.which(name)) is not None), None)
@@ -40,6 +45,12 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
 
 
 def ours(page: Page) -> FrameLocator:

@@ -37,10 +37,12 @@ from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic
 
 PARTITIONS = 2
 DAY_HOURS = 24
-NOT_A_LINE = '<script>alert("not a line of a log")</script>'
+SCRIPT = '<script>alert("not a line of a log")</script>'
+NOT_LINES = (SCRIPT, "10.0.2.19 - - [21/Nov/2026:1", '{"level": "warn", "message": "json among lines"}')
 RETENTION_HOURS = 24  # of clickstream: what is older than three quarters of it is about to expire
 HOLDS_ALL = {"retention.ms": "-1"}
-HEAD = timedelta(minutes=6)  # after an hour's end, when its load begins
+HEAD = timedelta(minutes=6)  # after an hour's end, when it is loaded
+TAKES = timedelta(seconds=31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,8 @@ class SeededPlatform:
             length = min(HOUR, self.now - start)
             count = max(4, int(self.scale * story.per_hour * (1 + 0.6 * math.sin(start.hour / DAY_HOURS * math.tau))))
             for number in range(count if hours_ago else count // 2):
-                value = NOT_A_LINE if hours_ago in story.bad_hours and number % 40 == 7 else line(story, start, number)
+                is_bad = hours_ago in story.bad_hours and number % 25 == 7
+                value = NOT_LINES[number // 25 % len(NOT_LINES)] if is_bad else line(story, start, number)
                 stamp = milliseconds(start + length * (number / count))
                 producer.produce(
                     story.name, value.encode(), key=f"web-{number % 3}".encode(), partition=number % PARTITIONS, timestamp=stamp
@@ -132,8 +135,9 @@ class SeededPlatform:
         assert producer.flush(TIMEOUT_SECONDS) == 0
 
     def freeze(self, story: Story, hours_ago: int) -> None:
+        """As soon as the hour was over."""
         start = self.start(hours_ago)
-        self.ledger.freeze_or_get(story.name, Interval(start, start + HOUR), self.log, self.now)
+        self.ledger.freeze_or_get(story.name, Interval(start, start + HOUR), self.log, start + HOUR)
 
     def begin(self, story: Story, hours_ago: int, at: datetime) -> Attempt:
         start = self.start(hours_ago)
@@ -148,7 +152,7 @@ class SeededPlatform:
         loaded_at = {hours_ago: min(self.start(hours_ago) + HOUR + HEAD, self.now) for hours_ago in hours}
         for hours_ago in hours:
             self.freeze(story, hours_ago)
-        tokens = [self.begin(story, hours_ago, at).token for hours_ago, at in loaded_at.items()]
+        tokens = [self.begin(story, hours_ago, at - TAKES).token for hours_ago, at in loaded_at.items()]
         times = list(loaded_at.values())  # the windows are committed in their order, and each is reported before the next
 
         def go_on(outcome: WindowOutcome) -> None:

@@ -19,7 +19,6 @@ EXTERNAL_VIEWS: list[dict[str, Any]] = [
         "url_route": NAV_ROUTE,
         "nav_top_level": True,
         "icon": "/logbus/static/icon.svg",
-        "icon_dark_mode": "/logbus/static/icon-dark.svg",
     },
     {"name": NAME, "href": f"{PAGE}?dag_id={{DAG_ID}}", "destination": "dag", "url_route": "logbus-dag"},
     {"name": NAME, "href": f"{PAGE}?dag_id={{DAG_ID}}&run_id={{RUN_ID}}", "destination": "dag_run", "url_route": "logbus-run"},

@@ -115,8 +115,13 @@ def span_of_run(connection: Connection, dag_id: str, run_id: str) -> Interval | 
     return None if start is None else Interval(start, end)
 
 
-def series(connection: Connection, pipelines: Collection[str], span: Interval) -> dict[str, list[tuple[datetime, int, int]]]:
-    """By pipeline, for each hour of the span's last day: the records of its windows, and the rows that were loaded in it."""
+# Where an hour begins, what its windows hold, what was loaded in it.
+Step = tuple[datetime, int | None, int]
+
+
+def series(connection: Connection, pipelines: Collection[str], span: Interval) -> dict[str, list[Step]]:
+    """By pipeline, for each hour of the span's last day: the records of its windows (None where none is frozen, so nobody
+    has counted them), and the rows that were loaded in it."""
     since = max(span.start, span.end - SERIES_HOURS * SERIES_STEP)
     mine = WINDOW.c.pipeline.in_(list(pipelines))
     size = func.sum(RANGE.c.end_offset - RANGE.c.start_offset)
@@ -126,7 +131,7 @@ def series(connection: Connection, pipelines: Collection[str], span: Interval) -
     loaded_by = counts_of(connection, loaded.where(mine, WINDOW.c.loaded_at >= since, WINDOW.c.loaded_at < span.end))
     first, last = step_number(since), step_number(span.end)
     return {
-        name: [(step_start(at), held_by.get((name, at), 0), loaded_by.get((name, at), 0)) for at in range(first, last)]
+        name: [(step_start(at), held_by.get((name, at)), loaded_by.get((name, at), 0)) for at in range(first, last)]
         for name in pipelines
     }
 

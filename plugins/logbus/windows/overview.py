@@ -169,7 +169,7 @@ def pipeline_json(
     reading: Reading,
     one: PipelineReading,
     windows: Sequence[WindowFacts],
-    series: Sequence[tuple[datetime, int, int]],
+    series: Sequence[fleet_ledger.Step],
     span: Interval,
 ) -> dict[str, Any]:
     pipeline, cells = one.pipeline, cells_of(one, windows, span, reading.at)
@@ -227,7 +227,7 @@ def bytes_behind(lag: Lag, loaded: Loaded | None) -> tuple[int | None, bool]:
     return (None, False) if each is None else (round(lag.records * each), True)
 
 
-def throughput_json(reading: Reading, name: str, series: Sequence[tuple[datetime, int, int]]) -> dict[str, Any]:
+def throughput_json(reading: Reading, name: str, series: Sequence[fleet_ledger.Step]) -> dict[str, Any]:
     loaded = reading.loaded.get(name)
     return {
         "produced_per_second": reading.produced_per_second.get(name),

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.support.api_server import DAGS, ApiServer
 from tests.support.broker import LogbusBroker
-from tests.support.browsing import PATIENCE_MS, WIDE, chromium, errors_of
+from tests.support.browsing import PATIENCE_MS, WIDE, browser, errors_of  # noqa: F401
 from tests.support.postgres import postgres_server, server_directory  # noqa: F401
 from tests.support.seeded_platform import STORIES, SeededPlatform, seeded
 
@@ -23,14 +23,8 @@ NOWHERE = "127.0.0.1:9"
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
 def places(
-    browser: Browser,
+    browser: Browser,  # noqa: F811
     postgres_server: EmbeddedPostgres,  # noqa: F811
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[SeededPlatform, ApiServer]]:
@@ -75,7 +69,7 @@ def airflow(places: tuple[SeededPlatform, ApiServer]) -> ApiServer:
 
 
 @pytest.fixture(scope="session")
-def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:  # noqa: F811
     """By user what his browser keeps after he has logged in, by Airflow's own form."""
     folder = tmp_path_factory.mktemp("sessions")
 
@@ -96,7 +90,7 @@ def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture
-def open_page(browser: Browser, airflow: ApiServer, sessions: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:
+def open_page(browser: Browser, airflow: ApiServer, sessions: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:  # noqa: F811
     """Opens an address below Airflow's as somebody, at a size and in a theme."""
     opened: list[Page] = []
 

@@ -41,6 +41,7 @@ export class Choices {
     } catch {
       // nothing usable is stored: the defaults are as good
     }
+    if (SPANS.some(([hours]) => String(hours) === asked.get("hours"))) this.hours = Number(asked.get("hours"));
   }
 
   get shownHours() {

@@ -9,6 +9,7 @@ import { stateOf } from "./states.js";
 const LETTER_PIXELS = 13; // a cell so wide has room for its letter
 const NARROW_PIXELS = 6;
 const DAY_MS = 86_400_000;
+const LABEL_SHARE = 0.08; // of the axis, which a label takes at its end
 
 export function cellLabel(pipeline, cell) {
   const dead = cell.dead_lettered ? `, ${many(cell.dead_lettered, "dead letter")}` : "";
@@ -69,7 +70,7 @@ export function ticks(span) {
   for (let at = Math.ceil(start / step) * step; at < end; at += step) {
     const iso = new Date(at).toISOString();
     const room = (end - at) / long;
-    if (room > 0.04) found.push({ at: (at - start) / long, text: at % DAY_MS === 0 ? day(iso) : clock(iso) });
+    if (room > LABEL_SHARE) found.push({ at: (at - start) / long, text: at % DAY_MS === 0 ? day(iso) : clock(iso) });
   }
   return found;
 }

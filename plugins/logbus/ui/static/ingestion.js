@@ -28,7 +28,7 @@ const places = {
 const only = (name) => (asked.get(name)?.includes("{") ? null : asked.get(name));
 
 function address() {
-  const wanted = { hours: asked.get("hours") ?? choices.shownHours };
+  const wanted = { hours: choices.shownHours };
   for (const name of ["dag_id", "run_id", "since", "until"]) if (only(name)) wanted[name] = only(name);
   return apiAddress("overview", wanted);
 }
@@ -58,7 +58,6 @@ function redraw() {
 function chooseHours(hours) {
   choices.hours = hours;
   choices.keep();
-  asked.delete("hours");
   poll.now();
 }
 

@@ -82,7 +82,7 @@ const largest = (items, of) => Math.max(0, ...items.map((item) => of(item) ?? 0)
 const spots = { totals: h("div", { class: "totals" }), topics: h("div", {}), groups: h("div", {}) };
 
 function build() {
-  const find = h("input", { type: "search", placeholder: "Find a topic or group", "aria-label": "Find a topic or group", oninput: (event) => { search = event.target.value.toLowerCase(); draw(); } });
+  const find = h("input", { type: "search", placeholder: "Find a name", "aria-label": "Find a topic or group", oninput: (event) => { search = event.target.value.toLowerCase(); draw(); } });
   byId("page").replaceChildren(h("div", { class: "tools" }, h("h1", {}, "Topics and groups"), find), spots.totals,
     h("section", { class: "panel" }, h("h2", {}, "Topics"), spots.topics), h("section", { class: "panel" }, h("h2", {}, "Consumer groups"), spots.groups));
 }

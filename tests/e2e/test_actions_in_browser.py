@@ -1,0 +1,95 @@
+"""What can be done about an hour, done in the browser, in a whole Airflow with its scheduler and Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from logbus.warehouse.engine import connect
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import Interval, Pipeline, instant_text
+from playwright.sync_api import Browser, FrameLocator, Page, expect
+from sqlalchemy import Engine
+
+from spark_jobs.application import Application
+from tests.support.browsing import PATIENCE_MS, WIDE, browser, ours  # noqa: F401
+from tests.support.demos import SecondDemo
+from tests.support.in_process import replace_spark
+from tests.support.ledgers import NOW, at
+from tests.support.topics import create_topic
+
+pytestmark = pytest.mark.timeout(900)
+
+DONE_WITHIN_MS = 300_000  # a run of a Dag, with Spark in it
+GREEN = "audited"
+MENDED = "mended"
+STRICT, LAX = r"(?P<word>[a-z]+)", r"(?P<word>\S+)"
+
+
+@pytest.fixture(scope="module")
+def engine(second: SecondDemo) -> Iterator[Engine]:
+    engine = connect(second.stack.warehouse_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def page(browser: Browser, second: SecondDemo) -> Iterator[Page]:  # noqa: F811
+    context = browser.new_context(base_url=second.stack.airflow.settings.url, viewport={"width": WIDE[0], "height": WIDE[1]})
+    context.set_default_timeout(PATIENCE_MS)
+    yield context.new_page()
+    context.close()
+
+
+def open_window(page: Page, pipeline: str, start: str) -> FrameLocator:
+    page.goto(f"/plugin/logbus-ingestion/logbus/ui/window?pipeline={pipeline}&start={start}")
+    return ours(page)
+
+
+def confirm(frame: FrameLocator, label: str) -> None:
+    frame.get_by_role("button", name=label).click()
+    frame.get_by_role("dialog").get_by_role("button", name=label).click()
+
+
+def test_a_dead_letter_is_redriven_and_its_hour_turns_green(
+    second: SecondDemo, engine: Engine, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_spark(monkeypatch)
+    start = load_with_a_dead_letter(second, engine)
+    register(second, engine, LAX)
+    frame = open_window(page, MENDED, start)
+    expect(frame.locator("#state")).to_have_attribute("data-state", "dead_letters")
+    expect(frame.locator("#dead-letters pre")).to_have_text("4711")
+    second.stack.airflow.api.unpause("logbus_redrive")
+    confirm(frame, "Redrive its dead letters")
+    expect(frame.locator("#state")).to_have_attribute("data-state", GREEN, timeout=DONE_WITHIN_MS)
+    expect(frame.get_by_text("1 of 1 parse now and are rows")).to_be_visible()
+    expect(frame.locator("#dead-letters")).to_have_count(0)
+    expect(frame.locator(".equation .term b")).to_have_text(["3", "3", "0", "0"])
+
+
+def register(second: SecondDemo, engine: Engine, pattern: str) -> None:
+    pipeline = Pipeline(name=MENDED, topic=MENDED, table=MENDED, parse="regex", settings={"pattern": pattern})
+    Ledger(engine).register(pipeline, LogOffsets(second.stack.client_config), NOW)
+
+
+def load_with_a_dead_letter(second: SecondDemo, engine: Engine) -> str:
+    """An audited hour of three records, one of which the parser did not take; the hour's start."""
+    config, ledger, hour = second.stack.client_config, Ledger(engine), Interval.hour(at(10))
+    create_topic(second.stack.bootstrap_servers, MENDED, config={"retention.ms": "-1"})
+    producer = Producer(config)
+    for value in (b"alpha", b"4711", b"omega"):
+        producer.produce(MENDED, value, timestamp=milliseconds(hour.start))
+    assert producer.flush(30.0) == 0
+    register(second, engine, STRICT)
+    ledger.freeze_or_get(MENDED, hour, LogOffsets(config), NOW)
+    (attempt,) = ledger.begin_attempts(MENDED, [hour.start], "by hand", 1, NOW)
+    application = Application(
+        ledger=ledger, log=LogOffsets(config), client_config=config, now=lambda: NOW, report=lambda outcome: None
+    )
+    (outcome,) = application.load(MENDED, [attempt.token])
+    assert outcome.error is None
+    return instant_text(hour.start)
