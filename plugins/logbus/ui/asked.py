@@ -15,7 +15,8 @@ from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.ui import access
 from logbus.ui.access import GetUserDep
-from logbus.ui.sources import NoLedger, Source, Sources, ledger_errors, shown
+from logbus.ui.errors import NoLedger, ledger_errors, shown
+from logbus.ui.sources import Source, Sources
 from logbus.windows.model import parse_instant
 from logbus.windows.overview import Reading
 

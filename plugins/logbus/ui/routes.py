@@ -16,7 +16,8 @@ from logbus.errors import BrokerUnavailable, UserError
 from logbus.ui import actions
 from logbus.ui.asked import NO_LEDGER_ADVICE, Asked, AskedDep, answer, instant, told
 from logbus.ui.dag_runs import AirflowRest, log_url
-from logbus.ui.sources import Source, ledger_errors
+from logbus.ui.errors import ledger_errors
+from logbus.ui.sources import Source
 from logbus.windows import overview
 from logbus.windows.all_groups import group_json
 from logbus.windows.all_topics import TopicOwners, topic_json

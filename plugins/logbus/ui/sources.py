@@ -5,10 +5,8 @@ by them lately. Built once for a process; nothing connects before somebody asks.
 from __future__ import annotations
 
 import json
-import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
@@ -17,15 +15,16 @@ from typing import Any
 import orjson
 from airflow.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from logbus.errors import BrokerUnavailable, LogbusError, UserError, WarehouseUnavailable
+from logbus.errors import LogbusError, UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ui.errors import NotConfigured, ledger_errors
 from logbus.ui.shared import Shared
 from logbus.warehouse.engine import connect
 from logbus.windows.all_groups import GroupBatches, GroupReading, end_offsets_of
 from logbus.windows.all_topics import TopicReading, read_topics
+from logbus.windows.broker_facts import log_directories, partition_bytes
 from logbus.windows.group_offsets import Place
 from logbus.windows.log_batches import PAGE_TIMEOUT_SECONDS, LogBatches, Question, TopicPlaces
 from logbus.windows.log_offsets import LogOffsets
@@ -40,22 +39,6 @@ SOURCES_MAX = 8
 SPANS_MAX = 4
 
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
-
-UNDEFINED_TABLE, INVALID_SCHEMA, UNDEFINED_COLUMN = "42P01", "3F000", "42703"
-
-logger = logging.getLogger("logbus.ui")
-
-
-class NoLedger(UserError):
-    """The warehouse answers and holds no ledger yet."""
-
-
-class LedgerOutdated(UserError):
-    """The ledger has tables of an older logbus."""
-
-
-class NotConfigured(WarehouseUnavailable, BrokerUnavailable):
-    """An Airflow connection is missing or does not fit. What this says may be shown: it names no place."""
 
 
 class NoBroker:
@@ -104,7 +87,7 @@ class Source:
         self._lock = Lock()
         self._pieces: OrderedDict[tuple[Interval, tuple[str, str] | None], Shared[dict[str, bytes]]] = OrderedDict()
         self.fleet: Shared[Reading] = Shared(lambda: self._asked(lambda engine: read(engine, broker, rates, now())), clock)
-        self.topics: Shared[list[TopicReading]] = Shared(lambda: read_topics(broker, rates, now()), clock)
+        self.topics: Shared[list[TopicReading]] = Shared(lambda: read_topics(broker, rates, now(), self._sizes), clock)
         self.groups: Shared[Groups] = Shared(lambda: self._groups(broker), clock)
 
     def engine(self) -> Engine:
@@ -143,36 +126,16 @@ class Source:
         with ledger_errors():
             return question(self.engine())
 
+    def _sizes(self) -> Mapping[Place, int]:
+        if isinstance(self.broker, NoBroker):
+            raise NotConfigured(self.broker.reason)
+        return partition_bytes(log_directories(self.broker.client_config, self.broker.timeout_seconds))
+
     @staticmethod
     def _groups(broker: GroupBatches | NoBroker) -> Groups:
         groups = broker.groups()
         log: LogBatches = broker
         return Groups(groups, end_offsets_of(log, groups))
-
-
-@contextmanager
-def ledger_errors() -> Iterator[None]:
-    """What PostgreSQL says about a ledger that is not there, is older, or does not answer, in our words."""
-    try:
-        yield
-    except OperationalError as error:
-        logger.warning("the warehouse does not answer: %s", error.orig)
-        raise WarehouseUnavailable("the warehouse does not answer") from error
-    except ProgrammingError as error:
-        state = getattr(error.orig, "sqlstate", None)
-        if state in (UNDEFINED_TABLE, INVALID_SCHEMA):
-            raise NoLedger("this warehouse holds no ledger yet") from error
-        if state == UNDEFINED_COLUMN:
-            raise LedgerOutdated("the ledger is of an older version: `logbus ledger upgrade` brings it up to date") from error
-        raise
-
-
-def shown(error: Exception, otherwise: str) -> str:
-    """What a viewer is told. Where a connection leads, and what is wrong with it, is for the log."""
-    if isinstance(error, NoLedger | LedgerOutdated | NotConfigured):
-        return str(error)
-    logger.warning("%s", error)
-    return otherwise
 
 
 class Sources:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from logbus.warehouse.engine import connect
+from logbus.windows.broker_facts import log_directories, partition_bytes
 from logbus.windows.cells import CellState
 from logbus.windows.history import window_history
 from logbus.windows.lag import lag_of
@@ -171,6 +172,11 @@ def test_topics_show_what_the_broker_has(places: UiClient, pipeline: RealPipelin
     ends = log.end_offsets(pipeline.name, (0, 1), "read_uncommitted")
     assert {one["partition"]: one["end_offset"] for one in found["partition_list"]} == ends
     assert (found["partitions"], found["records"], found["pipelines"]) == (2, sum(ends.values()), [pipeline.name])
+    sizes = partition_bytes(log_directories(pipeline.client_config))
+    assert {one["partition"]: one["size_bytes"] for one in found["partition_list"]} == {
+        part: sizes[pipeline.name, part] for part in (0, 1)
+    }
+    assert (found["size_bytes"], found["size_is_estimated"]) == (sum(sizes[pipeline.name, part] for part in (0, 1)), False)
     assert found["retention"] == {"ms": None, "bytes": None, "managed": False}
 
 
