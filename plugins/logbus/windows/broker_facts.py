@@ -13,7 +13,7 @@ from typing import Any
 
 from logbus.errors import BrokerUnavailable
 
-TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0  # a broker that is there answers in milliseconds
 
 # librdkafka's names, and kafka-python's for the same.
 NAMES: Mapping[str, str] = {
@@ -48,15 +48,15 @@ class LogDirectory:
         return None if not self.total_bytes or self.usable_bytes is None else self.usable_bytes / self.total_bytes
 
 
-def api_versions(client_config: Mapping[str, Any], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, tuple[int, int]]:
+def api_versions(client_config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """By the request's name in the protocol (`Produce`, `ListOffsets`) the first and the last version that the broker takes."""
-    with admin(client_config, timeout_seconds) as client:
+    with admin(client_config) as client:
         return {camel_case(key.name): (first, last) for key, (first, last) in client.api_versions().items()}
 
 
-def log_directories(client_config: Mapping[str, Any], timeout_seconds: float = TIMEOUT_SECONDS) -> list[LogDirectory]:
+def log_directories(client_config: Mapping[str, Any]) -> list[LogDirectory]:
     """Every log directory of every broker, with the bytes that each partition takes."""
-    with admin(client_config, timeout_seconds) as client:
+    with admin(client_config) as client:
         answers = client.describe_log_dirs()
     return [log_directory(answer["broker"], found) for answer in answers for found in answer["log_dirs"]]
 
@@ -81,11 +81,11 @@ def partition_bytes(directories: list[LogDirectory]) -> dict[tuple[str, int], in
 
 
 @contextmanager
-def admin(client_config: Mapping[str, Any], timeout_seconds: float) -> Iterator[Any]:
+def admin(client_config: Mapping[str, Any]) -> Iterator[Any]:
     from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError
 
-    limit_ms = int(timeout_seconds * 1000)
+    limit_ms = int(TIMEOUT_SECONDS * 1000)
     try:
         client = KafkaAdminClient(**translated(client_config), bootstrap_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
     except (KafkaError, OSError, ValueError, AssertionError) as error:
