@@ -48,15 +48,15 @@ class LogDirectory:
         return None if not self.total_bytes or self.usable_bytes is None else self.usable_bytes / self.total_bytes
 
 
-def api_versions(client_config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+def api_versions(client_config: Mapping[str, Any], timeout_seconds: float | None = None) -> dict[str, tuple[int, int]]:
     """By the request's name in the protocol (`Produce`, `ListOffsets`) the first and the last version that the broker takes."""
-    with admin(client_config) as client:
+    with admin(client_config, timeout_seconds) as client:
         return {camel_case(key.name): (first, last) for key, (first, last) in client.api_versions().items()}
 
 
-def log_directories(client_config: Mapping[str, Any]) -> list[LogDirectory]:
+def log_directories(client_config: Mapping[str, Any], timeout_seconds: float | None = None) -> list[LogDirectory]:
     """Every log directory of every broker, with the bytes that each partition takes."""
-    with admin(client_config) as client:
+    with admin(client_config, timeout_seconds) as client:
         answers = client.describe_log_dirs()
     return [log_directory(answer["broker"], found) for answer in answers for found in answer["log_dirs"]]
 
@@ -81,11 +81,11 @@ def partition_bytes(directories: list[LogDirectory]) -> dict[tuple[str, int], in
 
 
 @contextmanager
-def admin(client_config: Mapping[str, Any]) -> Iterator[Any]:
+def admin(client_config: Mapping[str, Any], timeout_seconds: float | None) -> Iterator[Any]:
     from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError
 
-    limit_ms = int(TIMEOUT_SECONDS * 1000)
+    limit_ms = int((TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds) * 1000)
     try:
         client = KafkaAdminClient(**translated(client_config), bootstrap_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
     except (KafkaError, OSError, ValueError, AssertionError) as error:
