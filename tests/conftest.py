@@ -27,6 +27,7 @@ GROUPS = {
     "fault/pipeline": "spark",
     "integration/pipeline": "spark",
     "contract": "kafka",
+    "integration/exporter": "exporter",
 }
 
 # Airflow reads its home when it is first imported, and some tests import it: never the developer's own, never another worker's.
