@@ -26,7 +26,7 @@ SUITE := tests/unit tests/property tests/e2e tests/contract tests/fault tests/in
 
 test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"] [WORKERS=2]
 	@scripts/test-tools.sh
-	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(SUITE))
+	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --no-loadscope-reorder $(SUITE))
 
 soak: $(READY)  ## the long tests: properties on new cases, a hundred kill -9 under load, a million mutated requests [ARGS="-k kill"]
 	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP -m "" tests/soak tests/property tests/fault/pipeline/test_every_statement.py $(ARGS)
