@@ -16,7 +16,8 @@ from tests.support.pages import PAGES, PROJECT, blocks
 
 # What stands for something: COMMAND, ..., <this>. Ends a command as a pipe does.
 PLACEHOLDER = re.compile(r"^(\.\.\.|<.*>|[A-Z][A-Z_]+)$")
-ENDS = re.compile(r"\s+(?:#|\||\|\||&&|>|;)(?:\s|$)|\s+#")
+COMMENT_OR_TARGET = re.compile(r"\s+(?:#|>).*")
+BETWEEN = re.compile(r"\s(?:\|\|?|&&)\s|;\s")
 INLINE = re.compile(r"`((?:python -m )?(?:logbus|broker) [^`]+)`")
 MAKE = re.compile(r"^make ([a-z-]+)|`make ([a-z-]+)", re.MULTILINE)
 TARGETS = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
@@ -28,9 +29,9 @@ def shown_commands() -> Iterator[tuple[str, str]]:
         name = str(page.relative_to(PROJECT))
         in_blocks = [line for block in blocks(page) for line in block.text.replace("\\\n", " ").splitlines()]
         for line in (*in_blocks, *INLINE.findall(page.read_text())):
-            command = ENDS.split(line.strip() + " ")[0].strip()
-            if command.startswith(("logbus ", "python -m broker", "python -m logbus ")):
-                yield name, command
+            for command in BETWEEN.split(COMMENT_OR_TARGET.sub("", line)):
+                if command.strip().startswith(("logbus ", "python -m broker", "python -m logbus ")):
+                    yield name, command.strip()
 
 
 COMMANDS = sorted(set(shown_commands()))

@@ -49,7 +49,8 @@ def test_every_error_is_there_below_its_kind() -> None:
     page = failures_page()
     kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.LogbusError)]
     assert [name for name in kinds if f"| `{name}` |" not in page] == []
-    assert "| `ShortRead` | `LoadFailed` |" in page
+    assert "| `ShortRead` | `LoadFailed` | 1 |" in page
+    assert "| `BrokerUnavailable` | `UserError` | 4 |" in page
 
 
 @pytest.mark.parametrize(
