@@ -19,16 +19,17 @@ from tests.support.examples import ALWAYS_THE_SAME, examples
 
 TESTS = Path(__file__).parent
 
-# Folder of tests to the group that all of its tests are in.
+# Folders, and files, whose tests are one group.
 GROUPS = {
     "e2e": "airflow",
     "e2e/browser": "pages",
+    "e2e/test_ui_access.py": "access",
     "contract/readers": "spark",
     "contract/sinks": "spark",
     "fault/pipeline": "spark",
     "integration/pipeline": "spark",
-    "contract": "kafka",
     "integration/exporter": "exporter",
+    "contract": "kafka",
 }
 
 # Airflow reads its home when it is first imported, and some tests import it: never the developer's own, never another worker's.
@@ -59,6 +60,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def group_of(path: Path) -> str:
-    """The group of a file of tests: that of the innermost folder which has one, or its own."""
-    folders = [folder.relative_to(TESTS).as_posix() for folder in path.parents if folder.is_relative_to(TESTS)]
-    return next((GROUPS[folder] for folder in folders if folder in GROUPS), path.relative_to(TESTS).as_posix())
+    """The group of a file of tests: its own, or that of the innermost folder which has one."""
+    places = [place.relative_to(TESTS).as_posix() for place in (path, *path.parents) if place.is_relative_to(TESTS)]
+    return next((GROUPS[place] for place in places if place in GROUPS), places[0])
