@@ -37,7 +37,7 @@ def show(table: Table) -> None:
     from rich.console import Console
 
     is_terminal = sys.stdout.isatty()
-    console = Console() if is_terminal else Console(width=PIPE_COLUMNS, no_color=True, highlight=False)
+    console = Console(highlight=False) if is_terminal else Console(width=PIPE_COLUMNS, no_color=True, highlight=False)
     with console.capture() as captured:
         render(console, table, is_terminal)
     click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))

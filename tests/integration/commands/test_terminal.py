@@ -1,0 +1,69 @@
+"""What people see on a terminal of their own: tables that fit it, records that do not change it, a bar while they wait."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+from click.testing import Result
+
+from tests.support.broker import AnyBroker
+
+Run = Callable[..., Result]
+SECONDS_MAX = 60
+
+
+def on_terminal(broker: AnyBroker, *words: str, columns: int = 100, is_error: bool = False) -> str:
+    """What the command writes to a terminal that is so wide: to its standard output, or only to its standard error."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    environment |= {"LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap, "TERM": "xterm"}
+    outputs = {"stdout": subprocess.DEVNULL, "stderr": theirs} if is_error else {"stdout": theirs, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(
+        [sys.executable, "-m", "logbus", *words], env=environment, stdin=subprocess.DEVNULL, **outputs
+    ) as process:
+        os.close(theirs)
+        written = b"".join(iter(lambda: read(ours), b""))
+        assert process.wait(SECONDS_MAX) == 0
+    os.close(ours)
+    return written.decode()
+
+
+def read(terminal: int) -> bytes:
+    """Nothing once the other side has closed it."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
+
+
+def test_a_table_fits_the_terminal_and_a_narrow_one_gets_lines(run: Run, broker: AnyBroker, topic: str) -> None:
+    run("topic", "create", topic)
+    wide = on_terminal(broker, "topic", "ls")
+    assert all(name in wide for name in ("topic", "partitions", "replicas", topic))
+    narrow = on_terminal(broker, "topic", "ls", columns=30)
+    assert f"topic: {topic}" in narrow.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    assert max(map(len, narrow.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines())) <= 30
+
+
+def test_a_record_cannot_change_the_terminal(run: Run, broker: AnyBroker, topic: str) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, stdin=b"\x1b]0;owned\x07red\n")
+    assert on_terminal(broker, "consume", topic) == "\\x1b]0;owned\\x07red\r\n"
+    assert run("consume", topic).stdout_bytes == b"\x1b]0;owned\x07red\n"
+
+
+def test_a_bar_moves_while_files_are_sent_and_is_gone_behind(run: Run, broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    run("topic", "create", topic)
+    (tmp_path / "lines").write_bytes(b"line\n" * 50_000)
+    said = on_terminal(broker, "produce", topic, str(tmp_path / "lines"), is_error=True)
+    assert "━" in said
+    assert said.endswith(f"{topic}: 50,000 records stored\r\n")
