@@ -244,12 +244,39 @@ def test_a_server_that_does_not_answer_says_so_and_keeps_what_was_known(open_pag
     expect(frame.locator("#fresh")).to_have_text(re.compile("^updated"))
 
 
+SAID = """async () => {
+    const [format, map, choices] = await Promise.all(['format', 'heatmap', 'choices'].map(name => import(`/logbus/static/${name}.js`)));
+    const span = {start: '2026-11-21T10:00:00Z', end: '2026-11-21T12:00:00Z', step_seconds: 3600};
+    const place = (start, end, interval) => map.placeOf({start: `2026-11-21T${start}:00Z`, end: `2026-11-21T${end}:00Z`}, span, interval);
+    return {
+        spans: [0, 59, 61, 3600, 5400, 86400, 90000, 950400, null, NaN].map(format.span),
+        bytes: [0, 1023, 1536, 5 * 1024 ** 3, null].map(format.bytes),
+        numbers: [0, 9999, 12345, 1234567, undefined].map(format.short),
+        rates: [0, 0.05, 4.25, 1200, null].map(format.rate),
+        hour: format.hour('2026-11-21T23:00:00Z', '2026-11-22T00:00:00Z'),
+        places: [place('10:00', '11:00', 3600), place('10:15', '10:30', 900), place('09:00', '11:00', 3600), place('12:00', '13:00', 3600)],
+        trouble: [{states: {lost: 1}}, {states: {expiring: 2}}, {lag: {hours_behind: 900}}, {states: {}}].map(choices.troubleOf),
+    };
+}"""
+
+
+def test_numbers_times_and_places_are_as_people_read_them(open_page: Open) -> None:
+    said = open_page("admin", f"{ALONE}/topics").evaluate(SAID)
+    assert said["spans"] == ["0 s", "59 s", "1 min 1 s", "1 h", "1 h 30 min", "1 d", "1 d 1 h", "11 d", "\u2013", "\u2013"]
+    assert said["bytes"] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB", "\u2013"]
+    assert said["numbers"] == ["0", "9,999", "12.3 k", "1.2 M", "\u2013"]
+    assert said["rates"] == ["0/s", "0.05/s", "4.3/s", "1,200/s", "\u2013"]
+    assert said["hour"] == "Sat 21 Nov 2026, 23:00 to 00:00 UTC"
+    assert said["places"] == [{"column": 1, "width": 1}, {"column": 2, "width": 1}, {"column": 1, "width": 1}, None]
+    assert said["trouble"] == sorted(said["trouble"], reverse=True)
+
+
 DOWN = [
     ("ingestion?warehouse_conn_id=warehouse_nowhere", "The warehouse does not answer", "Hours are not known"),
     ("ingestion?warehouse_conn_id=warehouse_empty", "", "logbus pipeline register"),
     ("ingestion?kafka_conn_id=kafka_nowhere", "The broker does not answer", "payments"),
     ("topics?kafka_conn_id=kafka_nowhere", "The broker does not answer", "Not known yet"),
-    ("topics?warehouse_conn_id=warehouse_nowhere", "", "clickstream"),
+    ("topics?warehouse_conn_id=warehouse_nowhere", "The warehouse does not answer", "clickstream"),
     ("window?pipeline=access_log&start=2001-01-01T00:00:00Z", "", "This hour is not there"),
     ("window?pipeline=access_log", "", "No hour was asked for"),
 ]
