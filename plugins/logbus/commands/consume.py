@@ -49,7 +49,10 @@ RESETS: Mapping[Kind, str] = {Kind.BEGINNING: "earliest", Kind.END: "latest", Ki
 @click.option("-c", "--count", "count", type=click.IntRange(1), help="Exit after so many records.")
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(0), help="This partition; may be repeated.")
 @click.option(
-    "-G", "--group", shell_complete=complete_groups, help="Read as a member of this group, and commit what was printed."
+    "-G",
+    "--group",
+    shell_complete=complete_groups,
+    help="Read as a member of this group, and commit what was printed; with -p do not join it, and commit nothing.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not say at the end how many records it were.")
 @click.option("--isolation-level", type=click.Choice(list(ISOLATION_LEVELS)), default="read_committed", show_default=True)

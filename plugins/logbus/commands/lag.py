@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 
 from logbus.commands import options, output
+from logbus.commands.completing import complete_pipelines
 from logbus.errors import Behind
 from logbus.windows.exact_reader import read_range
 from logbus.windows.lag import Lag, Measure, lag_of
@@ -17,7 +18,14 @@ from logbus.windows.model import instant_text
 
 
 @click.command("lag")
-@click.option("--pipeline", "pipeline_names", multiple=True, help="A registered pipeline; may be repeated. By default all.")
+@click.option(
+    "--pipeline",
+    "pipeline_names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_pipelines,
+    help="A registered pipeline; may be repeated. By default all.",
+)
 @options.warehouse_option
 @options.bootstrap_option
 @options.client_config_option

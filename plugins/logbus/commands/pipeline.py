@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from logbus.commands import options, output
+from logbus.commands.completing import complete_pipelines, complete_topics
 from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
 from logbus.reparsing import reparser_for
@@ -27,7 +28,7 @@ def command() -> None:
 
 @command.command("register")
 @click.argument("name")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, metavar="NAME", shell_complete=complete_topics, help="The topic that is loaded.")
 @click.option("--table", required=True, help="Target table, as table or schema.table.")
 @click.option(
     "--parse",
@@ -103,7 +104,7 @@ def list_pipelines(warehouse_url: str, bootstrap: str, client_config: Path | Non
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_pipelines)
 @options.warehouse_option
 @options.bootstrap_option
 @options.client_config_option
@@ -122,7 +123,7 @@ def show(name: str, warehouse_url: str, bootstrap: str, client_config: Path | No
 
 
 @command.command("rebase")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_pipelines)
 @options.warehouse_option
 @options.bootstrap_option
 @options.client_config_option

@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from logbus.commands import options, output
+from logbus.commands.completing import complete_topics
 from logbus.errors import RetentionOverdue, UserError
 from logbus.windows.log_admin import TopicAdmin
 from logbus.windows.retention_model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
@@ -25,7 +26,7 @@ def command() -> None:
     """Managed retention: a record goes when its window is old enough AND every pipeline has loaded and audited it."""
 
 
-topics_argument = click.argument("topics", nargs=-1)
+topics_argument = click.argument("topics", nargs=-1, shell_complete=complete_topics)
 
 
 def with_broker(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,7 +82,7 @@ def run(
 
 
 @command.command("set")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @options.warehouse_option
 @click.option("--hours", type=click.FloatRange(min=0), help="Keep windows that ended less than so many hours ago.")
 @click.option("--bytes", "retain_bytes", type=click.IntRange(min=0), help="Keep so many bytes of the newest records.")
@@ -111,7 +112,7 @@ def set_policy(
 
 
 @command.command("adopt")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @with_broker
 def adopt(topic: str, warehouse_url: str, bootstrap: str, client_config: Path | None) -> None:
     """Take over TOPIC's own retention.ms and retention.bytes, and set them to -1 so that the broker deletes nothing by itself."""
@@ -122,7 +123,7 @@ def adopt(topic: str, warehouse_url: str, bootstrap: str, client_config: Path | 
 
 
 @command.command("give-back")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @with_broker
 def give_back(topic: str, warehouse_url: str, bootstrap: str, client_config: Path | None) -> None:
     """Leave TOPIC to the broker again, with the limits it had when it was adopted."""
@@ -132,7 +133,7 @@ def give_back(topic: str, warehouse_url: str, bootstrap: str, client_config: Pat
 
 
 @command.command("hold")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @options.warehouse_option
 @click.option("--reason", required=True, help="Why; who wonders later reads it.")
 @click.option("--until", type=options.Instant(), help="When it ends by itself; by default when it is released.")

@@ -88,7 +88,8 @@ def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) ->
     client = opened(config)
     found = client.details(there(client, topics))
     sizes = sizes_or_none(config)
-    own = {one.name: [setting for setting in client.settings(one.name) if setting.is_own] for one in found}
+    settings = client.settings([one.name for one in found])
+    own = {name: [setting for setting in listed if setting.is_own] for name, listed in settings.items()}
     if as_json:
         output.show_json([{**summary(one, sizes), "configs": named(own[one.name])} for one in found])
         return
@@ -191,7 +192,8 @@ def config_command(
         for name in topics:
             change(client, name, values, gone)
         return
-    shown = {name: [one for one in client.settings(name) if one.is_own or shows_all] for name in topics}
+    in_force = client.settings(topics).items()
+    shown = {name: [one for one in listed if one.is_own or shows_all] for name, listed in in_force}
     if as_json:
         output.show_json({name: [setting_summary(one) for one in found] for name, found in shown.items()})
         return
