@@ -1,0 +1,160 @@
+"""docker-compose.airflow.yml without containers: its commands and health checks run as plain processes, and work together.
+
+What is of other images (PostgreSQL's entrypoint, Prometheus, Grafana) is not run as the file says: Prometheus from Debian's package
+where it is there, with the file's configuration. docs/compose.md says what that leaves untried.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from logbus.local.processes import Program, Supervisor, wait_until
+
+from benchmarks.processes import free_port
+from tests.support.compose import PROJECT, services
+from tests.support.exporting import fetch, samples, value
+from tests.support.plain_services import READY_SECONDS, PlainServices
+from tests.support.postgres import server_directory  # noqa: F401
+from tests.support.programs import prometheus_tool_or_skip
+
+SHORT = ("broker", "spark-master", "spark-worker", "exporter", "airflow-apiserver")
+LONG = ("airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
+
+
+@pytest.fixture(scope="module")
+def running(server_directory: Path) -> Iterator[PlainServices]:  # noqa: F811
+    """All but Airflow's components behind the api-server. What does not need the other starts beside it."""
+    with PlainServices(server_directory / "compose") as made:
+        made.start_postgres()
+        begun = {name: made.start(name) for name in ("broker", "spark-master", "spark-worker")}
+        made.run("airflow-init")
+        begun |= {name: made.start(name) for name in ("airflow-apiserver", "exporter")}
+        for name, process in begun.items():
+            made.wait_until_healthy(name, process)
+        yield made
+
+
+def test_every_service_of_our_image_is_run_here() -> None:
+    assert {*SHORT, *LONG, "airflow-init"} == set(services(own=True))
+
+
+def test_the_health_check_of_a_service_that_is_not_there_fails(running: PlainServices, tmp_path: Path) -> None:
+    with PlainServices(tmp_path / "nobody") as nobody:
+        for name in services(own=True):
+            if name != "airflow-init":
+                assert nobody.health(name).returncode == 1, name
+    assert running.health("broker").returncode == 0
+
+
+def test_init_leaves_the_passwords_to_their_owner_and_out_of_every_log(running: PlainServices) -> None:
+    path = running.directory / "airflow" / "auth" / "passwords.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert set(json.loads(path.read_text())) == {"admin", "viewer"}
+    output = "".join(log.read_text() for log in (running.directory / "run").glob("*.log"))
+    assert "ready: the components may start" in output
+    assert not [name for name, secret in running.secrets.items() if secret in output]
+
+
+def token(running: PlainServices, user: str, password: str) -> str:
+    body = json.dumps({"username": user, "password": password}).encode()
+    asked = urllib.request.Request(running.url("8080", "/auth/token"), body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return str(json.load(answer)["access_token"])
+
+
+def ask(running: PlainServices, path: str, bearer: str) -> Any:
+    asked = urllib.request.Request(running.url("8080", path), headers={"Authorization": f"Bearer {bearer}"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_each_user_logs_in_with_the_password_of_the_env_file_and_no_other(running: PlainServices) -> None:
+    admin = token(running, "admin", running.secrets["LOGBUS_ADMIN_PASSWORD"])
+    assert token(running, "viewer", running.secrets["LOGBUS_VIEWER_PASSWORD"])
+    for user, password in (("admin", "admin"), ("viewer", running.secrets["LOGBUS_ADMIN_PASSWORD"])):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            token(running, user, password)
+        assert refused.value.code == 401
+    connections = {one["connection_id"]: one for one in ask(running, "/api/v2/connections", admin)["connections"]}
+    assert {"kafka_default", "warehouse_default", "spark_default"} <= set(connections)
+    assert connections["spark_default"]["host"] == f"spark://127.0.0.1:{running.ports['7077']}"
+    assert ask(running, "/api/v2/pools/logbus_load", admin)["slots"] == 1
+    assert "logbus" in {one["name"] for one in ask(running, "/api/v2/plugins", admin)["plugins"]}
+
+
+def test_the_worker_has_registered_with_the_master(running: PlainServices) -> None:
+    master = json.loads(fetch(running.url("8081", "/json/")))
+    assert [(worker["state"], worker["cores"]) for worker in master["workers"]] == [("ALIVE", 2)]
+
+
+def test_the_exporter_reads_broker_and_ledger(running: PlainServices) -> None:
+    found = samples(fetch(running.url("9308", "/metrics")))
+    for target in ("broker", "ledger", "lag"):
+        assert value(found, "logbus_up", target=target, reason="ok") == 1
+
+
+def test_prometheus_scrapes_both_with_the_configuration_of_the_docs(running: PlainServices, tmp_path: Path) -> None:
+    """Debian's Prometheus, the file's configuration, its hosts and ports replaced."""
+    prometheus, port = prometheus_tool_or_skip("prometheus"), free_port()
+    config = yaml.safe_load((PROJECT / "docs" / "prometheus" / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    for job in config["scrape_configs"]:
+        job["static_configs"][0]["targets"] = [running.replaced(one) for one in job["static_configs"][0]["targets"]]
+    config["rule_files"] = [str(PROJECT / "docs" / "prometheus" / "alerts.yml")]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    flags = [
+        f"--config.file={tmp_path}/prometheus.yml",
+        f"--storage.tsdb.path={tmp_path}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    program = Program(
+        name="prometheus", command=[prometheus, *flags], environment={}, directory=tmp_path, working_directory=tmp_path
+    )
+    supervisor = Supervisor()
+    try:
+        process = supervisor.start(program)
+
+        def targets() -> dict[str, str]:
+            try:
+                found = json.loads(fetch(f"http://127.0.0.1:{port}/api/v1/targets"))
+            except OSError:
+                return {}
+            return {one["labels"]["job"]: one["health"] for one in found["data"]["activeTargets"]}
+
+        expected = {"logbus-exporter": "up", "logbus-broker": "up"}
+        wait_until(lambda: targets() == expected, timeout_seconds=READY_SECONDS, what="Prometheus", processes=[process])
+        rules = json.loads(fetch(f"http://127.0.0.1:{port}/api/v1/rules"))["data"]["groups"]
+        assert sum(len(group["rules"]) for group in rules) == 17
+    finally:
+        supervisor.end()
+
+
+@pytest.mark.long
+def test_init_may_run_again_and_leaves_what_is_there(running: PlainServices) -> None:
+    output = running.run("airflow-init")
+    assert output.count("ready: the components may start") == 2
+    assert "warehouse: there already" in output
+    assert "connection warehouse_default: there already, left alone" in output
+
+
+@pytest.mark.long
+def test_airflows_other_components_are_healthy_by_their_own_checks(running: PlainServices) -> None:
+    begun = {name: running.start(name) for name in LONG}
+    for name, process in begun.items():
+        running.wait_until_healthy(name, process)
+    admin = token(running, "admin", running.secrets["LOGBUS_ADMIN_PASSWORD"])
+    wait_until(
+        lambda: ask(running, "/api/v2/dags?limit=1", admin)["total_entries"] > 0,
+        timeout_seconds=READY_SECONDS,
+        what="the dags",
+        processes=list(begun.values()),
+    )
+    assert not ask(running, "/api/v2/importErrors", admin)["import_errors"]

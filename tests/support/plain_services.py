@@ -1,0 +1,135 @@
+"""Services of docker-compose.airflow.yml as plain processes: command, environment and health check are the file's own.
+
+What a container would bring is put in their place: host names become 127.0.0.1, each port one that is free here, the image's
+directories become ours, its environment is read from the Dockerfile. PostgreSQL is the embedded server with the same settings, reached
+by its socket.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psycopg
+from logbus.local.processes import Program, SupervisedProcess, Supervisor, wait_until
+from logbus.warehouse.embedded import EmbeddedPostgres
+
+from benchmarks.processes import free_port
+from tests.support.compose import PROJECT, filled, services, write_secrets
+
+READY_SECONDS = 180.0
+HERE = "127.0.0.1"
+DOCKERFILE = PROJECT / "docker" / "Dockerfile"
+PORTS = ("7077", "8080", "8081", "8082", "8974", "9092", "9308", "9404")
+
+
+class PlainServices:
+    """The services in a directory; a context manager that ends whatever was started."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self.directory = directory
+        self.secrets = write_secrets(directory / ".env")
+        self.ports = {port: str(free_port()) for port in PORTS}
+        self._services = services()
+        self._supervisor = Supervisor()
+        self._postgres: EmbeddedPostgres | None = None
+        self._paths = {
+            "/opt/airflow": str(directory / "airflow"),
+            "/opt/logbus": str(PROJECT),
+            "/opt/venv/bin": str(Path(sys.executable).parent),
+            "/var/lib/logbus": str(directory / "broker"),
+            "/var/lib/spark": str(directory / "spark"),
+        }
+        for path in ("airflow/logs", "airflow/auth", "broker", "spark"):
+            (directory / path).mkdir(parents=True)
+
+    def __enter__(self) -> PlainServices:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._supervisor.end()
+        if self._postgres is not None:
+            self._postgres.stop()
+
+    def url(self, port: str, path: str = "") -> str:
+        """Of the service that has that port in the file."""
+        return f"http://{HERE}:{self.ports[port]}{path}"
+
+    def start_postgres(self) -> None:
+        service = self._services["postgres"]
+        command, flags = service["command"][0], service["command"][1:]
+        assert command == "postgres"
+        settings = dict(pair.split("=") for flag, pair in zip(flags[::2], flags[1::2], strict=True) if flag == "-c")
+        environment = self.environment("postgres")
+        self._postgres = EmbeddedPostgres(self.directory / "postgres", settings={**settings, "fsync": "off"}).start()
+        server = f"host={self._postgres.socket_directory} user=postgres dbname=postgres"
+        with psycopg.connect(server, autocommit=True) as connection:
+            user, password = environment["POSTGRES_USER"], environment["POSTGRES_PASSWORD"]
+            connection.execute(f"create role {user} superuser login password '{password}'")  # type: ignore[call-overload]
+            connection.execute(f"create database {environment['POSTGRES_DB']} owner {user}")  # type: ignore[call-overload]
+
+    def start(self, name: str) -> SupervisedProcess:
+        """Starts the service and does not wait."""
+        return self._supervisor.start(self._program(name))
+
+    def run(self, name: str) -> str:
+        """Runs a service that ends by itself; its output."""
+        program = self._program(name)
+        self._supervisor.run(program, READY_SECONDS)
+        return program.log_path.read_text()
+
+    def wait_until_healthy(self, name: str, process: SupervisedProcess) -> None:
+        """Until the service's own health check, run as its own command, says so."""
+        wait_until(lambda: self.health(name).returncode == 0, timeout_seconds=READY_SECONDS, what=name, processes=[process])
+
+    def health(self, name: str) -> subprocess.CompletedProcess[str]:
+        kind, *command = self._services[name]["healthcheck"]["test"]
+        assert kind == "CMD"
+        return subprocess.run(
+            self.words(command), env=self.environment(name), cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def environment(self, name: str) -> dict[str, str]:
+        """The service's own over the image's, over the least that a process needs."""
+        own = self._services[name].get("environment", {})
+        found = {**image_environment(), **{key: filled(value, self.secrets) for key, value in own.items()}}
+        replaced = {key: HERE if value in self._services else self.replaced(value) for key, value in found.items()}
+        java = {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
+        return {"HOME": str(self.directory), "LANG": "C.UTF-8", **java, **replaced}
+
+    def words(self, command: list[str]) -> list[str]:
+        """The command with ports, paths and the address to listen on replaced."""
+        flags = ["", *command]
+        return [HERE if flag == "--host" else self.replaced(word) for flag, word in zip(flags, command, strict=False)]
+
+    def replaced(self, text: str) -> str:
+        """Paths, hosts with ports, and ports of the containers become ours."""
+        for theirs, ours in self._paths.items():
+            text = text.replace(theirs, ours)
+        if self._postgres is not None:
+            text = re.sub(r"@postgres:5432/(\w+)", rf"@/\1?host={self._postgres.socket_directory}", text)
+        hosts = "|".join(map(re.escape, [*self._services, "localhost", "0.0.0.0", HERE]))
+        text = re.sub(rf"(?<![\w.-])({hosts}):(\d+)\b", lambda found: f"{HERE}:{self.ports.get(found[2], found[2])}", text)
+        return self.ports.get(text, text)
+
+    def _program(self, name: str) -> Program:
+        return Program(
+            name=name,
+            command=self.words(self._services[name]["command"]),
+            environment=self.environment(name),
+            directory=self.directory / "run",
+            working_directory=PROJECT,
+        )
+
+
+def image_environment() -> Mapping[str, str]:
+    """What the Dockerfile's last ENV sets."""
+    text = re.findall(r"^ENV ((?:.*\\\n)*.*)$", DOCKERFILE.read_text(), re.MULTILINE)[-1]
+    pairs = dict(pair.split("=", 1) for pair in shlex.split(text.replace("\\\n", " ")))
+    return {key: value.replace("$PATH", os.environ["PATH"]) for key, value in pairs.items()}
