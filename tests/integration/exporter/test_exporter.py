@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -14,13 +15,13 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 from logbus.cli import main
 from logbus.exporter.catalogue import CATALOGUE
-from logbus.exporter.server import MetricsServer
+from logbus.exporter.server import SCRAPES_MAX, MetricsServer
 from logbus.exporter.sources import Limits
 from logbus.warehouse.engine import connect
 from logbus.windows.group_offsets import GroupOffsets
 from logbus.windows.lag import lag_of
 from logbus.windows.log_admin import TopicAdmin
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks import processes
 from tests.support.broker import LogbusBroker
@@ -204,6 +205,27 @@ def test_scrapes_at_once_share_one_reading_over_http(empty_warehouse_url: str, b
     assert sum(text.endswith("# EOF\n") for text in texts) == 4
     assert len(texts) == 8
     assert requests(broker, "ListGroups") - before == 1
+
+
+def test_other_addresses_say_where_to_look_and_one_scraper_too_many_is_told_so() -> None:
+    server, stop = MetricsServer("127.0.0.1", 0, CollectorRegistry(), lambda: "broker: ok\n"), threading.Event()
+    serving = threading.Thread(target=server.run_until, args=(stop,))
+    serving.start()
+    base = server.url.removesuffix("/metrics")
+    assert fetch(f"{base}/healthz") == "ok\nbroker: ok\n"
+    assert "/metrics" in fetch(f"{base}/")
+    assert refusal(f"{base}/nothing") == (404, "nothing here; /metrics is for Prometheus\n")
+    for _ in range(SCRAPES_MAX):
+        assert server.slots.acquire(blocking=False)
+    assert refusal(server.url) == (503, "too many scrapes at once\n")
+    stop.set()
+    serving.join()
+
+
+def refusal(url: str) -> tuple[int, str]:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        fetch(url)
+    return refused.value.code, refused.value.read().decode()
 
 
 def ask(url: str, accept: str) -> str:
