@@ -24,25 +24,55 @@ export class Actions {
   }
 
   panel(data) {
-    return h("section", { class: "panel", "aria-label": "What can be done" }, h("h2", {}, "What can be done"),
-      h("div", { class: "actions" }, (data.actions ?? []).map((action) => this.one(action))),
-      h("div", { id: "said" }, this.said(), this.expected?.show(data)));
+    return h(
+      "section",
+      { class: "panel", "aria-label": "What can be done" },
+      h("h2", {}, "What can be done"),
+      h(
+        "div",
+        { class: "actions" },
+        (data.actions ?? []).map((action) => this.one(action)),
+      ),
+      h("div", { id: "said" }, this.said(), this.expected?.show(data)),
+    );
   }
 
   one(action) {
     const label = LABELS[action.name] ?? action.label;
     const isBusy = this.expected !== null && action.method === "POST";
-    const reason = isBusy ? "What was asked for is under way." : action.allowed ? MEANINGS[action.name] ?? "" : action.why_not;
-    return h("div", { class: "one" },
-      h("button", { class: "button", type: "button", disabled: !action.allowed || isBusy, dataset: { action: action.name, key: action.name }, "aria-describedby": `why-${action.name}`, onclick: () => this.start(action, label) }, label),
-      h("small", { id: `why-${action.name}` }, reason));
+    const reason = isBusy ? "What was asked for is under way." : action.allowed ? (MEANINGS[action.name] ?? "") : action.why_not;
+    return h(
+      "div",
+      { class: "one" },
+      h(
+        "button",
+        {
+          class: "button",
+          type: "button",
+          disabled: !action.allowed || isBusy,
+          dataset: { action: action.name, key: action.name },
+          "aria-describedby": `why-${action.name}`,
+          onclick: () => this.start(action, label),
+        },
+        label,
+      ),
+      h("small", { id: `why-${action.name}` }, reason),
+    );
   }
 
   start(action, label) {
     if (action.method === "GET") return this.look(action, label);
     const refuse = () => this.dialog.close();
-    this.dialog.replaceChildren(h("h2", { id: "confirm-title" }, `${label}?`), h("p", {}, action.confirm || MEANINGS[action.name] || ""),
-      h("div", { class: "foot" }, h("button", { class: "button", type: "button", onclick: refuse }, "Cancel"), h("button", { class: "button main", type: "button", id: "confirmed", onclick: () => this.act(action) }, label)));
+    this.dialog.replaceChildren(
+      h("h2", { id: "confirm-title" }, `${label}?`),
+      h("p", {}, action.confirm || MEANINGS[action.name] || ""),
+      h(
+        "div",
+        { class: "foot" },
+        h("button", { class: "button", type: "button", onclick: refuse }, "Cancel"),
+        h("button", { class: "button main", type: "button", id: "confirmed", onclick: () => this.act(action) }, label),
+      ),
+    );
     this.dialog.showModal();
   }
 
@@ -65,7 +95,11 @@ export class Actions {
   async look(action, label) {
     this.dialog.replaceChildren(h("h2", { id: "confirm-title" }, label), h("p", { class: "quiet" }, "Asking\u2026"));
     this.dialog.showModal();
-    const close = h("div", { class: "foot" }, h("button", { class: "button", type: "button", onclick: () => this.dialog.close() }, "Close"));
+    const close = h(
+      "div",
+      { class: "foot" },
+      h("button", { class: "button", type: "button", onclick: () => this.dialog.close() }, "Close"),
+    );
     const title = h("h2", { id: "confirm-title" }, label);
     try {
       this.dialog.replaceChildren(title, planText(await ask(actionAddress(action.href))), close);
@@ -79,7 +113,10 @@ export class Actions {
     if (!this.expected?.isOver(data)) return;
     const isWell = this.expected.steps(data).every(([, state]) => state === "done");
     const ended = this.expected;
-    this.said = () => [notice(isWell ? "good" : "bad", isWell ? "Done" : "It did not go well", isWell ? null : "The attempt below says why."), ended.show(data)];
+    this.said = () => [
+      notice(isWell ? "good" : "bad", isWell ? "Done" : "It did not go well", isWell ? null : "The attempt below says why."),
+      ended.show(data),
+    ];
     this.expected = null;
     this.poll.hurry(0);
   }
@@ -87,11 +124,25 @@ export class Actions {
 
 function planText(answer) {
   const plan = answer.plan ?? answer;
-  const facts = [["windows", plan.windows?.length], ["records to read", plan.records], ["rows to replace", plan.rows_replaced], ["windows that retention has cut", plan.lost_windows]];
+  const facts = [
+    ["windows", plan.windows?.length],
+    ["records to read", plan.records],
+    ["rows to replace", plan.rows_replaced],
+    ["windows that retention has cut", plan.lost_windows],
+  ];
   const known = facts.filter(([, value]) => typeof value === "number");
   const command = answer.command ?? plan.command;
-  return h("div", { class: "plan" }, answer.message ? h("p", {}, answer.message) : null,
-    h("dl", {}, known.map(([name, value]) => [h("dt", { class: "number" }, whole(value)), h("dd", {}, name)])),
+  return h(
+    "div",
+    { class: "plan" },
+    answer.message ? h("p", {}, answer.message) : null,
+    h(
+      "dl",
+      {},
+      known.map(([name, value]) => [h("dt", { class: "number" }, whole(value)), h("dd", {}, name)]),
+    ),
     (plan.notes ?? []).map((note) => h("p", { class: "quiet" }, note)),
-    command ? h("pre", { class: "command" }, command) : null, known.length || answer.message ? null : h("p", {}, many(0, "window")));
+    command ? h("pre", { class: "command" }, command) : null,
+    known.length || answer.message ? null : h("p", {}, many(0, "window")),
+  );
 }

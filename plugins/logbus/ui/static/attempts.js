@@ -25,23 +25,74 @@ function origin(attempt) {
 function one(attempt, data) {
   const isCurrent = attempt.number === data.loaded_attempt;
   const read = attempt.counts ? `${many(attempt.counts.read, "record")} read, ${whole(attempt.counts.loaded)} loaded` : null;
-  return h("li", { class: attempt.state },
-    h("div", { class: "line" }, h("b", {}, `Attempt ${attempt.number}`), h("span", {}, STATES[attempt.state] ?? attempt.state), isCurrent ? h("span", { class: "current" }, "this is what the table holds") : null),
+  return h(
+    "li",
+    { class: attempt.state },
+    h(
+      "div",
+      { class: "line" },
+      h("b", {}, `Attempt ${attempt.number}`),
+      h("span", {}, STATES[attempt.state] ?? attempt.state),
+      isCurrent ? h("span", { class: "current" }, "this is what the table holds") : null,
+    ),
     h("div", { class: "quiet" }, story(attempt, data.now)),
     h("div", { class: "quiet" }, origin(attempt), read ? ` \u00b7 ${read}` : ""),
     attempt.log_url ? h("div", {}, airflowLink(attempt.log_url, {}, "Task log in Airflow")) : null,
-    attempt.error ? h("pre", { tabindex: "0", "aria-label": "error" }, attempt.error) : null);
+    attempt.error ? h("pre", { tabindex: "0", "aria-label": "error" }, attempt.error) : null,
+  );
 }
 
 export function attemptsPanel(data) {
   const attempts = [...(data.attempts ?? [])].reverse();
-  return h("section", { class: "panel" }, h("h2", {}, "Attempts"),
-    attempts.length ? h("ol", { class: "attempts", reversed: true }, attempts.map((attempt) => one(attempt, data))) : h("p", { class: "quiet" }, "Nobody has tried to load this hour yet."));
+  return h(
+    "section",
+    { class: "panel" },
+    h("h2", {}, "Attempts"),
+    attempts.length
+      ? h(
+          "ol",
+          { class: "attempts", reversed: true },
+          attempts.map((attempt) => one(attempt, data)),
+        )
+      : h("p", { class: "quiet" }, "Nobody has tried to load this hour yet."),
+  );
 }
 
 export function redrivesPanel(data) {
   if (!data.redrives?.length) return null;
-  const row = (redrive) => h("tr", {}, h("td", { class: "nowrap" }, moment(redrive.redriven_at)), h("td", { class: "number" }, whole(redrive.tried)), h("td", { class: "number" }, whole(redrive.loaded)), h("td", { class: "number" }, whole(redrive.dead_lettered)), h("td", {}, redrive.run_id));
-  return h("section", { class: "panel" }, h("h2", {}, "Redrives ", h("span", { class: "quiet" }, "dead letters that were parsed again")),
-    h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["when", "tried", "now loaded", "still dead", "run"].map((name, index) => h("th", { scope: "col", class: index > 0 && index < 4 ? "number" : "" }, name)))), h("tbody", {}, data.redrives.map(row)))));
+  const row = (redrive) =>
+    h(
+      "tr",
+      {},
+      h("td", { class: "nowrap" }, moment(redrive.redriven_at)),
+      h("td", { class: "number" }, whole(redrive.tried)),
+      h("td", { class: "number" }, whole(redrive.loaded)),
+      h("td", { class: "number" }, whole(redrive.dead_lettered)),
+      h("td", {}, redrive.run_id),
+    );
+  return h(
+    "section",
+    { class: "panel" },
+    h("h2", {}, "Redrives ", h("span", { class: "quiet" }, "dead letters that were parsed again")),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ["when", "tried", "now loaded", "still dead", "run"].map((name, index) =>
+              h("th", { scope: "col", class: index > 0 && index < 4 ? "number" : "" }, name),
+            ),
+          ),
+        ),
+        h("tbody", {}, data.redrives.map(row)),
+      ),
+    ),
+  );
 }

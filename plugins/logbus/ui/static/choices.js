@@ -5,7 +5,11 @@ import { asked } from "./frame.js";
 const KEY = "logbus.ingestion";
 const PHONE_PIXELS = 700;
 const WIDE_PIXELS = 1700;
-export const SPANS = [[24, "24 hours"], [72, "3 days"], [168, "7 days"]];
+export const SPANS = [
+  [24, "24 hours"],
+  [72, "3 days"],
+  [168, "7 days"],
+];
 export const ORDERS = {
   trouble: { descending: true, of: (one) => troubleOf(one) },
   name: { descending: false, of: (one) => one.name },
@@ -19,7 +23,9 @@ const WEIGHTS = { lost: 1e9, expiring: 1e8, failed: 1e6 };
 // What wants somebody comes first: lost, then expiring, then failed, then whoever is furthest behind.
 export function troubleOf(pipeline) {
   const states = Object.entries(WEIGHTS).map(([name, weight]) => (pipeline.states?.[name] ? weight : 0));
-  return Math.max(...states, pipeline.lag?.problem ? 1e7 : 0) + (pipeline.lag?.hours_behind ?? 0) + (pipeline.dead_letters ? 0.5 : 0);
+  return (
+    Math.max(...states, pipeline.lag?.problem ? 1e7 : 0) + (pipeline.lag?.hours_behind ?? 0) + (pipeline.dead_letters ? 0.5 : 0)
+  );
 }
 
 function hoursThatFit() {
@@ -45,7 +51,7 @@ export class Choices {
   }
 
   get shownHours() {
-    return window.innerWidth <= PHONE_PIXELS ? 24 : this.hours ?? hoursThatFit();
+    return window.innerWidth <= PHONE_PIXELS ? 24 : (this.hours ?? hoursThatFit());
   }
 
   keep() {
@@ -74,7 +80,9 @@ export class Choices {
     const sign = descending !== this.reversed ? -1 : 1;
     const compare = (one, other) => (of(one) < of(other) ? -1 : of(one) > of(other) ? 1 : 0);
     return pipelines
-      .filter((one) => [one.name, one.topic, one.table, ...(one.dag_ids ?? [])].some((text) => text?.toLowerCase().includes(words)))
+      .filter((one) =>
+        [one.name, one.topic, one.table, ...(one.dag_ids ?? [])].some((text) => text?.toLowerCase().includes(words)),
+      )
       .filter((one) => !this.states.size || [...this.states].some((state) => one.states?.[state]))
       .sort((one, other) => sign * compare(one, other) || one.name.localeCompare(other.name));
   }

@@ -6,7 +6,10 @@ import { span } from "./format.js";
 import { airflowAddress, asked, follow, pageAddress } from "./frame.js";
 import { followTheme } from "./theme.js";
 
-const PAGES = [["ingestion", "Ingestion"], ["topics", "Topics and groups"]];
+const PAGES = [
+  ["ingestion", "Ingestion"],
+  ["topics", "Topics and groups"],
+];
 const TICK_MS = 1000;
 
 export function airflowLink(href, attributes, ...children) {
@@ -22,20 +25,47 @@ function scope() {
 }
 
 function bar(current, keys) {
-  return h("header", { class: "bar" },
-    h("nav", { "aria-label": "Pages" }, PAGES.map(([page, label]) =>
-      h("a", { href: pageAddress(page), "aria-current": page === current ? "page" : null }, label))),
+  return h(
+    "header",
+    { class: "bar" },
+    h(
+      "nav",
+      { "aria-label": "Pages" },
+      PAGES.map(([page, label]) => h("a", { href: pageAddress(page), "aria-current": page === current ? "page" : null }, label)),
+    ),
     scope(),
     h("span", { class: "space" }),
     h("span", { class: "fresh waiting", id: "fresh" }, "asking\u2026"),
-    keys.length ? h("button", { class: "button plain", type: "button", id: "keys-button", onclick: () => byId("keys").showModal(), "aria-haspopup": "dialog", title: "Keys (?)" }, h("kbd", {}, "?"), h("span", { class: "seen-by-readers" }, "Keys")) : null);
+    keys.length
+      ? h(
+          "button",
+          {
+            class: "button plain",
+            type: "button",
+            id: "keys-button",
+            onclick: () => byId("keys").showModal(),
+            "aria-haspopup": "dialog",
+            title: "Keys (?)",
+          },
+          h("kbd", {}, "?"),
+          h("span", { class: "seen-by-readers" }, "Keys"),
+        )
+      : null,
+  );
 }
 
 function keysDialog(keys) {
-  return h("dialog", { id: "keys", "aria-labelledby": "keys-title" },
+  return h(
+    "dialog",
+    { id: "keys", "aria-labelledby": "keys-title" },
     h("h2", { id: "keys-title" }, "Keys"),
-    h("dl", {}, keys.map(([key, meaning]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, meaning)])),
-    h("form", { method: "dialog", class: "foot" }, h("button", { class: "button" }, "Close")));
+    h(
+      "dl",
+      {},
+      keys.map(([key, meaning]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, meaning)]),
+    ),
+    h("form", { method: "dialog", class: "foot" }, h("button", { class: "button" }, "Close")),
+  );
 }
 
 function isTyping(target) {
@@ -69,12 +99,27 @@ export function keepFresh(poll) {
 }
 
 export function notice(kind, title, text, command) {
-  return h("div", { class: `notice ${kind}`, role: kind === "bad" ? "alert" : "status" },
-    h("div", {}, h("strong", {}, title), text ? h("span", {}, text) : null, command ? h("div", {}, h("pre", { class: "command" }, command)) : null));
+  return h(
+    "div",
+    { class: `notice ${kind}`, role: kind === "bad" ? "alert" : "status" },
+    h(
+      "div",
+      {},
+      h("strong", {}, title),
+      text ? h("span", {}, text) : null,
+      command ? h("div", {}, h("pre", { class: "command" }, command)) : null,
+    ),
+  );
 }
 
 export function empty(title, text, command) {
-  return h("div", { class: "panel empty" }, title ? h("h2", {}, title) : null, text ? h("p", {}, text) : null, command ? h("pre", { class: "command" }, command) : null);
+  return h(
+    "div",
+    { class: "panel empty" },
+    title ? h("h2", {}, title) : null,
+    text ? h("p", {}, text) : null,
+    command ? h("pre", { class: "command" }, command) : null,
+  );
 }
 
 // The error of a poll, with what was known before still on the page below it.
@@ -83,7 +128,20 @@ export function problem(poll) {
   const again = `Asking again in ${span(poll.pause() / 1000)}.`;
   const title = poll.data ? "This is not fresh" : "Nothing to show yet";
   const signIn = poll.error.status === 401 ? airflowLink("auth/login", { class: "button" }, "Sign in") : null;
-  return [h("div", { class: "notice bad", role: "alert" }, h("div", {}, h("strong", {}, title), `${poll.error.message} `, poll.error.status === 0 || poll.error.status >= 500 ? again : null, signIn ? h("div", {}, signIn) : null))];
+  return [
+    h(
+      "div",
+      { class: "notice bad", role: "alert" },
+      h(
+        "div",
+        {},
+        h("strong", {}, title),
+        `${poll.error.message} `,
+        poll.error.status === 0 || poll.error.status >= 500 ? again : null,
+        signIn ? h("div", {}, signIn) : null,
+      ),
+    ),
+  ];
 }
 
 // A message of the server's as a title.

@@ -3,10 +3,18 @@
 import { h } from "./dom.js";
 import { many, whole } from "./format.js";
 
-const PARTS = [["loaded", "loaded", "part-loaded"], ["dead_lettered", "dead-lettered", "part-dead"], ["filtered", "filtered", "part-filtered"]];
+const PARTS = [
+  ["loaded", "loaded", "part-loaded"],
+  ["dead_lettered", "dead-lettered", "part-dead"],
+  ["filtered", "filtered", "part-filtered"],
+];
 
 export function parts(shown) {
-  return h("div", { class: "bar-parts", "aria-hidden": "true" }, shown.filter(([, count]) => count).map(([style, count]) => h("i", { class: style, style: { flex: `${count} 1 0` } })));
+  return h(
+    "div",
+    { class: "bar-parts", "aria-hidden": "true" },
+    shown.filter(([, count]) => count).map(([style, count]) => h("i", { class: style, style: { flex: `${count} 1 0` } })),
+  );
 }
 
 function term(count, label) {
@@ -15,24 +23,66 @@ function term(count, label) {
 
 function tick(equation, isAudited) {
   if (!equation.holds) return h("div", { class: "tick bad" }, h("span", { "aria-hidden": "true" }, "\u2717"), "does not add up");
-  return h("div", { class: "tick good" }, h("span", { "aria-hidden": "true" }, "\u2713"), isAudited ? "adds up, audited" : "adds up");
+  return h(
+    "div",
+    { class: "tick good" },
+    h("span", { "aria-hidden": "true" }, "\u2713"),
+    isAudited ? "adds up, audited" : "adds up",
+  );
 }
 
 export function equationPanel(data) {
   const equation = data.equation;
   if (!equation || equation.read === null || equation.read === undefined) {
-    return h("section", { class: "panel" }, h("h2", {}, "Nothing is loaded yet"), h("p", { class: "quiet" }, `${many(data.records ?? 0, "record")} frozen for this hour; the next attempt reads exactly these.`));
+    return h(
+      "section",
+      { class: "panel" },
+      h("h2", {}, "Nothing is loaded yet"),
+      h(
+        "p",
+        { class: "quiet" },
+        `${many(data.records ?? 0, "record")} frozen for this hour; the next attempt reads exactly these.`,
+      ),
+    );
   }
   const [loaded, dead, filtered] = PARTS.map(([name]) => equation[name] ?? 0);
   const lost = data.counts?.lost ?? 0;
-  return h("section", { class: "panel", "aria-labelledby": "equation-title" }, h("h2", { id: "equation-title" }, "Every record accounted for"),
-    h("div", { class: "equation" }, term(equation.read, "read"), h("span", { class: "sign" }, "="), term(loaded, "loaded"), h("span", { class: "sign" }, "+"), term(dead, "dead-lettered"), h("span", { class: "sign" }, "+"), term(filtered, "filtered"), tick(equation, Boolean(data.audited_at))),
-    parts([["part-loaded", loaded], ["part-dead", dead], ["part-filtered", filtered]]),
-    h("div", { class: "key" }, PARTS.map(([, label, style]) => h("span", {}, h("i", { class: style }), label)), lost ? h("span", { class: "bad" }, `${many(lost, "record")} lost before they were read`) : null, remarks(data.counts)));
+  return h(
+    "section",
+    { class: "panel", "aria-labelledby": "equation-title" },
+    h("h2", { id: "equation-title" }, "Every record accounted for"),
+    h(
+      "div",
+      { class: "equation" },
+      term(equation.read, "read"),
+      h("span", { class: "sign" }, "="),
+      term(loaded, "loaded"),
+      h("span", { class: "sign" }, "+"),
+      term(dead, "dead-lettered"),
+      h("span", { class: "sign" }, "+"),
+      term(filtered, "filtered"),
+      tick(equation, Boolean(data.audited_at)),
+    ),
+    parts([
+      ["part-loaded", loaded],
+      ["part-dead", dead],
+      ["part-filtered", filtered],
+    ]),
+    h(
+      "div",
+      { class: "key" },
+      PARTS.map(([, label, style]) => h("span", {}, h("i", { class: style }), label)),
+      lost ? h("span", { class: "bad" }, `${many(lost, "record")} lost before they were read`) : null,
+      remarks(data.counts),
+    ),
+  );
 }
 
 function remarks(counts) {
-  const found = [["late", "came after their hour was over"], ["early", "are stamped behind the hour"]].filter(([name]) => counts?.[name]);
+  const found = [
+    ["late", "came after their hour was over"],
+    ["early", "are stamped behind the hour"],
+  ].filter(([name]) => counts?.[name]);
   return found.map(([name, text]) => h("span", {}, `${whole(counts[name])} ${text}`));
 }
 
@@ -41,13 +91,53 @@ export function rangesPanel(data) {
   const top = Math.max(...ranges.map((range) => range.end_offset - range.start_offset), 1);
   const row = (range) => {
     const known = range.loaded !== null && range.loaded !== undefined;
-    const shown = known ? [["part-lost", range.lost], ["part-loaded", range.loaded], ["part-dead", range.dead_lettered]] : [["part-lost", range.lost], ["part-filtered", range.count]];
+    const shown = known
+      ? [
+          ["part-lost", range.lost],
+          ["part-loaded", range.loaded],
+          ["part-dead", range.dead_lettered],
+        ]
+      : [
+          ["part-lost", range.lost],
+          ["part-filtered", range.count],
+        ];
     const size = Math.max((range.end_offset - range.start_offset) / top, 0.01);
-    return h("tr", {}, h("td", { class: "number" }, range.partition), h("td", { class: "number mono" }, range.start_offset), h("td", { class: "number mono" }, range.end_offset), h("td", { class: "number" }, whole(range.count)),
-      h("td", { class: "number" }, whole(range.loaded)), h("td", { class: `number ${range.dead_lettered ? "warn" : ""}` }, whole(range.dead_lettered)), h("td", { class: `number ${range.lost ? "bad" : ""}` }, whole(range.lost)),
-      h("td", { class: "range-bar" }, h("div", { style: { width: `${(100 * size).toFixed(1)}%` } }, parts(shown))));
+    return h(
+      "tr",
+      {},
+      h("td", { class: "number" }, range.partition),
+      h("td", { class: "number mono" }, range.start_offset),
+      h("td", { class: "number mono" }, range.end_offset),
+      h("td", { class: "number" }, whole(range.count)),
+      h("td", { class: "number" }, whole(range.loaded)),
+      h("td", { class: `number ${range.dead_lettered ? "warn" : ""}` }, whole(range.dead_lettered)),
+      h("td", { class: `number ${range.lost ? "bad" : ""}` }, whole(range.lost)),
+      h("td", { class: "range-bar" }, h("div", { style: { width: `${(100 * size).toFixed(1)}%` } }, parts(shown))),
+    );
   };
   const heads = ["partition", "from offset", "up to", "records", "loaded", "dead", "lost"];
-  return h("section", { class: "panel" }, h("h2", {}, "Ranges ", h("span", { class: "quiet" }, "frozen: every load of this hour reads these offsets")),
-    h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads.map((name) => h("th", { class: "number", scope: "col" }, name)), h("th", { class: "range-bar" }, h("span", { class: "seen-by-readers" }, "share")))), h("tbody", {}, ranges.map(row)))));
+  return h(
+    "section",
+    { class: "panel" },
+    h("h2", {}, "Ranges ", h("span", { class: "quiet" }, "frozen: every load of this hour reads these offsets")),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map((name) => h("th", { class: "number", scope: "col" }, name)),
+            h("th", { class: "range-bar" }, h("span", { class: "seen-by-readers" }, "share")),
+          ),
+        ),
+        h("tbody", {}, ranges.map(row)),
+      ),
+    ),
+  );
 }

@@ -17,22 +17,46 @@ export function pipelineName(pipeline) {
   const shown = route === pipeline.name ? many(pipeline.dag_ids?.length ?? 0, "Dag") : route;
   const known = pipeline.dag_ids?.length ? pipeline.dag_ids.join(", ") : "no Dag yet";
   const trouble = pipeline.lag?.problem;
-  return h("div", { class: "name", role: "rowheader", title: `${route}; ${known}` }, h("b", {}, pipeline.name),
-    trouble ? h("small", { class: "trouble", title: trouble }, trouble) : h("small", {}, shown));
+  return h(
+    "div",
+    { class: "name", role: "rowheader", title: `${route}; ${known}` },
+    h("b", {}, pipeline.name),
+    trouble ? h("small", { class: "trouble", title: trouble }, trouble) : h("small", {}, shown),
+  );
 }
 
 function behind(lag) {
   if (!isKnown(lag.hours_behind)) return figure("Behind", true, h("b", {}, "not known"), h("small", {}, "no answer"));
-  if (!lag.hours_behind && !lag.records_behind) return figure("Behind", true, h("b", {}, "nothing"), h("small", {}, isKnown(lag.records_open) ? `${short(lag.records_open)} in open hours` : "\u00a0"));
+  if (!lag.hours_behind && !lag.records_behind)
+    return figure(
+      "Behind",
+      true,
+      h("b", {}, "nothing"),
+      h("small", {}, isKnown(lag.records_open) ? `${short(lag.records_open)} in open hours` : "\u00a0"),
+    );
   const size = isKnown(lag.bytes_behind) ? ` \u00b7 ${lag.bytes_are_estimated ? "~" : ""}${bytes(lag.bytes_behind)}` : "";
-  return figure("Behind", false, h("b", { class: "bad" }, many(lag.hours_behind, "hour")), h("small", { title: `${short(lag.records_behind)} records${size}` }, `${short(lag.records_behind)} rec${size}`));
+  return figure(
+    "Behind",
+    false,
+    h("b", { class: "bad" }, many(lag.hours_behind, "hour")),
+    h("small", { title: `${short(lag.records_behind)} records${size}` }, `${short(lag.records_behind)} rec${size}`),
+  );
 }
 
 function due(lag) {
   if (!isKnown(lag.age_seconds)) return figure("Oldest waiting", true, h("b", {}, MISSING), h("small", {}, "\u00a0"));
   const soon = isKnown(lag.seconds_until_taken) && lag.seconds_until_taken < SOON_SECONDS;
-  const until = isKnown(lag.seconds_until_taken) ? `gone in ${span(lag.seconds_until_taken)}` : lag.taken_by ? "gone by size" : "kept";
-  return figure("Oldest waiting", false, h("b", {}, span(lag.age_seconds)), h("small", { class: soon ? "bad" : "", title: lag.taken_by ? `deleted by ${lag.taken_by}` : "nothing deletes it" }, until));
+  const until = isKnown(lag.seconds_until_taken)
+    ? `gone in ${span(lag.seconds_until_taken)}`
+    : lag.taken_by
+      ? "gone by size"
+      : "kept";
+  return figure(
+    "Oldest waiting",
+    false,
+    h("b", {}, span(lag.age_seconds)),
+    h("small", { class: soon ? "bad" : "", title: lag.taken_by ? `deleted by ${lag.taken_by}` : "nothing deletes it" }, until),
+  );
 }
 
 function throughput(flow) {

@@ -40,7 +40,11 @@ export function actionAddress(href) {
   const base = new URL("../", window.location.href); // what the server calls /logbus/ may lie below a path of Airflow's
   const at = href.indexOf("/logbus/");
   const inside = at >= 0 ? href.slice(at + "/logbus/".length) : href.replace(/^\//, "");
-  return withKept(new URL(inside.split("?")[0], base).pathname, Object.fromEntries(new URLSearchParams(href.split("?")[1] ?? "")), KEPT);
+  return withKept(
+    new URL(inside.split("?")[0], base).pathname,
+    Object.fromEntries(new URLSearchParams(href.split("?")[1] ?? "")),
+    KEPT,
+  );
 }
 
 // A page of Airflow's: `href` is absolute, or a path below Airflow's own address.

@@ -46,18 +46,46 @@ export function verdict(found, count) {
     expiring ? `${many(expiring, "hour")} about to expire` : null,
     failed ? `${many(failed, "hour")} failed` : null,
   ].filter(Boolean);
-  if (found.hours === null) return { kind: "warn", sign: "?", title: "Nobody knows how far behind", more: "the broker and the ledger have to answer both" };
+  if (found.hours === null)
+    return {
+      kind: "warn",
+      sign: "?",
+      title: "Nobody knows how far behind",
+      more: "the broker and the ledger have to answer both",
+    };
   if (found.hours > 0) {
     const where = `${many(found.late, "pipeline")} of ${whole(count)}`;
-    return { kind: reasons.length ? "bad" : "warn", sign: "!", title: `${many(found.hours, "hour")} not in yet`, more: [where, ...reasons].join(" \u00b7 ") };
+    return {
+      kind: reasons.length ? "bad" : "warn",
+      sign: "!",
+      title: `${many(found.hours, "hour")} not in yet`,
+      more: [where, ...reasons].join(" \u00b7 "),
+    };
   }
   if (reasons.length) return { kind: "bad", sign: "!", title: "Every hour is in, but", more: reasons.join(" \u00b7 ") };
-  if (found.unknown) return { kind: "warn", sign: "?", title: "Every known hour is in", more: `nothing is known of ${many(found.unknown, "pipeline")}` };
-  return { kind: "good", sign: "\u2713", title: "Every hour is in", more: `${many(count, "pipeline")}, nothing closed is waiting` };
+  if (found.unknown)
+    return {
+      kind: "warn",
+      sign: "?",
+      title: "Every known hour is in",
+      more: `nothing is known of ${many(found.unknown, "pipeline")}`,
+    };
+  return {
+    kind: "good",
+    sign: "\u2713",
+    title: "Every hour is in",
+    more: `${many(count, "pipeline")}, nothing closed is waiting`,
+  };
 }
 
 function tile(label, value, more, kind = "") {
-  return h("div", { class: "tile" }, h("div", { class: "label" }, label), h("div", { class: `value ${kind}` }, value), h("div", { class: "more", title: more }, more || "\u00a0"));
+  return h(
+    "div",
+    { class: "tile" },
+    h("div", { class: "label" }, label),
+    h("div", { class: `value ${kind}` }, value),
+    h("div", { class: "more", title: more }, more || "\u00a0"),
+  );
 }
 
 export function headline(pipelines) {
@@ -66,12 +94,30 @@ export function headline(pipelines) {
   const taken = found.next?.lag.seconds_until_taken;
   const size = found.bytes === null ? "" : `${found.estimated ? "about " : ""}${bytes(found.bytes)}`;
   return [
-    h("div", { class: `tile verdict ${said.kind}`, role: "status" }, h("span", { class: "sign", "aria-hidden": "true" }, said.sign),
-      h("div", {}, h("h1", {}, said.title), h("div", { class: "more" }, said.more))),
+    h(
+      "div",
+      { class: `tile verdict ${said.kind}`, role: "status" },
+      h("span", { class: "sign", "aria-hidden": "true" }, said.sign),
+      h("div", {}, h("h1", {}, said.title), h("div", { class: "more" }, said.more)),
+    ),
     tile("Records behind", short(found.records), size, found.records ? "warn" : ""),
-    tile("Oldest not loaded", found.oldest ? span(found.oldest.lag.age_seconds) : MISSING, found.oldest ? found.oldest.name : "nothing waits"),
-    tile("Next to expire", taken === undefined ? MISSING : `in ${span(taken)}`, found.next ? `${found.next.name}, by ${found.next.lag.taken_by}` : "nothing that waits is due", taken !== undefined && taken < SOON_SECONDS ? "bad" : ""),
-    tile("Dead letters", short(found.dead), found.deadIn ? `in ${many(found.deadIn, "pipeline")}` : "every record parsed", found.dead ? "warn" : ""),
+    tile(
+      "Oldest not loaded",
+      found.oldest ? span(found.oldest.lag.age_seconds) : MISSING,
+      found.oldest ? found.oldest.name : "nothing waits",
+    ),
+    tile(
+      "Next to expire",
+      taken === undefined ? MISSING : `in ${span(taken)}`,
+      found.next ? `${found.next.name}, by ${found.next.lag.taken_by}` : "nothing that waits is due",
+      taken !== undefined && taken < SOON_SECONDS ? "bad" : "",
+    ),
+    tile(
+      "Dead letters",
+      short(found.dead),
+      found.deadIn ? `in ${many(found.deadIn, "pipeline")}` : "every record parsed",
+      found.dead ? "warn" : "",
+    ),
     tile("Coming in", rate(found.produced), `loaded at ${rate(found.loaded)}`),
   ];
 }

@@ -52,13 +52,25 @@ function strip(pipeline, span) {
     cells.push(cellElement(pipeline, cell, place, previous));
     previous = place.column + place.width - 1;
   }
-  const element = h("div", { class: "strip", role: "none", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))`, "--count": columns } }, cells);
+  const element = h(
+    "div",
+    {
+      class: "strip",
+      role: "none",
+      style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))`, "--count": columns },
+    },
+    cells,
+  );
   return { element, cells };
 }
 
 function makeRow(pipeline, span) {
   const { element, cells } = strip(pipeline, span);
-  return { pipeline, cells, element: h("div", { class: "row", role: "row" }, pipelineName(pipeline), element, figures(pipeline)) };
+  return {
+    pipeline,
+    cells,
+    element: h("div", { class: "row", role: "row" }, pipelineName(pipeline), element, figures(pipeline)),
+  };
 }
 
 // Labels of the time axis: days over a week, hours over a day.
@@ -86,10 +98,13 @@ export class HeatMap {
 
   // `pipelines` in the order in which they are shown.
   show(pipelines, span, now) {
-    const focused = document.activeElement?.cell ? { name: document.activeElement.pipeline.name, start: document.activeElement.cell.start } : null;
+    const focused = document.activeElement?.cell
+      ? { name: document.activeElement.pipeline.name, start: document.activeElement.cell.start }
+      : null;
     this.rows = pipelines.map((pipeline) => this.row(pipeline, span));
     const elements = [this.head, ...this.rows.map((row) => row.element)];
-    const same = elements.length === this.element.children.length && elements.every((one, index) => this.element.children[index] === one);
+    const same =
+      elements.length === this.element.children.length && elements.every((one, index) => this.element.children[index] === one);
     if (!same) this.element.replaceChildren(...elements);
     const share = (parse(now) - parse(span.start)) / (parse(span.end) - parse(span.start));
     this.element.style.setProperty("--now", share <= 1 ? share.toFixed(4) : "2");

@@ -12,8 +12,14 @@ import { attachTooltip } from "./tooltip.js";
 import { head, legend, search, spans } from "./tools.js";
 
 const KEYS = [
-  ["Tab", "into the hours"], ["\u2190 \u2192 \u2191 \u2193", "from hour to hour, from pipeline to pipeline"], ["PgUp PgDn", "a day back, a day on"],
-  ["Home End", "first and last hour; with Ctrl of all pipelines"], ["Enter", "open the hour"], ["/", "find a pipeline"], ["Esc", "close what is open"], ["?", "these keys"],
+  ["Tab", "into the hours"],
+  ["\u2190 \u2192 \u2191 \u2193", "from hour to hour, from pipeline to pipeline"],
+  ["PgUp PgDn", "a day back, a day on"],
+  ["Home End", "first and last hour; with Ctrl of all pipelines"],
+  ["Enter", "open the hour"],
+  ["/", "find a pipeline"],
+  ["Esc", "close what is open"],
+  ["?", "these keys"],
 ];
 
 const choices = new Choices();
@@ -22,7 +28,11 @@ const places = {
   headline: h("section", { class: "panel headline", "aria-label": "In short" }),
   legend: h("div", {}),
   spans: h("div", {}),
-  noMatch: h("div", { class: "no-match hidden", role: "status" }, "No pipeline is like that. Clear the search or the legend to see all of them."),
+  noMatch: h(
+    "div",
+    { class: "no-match hidden", role: "status" },
+    "No pipeline is like that. Clear the search or the legend to see all of them.",
+  ),
 };
 
 const only = (name) => (asked.get(name)?.includes("{") ? null : asked.get(name));
@@ -69,9 +79,21 @@ function sortBy(order) {
 // What to do where there is nothing to see yet.
 function nothing(data) {
   const { state, message, advice } = data.warehouse ?? {};
-  if (state === "down") return empty("Hours are not known", "They are in the warehouse's ledger, which does not answer. Topics and groups are on the page beside this one.");
-  if (only("dag_id")) return empty("This Dag loads nothing yet", "A Dag whose tasks freeze, load or audit windows shows its pipelines here after its first run.");
-  return empty("No hours yet", `${message ? `${sentence(message)}.` : ""} ${advice ?? "A pipeline is a topic, a table and a Dag: put one into dags/, or register one by hand."}`, "logbus pipeline register --help");
+  if (state === "down")
+    return empty(
+      "Hours are not known",
+      "They are in the warehouse's ledger, which does not answer. Topics and groups are on the page beside this one.",
+    );
+  if (only("dag_id"))
+    return empty(
+      "This Dag loads nothing yet",
+      "A Dag whose tasks freeze, load or audit windows shows its pipelines here after its first run.",
+    );
+  return empty(
+    "No hours yet",
+    `${message ? `${sentence(message)}.` : ""} ${advice ?? "A pipeline is a topic, a table and a Dag: put one into dags/, or register one by hand."}`,
+    "logbus pipeline register --help",
+  );
 }
 
 function show(data) {
@@ -88,14 +110,19 @@ const poll = new Poll({ address, show, tell: tellProblems });
 function start() {
   furnish("ingestion", KEYS);
   walk(map, (cell) => window.location.assign(windowAddress(cell.pipeline.name, cell.cell.start)));
-  map.element.addEventListener("focusin", (event) => event.target.classList.contains("cell") && event.target.tabIndex < 0 && focusOn(map, event.target));
+  map.element.addEventListener(
+    "focusin",
+    (event) => event.target.classList.contains("cell") && event.target.tabIndex < 0 && focusOn(map, event.target),
+  );
   attachTooltip(map);
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.target.closest("input, dialog")) return;
     event.preventDefault();
     byId("search")?.focus();
   });
-  new ResizeObserver(([entry]) => document.documentElement.style.setProperty("--bar-height", `${entry.target.offsetHeight}px`)).observe(document.querySelector(".bar"));
+  new ResizeObserver(([entry]) =>
+    document.documentElement.style.setProperty("--bar-height", `${entry.target.offsetHeight}px`),
+  ).observe(document.querySelector(".bar"));
   let hours = choices.shownHours;
   window.addEventListener("resize", () => {
     if (hours === choices.shownHours) return;

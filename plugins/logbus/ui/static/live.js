@@ -47,7 +47,16 @@ export function post(address) {
 export class Poll {
   // `address` is a function: what is asked for may change. `show(data)` and `tell(poll)` are called after each answer.
   constructor({ address, show, tell }) {
-    Object.assign(this, { address, show, tell, data: null, answeredAt: null, error: null, seconds: REFRESH_SECONDS, failures: 0 });
+    Object.assign(this, {
+      address,
+      show,
+      tell,
+      data: null,
+      answeredAt: null,
+      error: null,
+      seconds: REFRESH_SECONDS,
+      failures: 0,
+    });
     this.turn = 0;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.now()));
   }

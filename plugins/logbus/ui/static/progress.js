@@ -31,7 +31,10 @@ export class Expectation {
     const loaded = (data.loaded_attempt ?? 0) > this.attempt;
     return [
       ["Airflow has the task again", "done"],
-      [began ? `Attempt ${attempt.number} reads the same offsets` : "Waiting for an attempt", began ? (failed ? "wrong" : "done") : ""],
+      [
+        began ? `Attempt ${attempt.number} reads the same offsets` : "Waiting for an attempt",
+        began ? (failed ? "wrong" : "done") : "",
+      ],
       [failed ? "The attempt failed; what was loaded before is untouched" : "Loaded", failed ? "wrong" : loaded ? "done" : ""],
       ["Audited", loaded && data.audited_at ? "done" : ""],
     ];
@@ -42,17 +45,28 @@ export class Expectation {
     const last = redriven ? data.redrives.at(-1) : null;
     return [
       ["Airflow has the run", "done"],
-      [last ? `${last.loaded} of ${last.tried} parse now and are rows` : "Parsing the dead letters again", redriven ? "done" : ""],
+      [
+        last ? `${last.loaded} of ${last.tried} parse now and are rows` : "Parsing the dead letters again",
+        redriven ? "done" : "",
+      ],
       ["Audited", redriven && data.audited_at ? "done" : ""],
     ];
   }
 
   isOver(data) {
     const steps = this.steps(data);
-    return steps.every(([, state]) => state === "done") || steps.some(([, state]) => state === "wrong") || Date.now() - this.since > PATIENCE_MS;
+    return (
+      steps.every(([, state]) => state === "done") ||
+      steps.some(([, state]) => state === "wrong") ||
+      Date.now() - this.since > PATIENCE_MS
+    );
   }
 
   show(data) {
-    return h("ol", { class: "progress", "aria-label": "Progress", role: "status" }, this.steps(data).map(([text, state]) => h("li", { class: state }, text)));
+    return h(
+      "ol",
+      { class: "progress", "aria-label": "Progress", role: "status" },
+      this.steps(data).map(([text, state]) => h("li", { class: state }, text)),
+    );
   }
 }

@@ -12,7 +12,16 @@ export function compare(one, other) {
 export class SortedTable {
   // `columns`: {label, of(item), show(item), isNumber, isLater}; `inner(item)` is what an opened row shows; `key(item)` its name.
   constructor({ label, columns, inner, key, changed, order = 0 }) {
-    Object.assign(this, { label, columns, inner, key, changed, order, descending: Boolean(columns[order].isNumber), open: new Set() });
+    Object.assign(this, {
+      label,
+      columns,
+      inner,
+      key,
+      changed,
+      order,
+      descending: Boolean(columns[order].isNumber),
+      open: new Set(),
+    });
   }
 
   rows(items) {
@@ -41,22 +50,57 @@ export class SortedTable {
   }
 
   head() {
-    return h("tr", {}, this.columns.map((column, index) => {
-      const direction = index === this.order ? (this.descending ? "descending" : "ascending") : null;
-      const button = h("button", { type: "button", dataset: { key: `${this.label}-${index}` }, onclick: () => this.sortBy(index) }, column.label);
-      return h("th", { scope: "col", class: this.style(column), "aria-sort": direction }, button);
-    }));
+    return h(
+      "tr",
+      {},
+      this.columns.map((column, index) => {
+        const direction = index === this.order ? (this.descending ? "descending" : "ascending") : null;
+        const button = h(
+          "button",
+          { type: "button", dataset: { key: `${this.label}-${index}` }, onclick: () => this.sortBy(index) },
+          column.label,
+        );
+        return h("th", { scope: "col", class: this.style(column), "aria-sort": direction }, button);
+      }),
+    );
   }
 
   row(item) {
     const name = this.key(item);
     const isOpen = this.open.has(name);
-    const opener = h("button", { class: "opener", type: "button", "aria-expanded": String(isOpen), dataset: { key: `open-${name}` }, onclick: () => this.toggle(name) }, this.columns[0].show(item));
-    const line = h("tr", { class: "one", id: name }, this.columns.map((column, index) => h("td", { class: this.style(column) }, index ? column.show(item) : opener)));
+    const opener = h(
+      "button",
+      {
+        class: "opener",
+        type: "button",
+        "aria-expanded": String(isOpen),
+        dataset: { key: `open-${name}` },
+        onclick: () => this.toggle(name),
+      },
+      this.columns[0].show(item),
+    );
+    const line = h(
+      "tr",
+      { class: "one", id: name },
+      this.columns.map((column, index) => h("td", { class: this.style(column) }, index ? column.show(item) : opener)),
+    );
     return isOpen ? [line, h("tr", { class: "inner" }, h("td", { colspan: this.columns.length }, this.inner(item)))] : [line];
   }
 
   show(items) {
-    return h("div", { class: "scroll tall" }, h("table", { class: "sorted", "aria-label": this.label }, h("thead", {}, this.head()), h("tbody", {}, this.rows(items).map((item) => this.row(item)))));
+    return h(
+      "div",
+      { class: "scroll tall" },
+      h(
+        "table",
+        { class: "sorted", "aria-label": this.label },
+        h("thead", {}, this.head()),
+        h(
+          "tbody",
+          {},
+          this.rows(items).map((item) => this.row(item)),
+        ),
+      ),
+    );
   }
 }

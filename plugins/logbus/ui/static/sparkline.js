@@ -22,7 +22,13 @@ export function sparkline(series, label) {
   const loaded = series.map((point) => point.loaded);
   const top = Math.max(...[...produced, ...loaded].filter((value) => Number.isFinite(value)), 0) || 1;
   const area = (part) => `${part[0].split(",")[0]},${HEIGHT} ${part.join(" ")} ${part.at(-1).split(",")[0]},${HEIGHT}`;
-  return svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
-    lines(produced, top).map((part) => [svg("polygon", { class: "in-area", points: area(part) }), svg("polyline", { class: "in", points: part.join(" ") })]),
-    lines(loaded, top).map((part) => svg("polyline", { class: "out", points: part.join(" ") })));
+  return svg(
+    "svg",
+    { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    lines(produced, top).map((part) => [
+      svg("polygon", { class: "in-area", points: area(part) }),
+      svg("polyline", { class: "in", points: part.join(" ") }),
+    ]),
+    lines(loaded, top).map((part) => svg("polyline", { class: "out", points: part.join(" ") })),
+  );
 }

@@ -12,23 +12,64 @@ export function legend(pipelines, choices, changed) {
     if (!choices.states.delete(name)) choices.states.add(name);
     changed();
   };
-  return h("div", { class: "legend", role: "group", "aria-label": "Show only" }, STATES.map((state) => {
-    const found = count(state.name);
-    return h("button", { type: "button", class: found ? "" : "none", "aria-pressed": String(choices.states.has(state.name)), title: state.meaning, dataset: { state: state.name, key: state.name }, onclick: () => toggle(state.name) },
-      h("span", { class: `swatch s-${state.name}` }), state.label, h("b", {}, whole(found)));
-  }));
+  return h(
+    "div",
+    { class: "legend", role: "group", "aria-label": "Show only" },
+    STATES.map((state) => {
+      const found = count(state.name);
+      return h(
+        "button",
+        {
+          type: "button",
+          class: found ? "" : "none",
+          "aria-pressed": String(choices.states.has(state.name)),
+          title: state.meaning,
+          dataset: { state: state.name, key: state.name },
+          onclick: () => toggle(state.name),
+        },
+        h("span", { class: `swatch s-${state.name}` }),
+        state.label,
+        h("b", {}, whole(found)),
+      );
+    }),
+  );
 }
 
 export function spans(choices, changed) {
-  return h("div", { class: "choice", role: "group", "aria-label": "Span" }, SPANS.map(([hours, label]) =>
-    h("button", { type: "button", "aria-pressed": String(hours === choices.shownHours), dataset: { hours, key: hours }, onclick: () => changed(hours) }, label)));
+  return h(
+    "div",
+    { class: "choice", role: "group", "aria-label": "Span" },
+    SPANS.map(([hours, label]) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(hours === choices.shownHours),
+          dataset: { hours, key: hours },
+          onclick: () => changed(hours),
+        },
+        label,
+      ),
+    ),
+  );
 }
 
 export function search(choices, changed) {
-  return h("input", { type: "search", id: "search", placeholder: "Find a pipeline", "aria-label": "Find a pipeline", value: choices.search, oninput: (event) => changed(event.target.value) });
+  return h("input", {
+    type: "search",
+    id: "search",
+    placeholder: "Find a pipeline",
+    "aria-label": "Find a pipeline",
+    value: choices.search,
+    oninput: (event) => changed(event.target.value),
+  });
 }
 
-const COLUMNS = [["behind", "Behind"], ["due", "Oldest waiting"], ["rate", "Coming in, loaded"]];
+const COLUMNS = [
+  ["behind", "Behind"],
+  ["due", "Oldest waiting"],
+  ["rate", "Coming in, loaded"],
+];
 
 function sortable(choices, changed, order, label, next = order) {
   const button = h("button", { type: "button", dataset: { key: `sort-${next}` }, onclick: () => changed(next) }, label);
@@ -39,13 +80,19 @@ function axis(span, now) {
   const share = (Date.parse(now) - Date.parse(span.start)) / (Date.parse(span.end) - Date.parse(span.start));
   const at = (part) => ({ left: `${(100 * part).toFixed(2)}%` });
   const free = ticks(span).filter((tick) => share > 1 || Math.abs(tick.at - share) > 0.001);
-  return h("div", { class: "axis", role: "columnheader", "aria-label": `Hours in UTC, up to ${clock(now)}` },
+  return h(
+    "div",
+    { class: "axis", role: "columnheader", "aria-label": `Hours in UTC, up to ${clock(now)}` },
     free.map((tick) => h("span", { style: at(tick.at) }, tick.text)),
-    share <= 1 ? h("span", { class: "now", style: at(share) }, `${clock(now)} UTC`) : null);
+    share <= 1 ? h("span", { class: "now", style: at(share) }, `${clock(now)} UTC`) : null,
+  );
 }
 
 // What the head row holds. The first column goes between "what wants somebody first" and the names.
 export function head(span, now, choices, changed) {
-  const first = choices.order === "trouble" ? sortable(choices, changed, "trouble", "Trouble first", "name") : sortable(choices, changed, "name", "Pipeline", choices.order === "name" ? "trouble" : "name");
+  const first =
+    choices.order === "trouble"
+      ? sortable(choices, changed, "trouble", "Trouble first", "name")
+      : sortable(choices, changed, "name", "Pipeline", choices.order === "name" ? "trouble" : "name");
   return [first, axis(span, now), COLUMNS.map(([order, label]) => sortable(choices, changed, order, label))];
 }

@@ -5,7 +5,13 @@ import { hour, MISSING, whole } from "./format.js";
 import { stateOf } from "./states.js";
 
 const GAP_PIXELS = 8;
-const ROWS = [["records", "records"], ["loaded", "loaded"], ["dead_lettered", "dead letters"], ["lost", "lost"], ["attempts", "attempts"]];
+const ROWS = [
+  ["records", "records"],
+  ["loaded", "loaded"],
+  ["dead_lettered", "dead letters"],
+  ["lost", "lost"],
+  ["attempts", "attempts"],
+];
 
 export function summary(pipeline, cell) {
   const state = stateOf(cell.state);
@@ -15,7 +21,13 @@ export function summary(pipeline, cell) {
     h("div", { class: "quiet" }, hour(cell.start, cell.end)),
     h("div", { class: "state" }, h("span", { class: `swatch s-${state.name}` }), state.label),
     h("div", { class: "quiet" }, state.meaning),
-    shown.length ? h("dl", {}, shown.map(([name, label]) => [h("dt", {}, label), h("dd", {}, whole(cell[name]) ?? MISSING)])) : null,
+    shown.length
+      ? h(
+          "dl",
+          {},
+          shown.map(([name, label]) => [h("dt", {}, label), h("dd", {}, whole(cell[name]) ?? MISSING)]),
+        )
+      : null,
     cell.note ? h("div", { class: "note" }, cell.note) : null,
   ].filter(Boolean);
 }
@@ -42,7 +54,10 @@ export function attachTooltip(map) {
 // Above the cell where there is room, else below; never beyond the page's sides.
 function place(tip, cell) {
   const size = tip.getBoundingClientRect();
-  const left = Math.min(Math.max(cell.left + cell.width / 2 - size.width / 2, GAP_PIXELS), window.innerWidth - size.width - GAP_PIXELS);
+  const left = Math.min(
+    Math.max(cell.left + cell.width / 2 - size.width / 2, GAP_PIXELS),
+    window.innerWidth - size.width - GAP_PIXELS,
+  );
   const above = cell.top - size.height - GAP_PIXELS;
   tip.style.left = `${left}px`;
   tip.style.top = `${above > GAP_PIXELS ? above : cell.bottom + GAP_PIXELS}px`;

@@ -20,17 +20,58 @@ function retention(topic) {
 }
 
 function small(heads, rows) {
-  return h("table", {}, h("thead", {}, h("tr", {}, heads.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", { class: typeof cell === "number" ? "number" : null }, typeof cell === "number" ? whole(cell) : cell ?? MISSING))))));
+  return h(
+    "table",
+    {},
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        heads.map((name) => h("th", { scope: "col" }, name)),
+      ),
+    ),
+    h(
+      "tbody",
+      {},
+      rows.map((cells) =>
+        h(
+          "tr",
+          {},
+          cells.map((cell) =>
+            h(
+              "td",
+              { class: typeof cell === "number" ? "number" : null },
+              typeof cell === "number" ? whole(cell) : (cell ?? MISSING),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function partitions(topic) {
-  return small(["partition", "leader", "first offset", "end offset", "records", "size"], topic.partition_list.map((part) => [String(part.partition), part.leader === null ? "none" : String(part.leader), part.start_offset, part.end_offset, difference(part.end_offset, part.start_offset), bytes(part.size_bytes)]));
+  return small(
+    ["partition", "leader", "first offset", "end offset", "records", "size"],
+    topic.partition_list.map((part) => [
+      String(part.partition),
+      part.leader === null ? "none" : String(part.leader),
+      part.start_offset,
+      part.end_offset,
+      difference(part.end_offset, part.start_offset),
+      bytes(part.size_bytes),
+    ]),
+  );
 }
 
 const difference = (end, start) => (typeof end === "number" && typeof start === "number" ? end - start : null);
 
 function pipelinesOf(topic) {
-  return topic.pipelines?.length ? topic.pipelines.flatMap((name, index) => [index ? ", " : "", h("a", { href: pageAddress("ingestion") }, name)]) : MISSING;
+  return topic.pipelines?.length
+    ? topic.pipelines.flatMap((name, index) => [index ? ", " : "", h("a", { href: pageAddress("ingestion") }, name)])
+    : MISSING;
 }
 
 const topicTable = new SortedTable({
@@ -42,8 +83,19 @@ const topicTable = new SortedTable({
     { label: "Topic", of: (topic) => topic.name, show: (topic) => topic.name },
     { label: "Partitions", isNumber: true, of: (topic) => topic.partitions, show: (topic) => whole(topic.partitions) },
     { label: "Records", isNumber: true, of: (topic) => topic.records, show: (topic) => [short(topic.records)] },
-    { label: "Size", isNumber: true, isLater: true, of: (topic) => topic.size_bytes, show: (topic) => [bytes(topic.size_bytes), share(topic.size_bytes, tops.size)] },
-    { label: "Coming in", isNumber: true, of: (topic) => topic.produced_per_second, show: (topic) => [rate(topic.produced_per_second), share(topic.produced_per_second, tops.rate)] },
+    {
+      label: "Size",
+      isNumber: true,
+      isLater: true,
+      of: (topic) => topic.size_bytes,
+      show: (topic) => [bytes(topic.size_bytes), share(topic.size_bytes, tops.size)],
+    },
+    {
+      label: "Coming in",
+      isNumber: true,
+      of: (topic) => topic.produced_per_second,
+      show: (topic) => [rate(topic.produced_per_second), share(topic.produced_per_second, tops.rate)],
+    },
     { label: "Kept", isLater: true, of: (topic) => (topic.retention?.ms > 0 ? topic.retention.ms : null), show: retention },
     { label: "Replicas", isNumber: true, isLater: true, of: (topic) => topic.replicas, show: (topic) => whole(topic.replicas) },
     { label: "Loaded by", isLater: true, of: (topic) => topic.pipelines?.join() || null, show: pipelinesOf },
@@ -51,11 +103,24 @@ const topicTable = new SortedTable({
 });
 
 function members(group) {
-  const rows = (group.members ?? []).map((member) => [member.client_id, member.host, member.assignments?.map((one) => `${one.topic}-${one.partition}`).join(", ") || "nothing assigned", member.lag]);
-  const offsets = (group.partitions ?? []).map((part) => [`${part.topic}-${part.partition}`, part.committed_offset, part.end_offset, part.lag, part.member_id ?? "nobody"]);
+  const rows = (group.members ?? []).map((member) => [
+    member.client_id,
+    member.host,
+    member.assignments?.map((one) => `${one.topic}-${one.partition}`).join(", ") || "nothing assigned",
+    member.lag,
+  ]);
+  const offsets = (group.partitions ?? []).map((part) => [
+    `${part.topic}-${part.partition}`,
+    part.committed_offset,
+    part.end_offset,
+    part.lag,
+    part.member_id ?? "nobody",
+  ]);
   return [
     rows.length ? small(["member", "host", "assigned", "lag"], rows) : h("p", { class: "quiet" }, "Nobody is in this group now."),
-    offsets.length ? h("p", {}, small(["partition", "committed", "end", "lag", "read by"], offsets)) : h("p", { class: "quiet" }, "It has committed no offsets."),
+    offsets.length
+      ? h("p", {}, small(["partition", "committed", "end", "lag", "read by"], offsets))
+      : h("p", { class: "quiet" }, "It has committed no offsets."),
   ];
 }
 
@@ -69,8 +134,19 @@ const groupTable = new SortedTable({
     { label: "Group", of: (group) => group.group_id, show: (group) => group.group_id },
     { label: "State", of: (group) => group.state, show: (group) => [h("span", { class: `dot ${group.state}` }), group.state] },
     { label: "Members", isNumber: true, of: (group) => group.members?.length, show: (group) => whole(group.members?.length) },
-    { label: "Lag", isNumber: true, of: (group) => group.lag, show: (group) => [group.lag === null ? "no offsets" : whole(group.lag), share(group.lag, tops.lag, "lag")] },
-    { label: "Partitions", isNumber: true, isLater: true, of: (group) => group.partitions?.length, show: (group) => whole(group.partitions?.length) },
+    {
+      label: "Lag",
+      isNumber: true,
+      of: (group) => group.lag,
+      show: (group) => [group.lag === null ? "no offsets" : whole(group.lag), share(group.lag, tops.lag, "lag")],
+    },
+    {
+      label: "Partitions",
+      isNumber: true,
+      isLater: true,
+      of: (group) => group.partitions?.length,
+      show: (group) => whole(group.partitions?.length),
+    },
     { label: "Assigned by", isLater: true, of: (group) => group.protocol, show: (group) => group.protocol || MISSING },
   ],
 });
@@ -82,20 +158,55 @@ const largest = (items, of) => Math.max(0, ...items.map((item) => of(item) ?? 0)
 const spots = { totals: h("div", { class: "totals" }), topics: h("div", {}), groups: h("div", {}) };
 
 function build() {
-  const find = h("input", { type: "search", placeholder: "Find a name", "aria-label": "Find a topic or group", oninput: (event) => { search = event.target.value.toLowerCase(); draw(); } });
-  byId("page").replaceChildren(h("div", { class: "tools" }, h("h1", {}, "Topics and groups"), find), spots.totals,
-    h("section", { class: "panel" }, h("h2", {}, "Topics"), spots.topics), h("section", { class: "panel" }, h("h2", {}, "Consumer groups"), spots.groups));
+  const find = h("input", {
+    type: "search",
+    placeholder: "Find a name",
+    "aria-label": "Find a topic or group",
+    oninput: (event) => {
+      search = event.target.value.toLowerCase();
+      draw();
+    },
+  });
+  byId("page").replaceChildren(
+    h("div", { class: "tools" }, h("h1", {}, "Topics and groups"), find),
+    spots.totals,
+    h("section", { class: "panel" }, h("h2", {}, "Topics"), spots.topics),
+    h("section", { class: "panel" }, h("h2", {}, "Consumer groups"), spots.groups),
+  );
 }
 
 function draw() {
   const [topics, groups] = [topicPoll.data?.topics ?? [], groupPoll.data?.groups ?? []];
   if (!spots.totals.isConnected) build();
-  Object.assign(tops, { size: largest(topics, (one) => one.size_bytes), rate: largest(topics, (one) => one.produced_per_second), lag: largest(groups, (one) => one.lag) });
+  Object.assign(tops, {
+    size: largest(topics, (one) => one.size_bytes),
+    rate: largest(topics, (one) => one.produced_per_second),
+    lag: largest(groups, (one) => one.lag),
+  });
   const sum = (of) => topics.reduce((total, topic) => total + (of(topic) ?? 0), 0);
-  replace(spots.totals, [[many(topics.length, "topic"), ""], [short(sum((one) => one.records)), " records"], [bytes(sum((one) => one.size_bytes)), ""], [rate(sum((one) => one.produced_per_second)), " coming in"], [many(groups.length, "group"), ""]].map(([value, label]) => h("span", {}, h("b", {}, value), label)));
+  replace(
+    spots.totals,
+    [
+      [many(topics.length, "topic"), ""],
+      [short(sum((one) => one.records)), " records"],
+      [bytes(sum((one) => one.size_bytes)), ""],
+      [rate(sum((one) => one.produced_per_second)), " coming in"],
+      [many(groups.length, "group"), ""],
+    ].map(([value, label]) => h("span", {}, h("b", {}, value), label)),
+  );
   const [foundTopics, foundGroups] = [topics.filter((one) => matches(one.name)), groups.filter((one) => matches(one.group_id))];
-  replace(spots.topics, foundTopics.length ? topicTable.show(foundTopics) : nothing(topicPoll, "No topic yet. Make one, or ship a log:", "logbus ship access.log --topic access_log"));
-  replace(spots.groups, foundGroups.length ? groupTable.show(foundGroups) : nothing(groupPoll, "No consumer group yet. Windows need none: their offsets are in the ledger."));
+  replace(
+    spots.topics,
+    foundTopics.length
+      ? topicTable.show(foundTopics)
+      : nothing(topicPoll, "No topic yet. Make one, or ship a log:", "logbus ship access.log --topic access_log"),
+  );
+  replace(
+    spots.groups,
+    foundGroups.length
+      ? groupTable.show(foundGroups)
+      : nothing(groupPoll, "No consumer group yet. Windows need none: their offsets are in the ledger."),
+  );
 }
 
 function nothing(poll, text, command) {
@@ -115,7 +226,9 @@ const groupPoll = new Poll({ address: () => apiAddress("groups"), show: draw, te
 byId("page").replaceChildren(notice("", "Asking the broker\u2026"));
 furnish("topics", []);
 keepFresh(topicPoll);
-new ResizeObserver(([entry]) => document.documentElement.style.setProperty("--bar-height", `${entry.target.offsetHeight}px`)).observe(document.querySelector(".bar"));
+new ResizeObserver(([entry]) =>
+  document.documentElement.style.setProperty("--bar-height", `${entry.target.offsetHeight}px`),
+).observe(document.querySelector(".bar"));
 topicPoll.now();
 groupPoll.now();
 const wanted = decodeURIComponent(window.location.hash.slice(1));

@@ -19,7 +19,9 @@ function address() {
 }
 
 function step(label, at, title) {
-  return at ? h("a", { class: "button", href: windowAddress(pipeline, at), title, rel: title }, label) : h("span", { class: "button", "aria-disabled": "true" }, label);
+  return at
+    ? h("a", { class: "button", href: windowAddress(pipeline, at), title, rel: title }, label)
+    : h("span", { class: "button", "aria-disabled": "true" }, label);
 }
 
 // Where the hour before or behind begins; null behind the hour that is open.
@@ -31,33 +33,72 @@ function beside(data, direction) {
 
 function badge(data) {
   const state = windowState(data);
-  return h("span", { class: "badge", id: "state", dataset: { state: state.name }, title: state.meaning }, h("span", { class: `swatch s-${state.name}` }), state.label);
+  return h(
+    "span",
+    { class: "badge", id: "state", dataset: { state: state.name }, title: state.meaning },
+    h("span", { class: `swatch s-${state.name}` }),
+    state.label,
+  );
 }
 
 function crumbs(data) {
-  return h("div", { class: "crumbs" }, h("a", { href: pageAddress("ingestion") }, "Ingestion"), h("span", { class: "quiet" }, "/"), h("span", {}, data.pipeline), h("span", { class: "quiet" }, "/"),
-    h("h1", {}, hour(data.start, data.end)), badge(data), h("span", { class: "space" }),
-    h("span", { class: "steps" }, step("\u2190 Earlier", beside(data, -1), "prev"), step("Later \u2192", beside(data, 1), "next")));
+  return h(
+    "div",
+    { class: "crumbs" },
+    h("a", { href: pageAddress("ingestion") }, "Ingestion"),
+    h("span", { class: "quiet" }, "/"),
+    h("span", {}, data.pipeline),
+    h("span", { class: "quiet" }, "/"),
+    h("h1", {}, hour(data.start, data.end)),
+    badge(data),
+    h("span", { class: "space" }),
+    h(
+      "span",
+      { class: "steps" },
+      step("\u2190 Earlier", beside(data, -1), "prev"),
+      step("Later \u2192", beside(data, 1), "next"),
+    ),
+  );
 }
 
 function facts(data) {
   const dags = (data.dag_ids ?? []).map((dag) => airflowLink(`dags/${encodeURIComponent(dag)}`, {}, dag));
   const rows = [
-    ["Fingerprint", data.fingerprint ? h("code", { title: "of all records that were read; two loads of the same records have the same" }, data.fingerprint) : MISSING],
+    [
+      "Fingerprint",
+      data.fingerprint
+        ? h("code", { title: "of all records that were read; two loads of the same records have the same" }, data.fingerprint)
+        : MISSING,
+    ],
     ["Frozen", moment(data.frozen_at)],
     ["Loaded", moment(data.loaded_at)],
     ["Audited", moment(data.audit?.audited_at ?? data.audited_at)],
     ["Topic", h("a", { href: `${pageAddress("topics")}#${encodeURIComponent(data.topic ?? "")}` }, data.topic ?? MISSING)],
     ["Dags", dags.length ? dags.flatMap((link, index) => (index ? [", ", link] : [link])) : MISSING],
   ];
-  return h("section", { class: "panel" }, h("h2", {}, "About this hour"), h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
+  return h(
+    "section",
+    { class: "panel" },
+    h("h2", {}, "About this hour"),
+    h(
+      "dl",
+      { class: "facts" },
+      rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+    ),
+  );
 }
 
 function warnings(data) {
   const problems = data.audit?.problems ?? [];
   return [
     ...problems.map((text) => notice("bad", "The audit found a difference", text)),
-    data.head_unknown ? notice("warn", "Records may be missing at its beginning", "Retention had deleted before the hour was frozen; how much belonged to it nobody can know.") : null,
+    data.head_unknown
+      ? notice(
+          "warn",
+          "Records may be missing at its beginning",
+          "Retention had deleted before the hour was frozen; how much belonged to it nobody can know.",
+        )
+      : null,
   ];
 }
 
@@ -67,10 +108,17 @@ const actions = new Actions(poll);
 function show(data) {
   actions.follow(data);
   document.title = `${data.pipeline} ${data.start}`;
-  replace(byId("page"), crumbs(data), warnings(data),
-    h("div", { class: "two" },
+  replace(
+    byId("page"),
+    crumbs(data),
+    warnings(data),
+    h(
+      "div",
+      { class: "two" },
       h("div", {}, equationPanel(data), rangesPanel(data), deadLettersPanel(data), redrivesPanel(data)),
-      h("div", { class: "side" }, actions.panel(data), attemptsPanel(data), facts(data))));
+      h("div", { class: "side" }, actions.panel(data), attemptsPanel(data), facts(data)),
+    ),
+  );
 }
 
 // An hour that nobody froze yet is no fault: say what there is.
@@ -78,13 +126,23 @@ function tell(now) {
   tellProblems(now);
   if (now.data || now.error?.status !== 404) return;
   replace(byId("notices"));
-  replace(byId("page"), empty("This hour is not there", now.error.message, `logbus window ls --pipeline ${pipeline}`), h("p", {}, h("a", { href: pageAddress("ingestion") }, "All hours")));
+  replace(
+    byId("page"),
+    empty("This hour is not there", now.error.message, `logbus window ls --pipeline ${pipeline}`),
+    h("p", {}, h("a", { href: pageAddress("ingestion") }, "All hours")),
+  );
 }
 
 function begin() {
-  furnish("window", [["Esc", "close what is open"], ["?", "these keys"]]);
+  furnish("window", [
+    ["Esc", "close what is open"],
+    ["?", "these keys"],
+  ]);
   if (!pipeline || !start) {
-    byId("page").replaceChildren(empty("No hour was asked for", "Choose one on the page of all hours."), h("a", { href: pageAddress("ingestion") }, "All hours"));
+    byId("page").replaceChildren(
+      empty("No hour was asked for", "Choose one on the page of all hours."),
+      h("a", { href: pageAddress("ingestion") }, "All hours"),
+    );
     return;
   }
   keepFresh(poll);
