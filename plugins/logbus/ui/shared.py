@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 KEPT_SECONDS = 5.0  # half of what pages wait between two looks
 STALE_SECONDS_MAX = 60.0  # older than this is nobody's answer, even while the next is being read
-PATIENCE_SECONDS = 0.1  # of those for whom there is an older answer
+PATIENCE_SECONDS = 0.05  # of those for whom there is an older answer; a page asks two readings one after the other
 THREAD_NAME = "logbus-pages"
 
 
