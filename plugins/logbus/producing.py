@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,6 +20,7 @@ from logbus.windows.boundaries import milliseconds
 
 DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before a record counts as failed
 POLL_EVERY_RECORDS = 1_000  # acknowledgements are taken so often; the client's own queue bounds the memory
+FLUSH_SECONDS = 0.5  # how long whoever wants to stop may have to wait
 FAILED_SECONDS_MAX = 2.0  # for records beside the one that failed, so that it can be said how many are stored
 KEY_SHOWN_MAX = 60
 
@@ -102,9 +103,9 @@ class Sending:
         self.producer.flush(1.0)
         return self.sent - self.acknowledged
 
-    def settle(self) -> None:
-        """Waits for every acknowledgement; `ProduceFailed` where one did not come."""
-        while self.failure is None and self.producer.flush(1.0):
+    def settle(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Waits for every acknowledgement, or until it shall stop; `ProduceFailed` where one did not come."""
+        while self.failure is None and not stop() and self.producer.flush(FLUSH_SECONDS):
             pass
         if self.failure is not None:
             self.finish(FAILED_SECONDS_MAX)

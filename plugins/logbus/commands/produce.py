@@ -101,11 +101,11 @@ def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop) -
         sending.send(record)
         if sending.failure is not None or stop:
             break
-    if stop.exit_code is None or sending.failure is not None:
-        sending.settle()
+    sending.settle(lambda: bool(stop))
+    if stop.exit_code is None:
         return
     unknown = sending.finish(FINISH_SECONDS_MAX)
-    rest = f"; {counted(unknown)} were on their way, and may be stored or not" if unknown else ""
+    rest = f"; {counted(unknown)} on the way may be stored or not" if unknown else ""
     raise Stopped(f"interrupted: {counted(sending.acknowledged)} stored in topic {sending.topic}{rest}", stop.exit_code)
 
 

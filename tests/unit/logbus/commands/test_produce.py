@@ -1,0 +1,35 @@
+"""Sending to a broker that is away, by the real client: what a signal makes of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from logbus.commands import produce
+from logbus.commands.interrupting import Stopped, stopping
+from logbus.exit_codes import ExitCode
+from logbus.producing import open_sending
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def test_a_signal_ends_the_wait_for_a_broker_that_is_away_and_says_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "FINISH_SECONDS_MAX", 0.1)
+
+    def lines() -> Iterator[dict[str, Any]]:
+        yield {"value": b"one"}
+        signal.raise_signal(signal.SIGTERM)
+
+    with (
+        stopping() as stop,
+        pytest.raises(Stopped, match="^interrupted: 0 records stored in topic t; 1 record on the way") as stopped,
+    ):
+        produce.send_all(open_sending(NOWHERE, "t"), lines(), stop)
+    assert stopped.value.exit_code is ExitCode.TERMINATED
+
+
+def test_settings_that_no_client_takes_are_one_line() -> None:
+    with pytest.raises(produce.UserError, match="No such configuration property"):
+        open_sending({**NOWHERE, "no.such.thing": 1}, "t")
