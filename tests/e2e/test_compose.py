@@ -11,19 +11,28 @@ import stat
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 from logbus.local.processes import Program, Supervisor, wait_until
+from logbus.warehouse.engine import connect
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import Pipeline, WindowState
 
+from benchmarks import processes
 from benchmarks.processes import free_port
 from tests.support.compose import PROJECT, services
 from tests.support.exporting import fetch, samples, value
 from tests.support.plain_services import READY_SECONDS, PlainServices
 from tests.support.postgres import server_directory  # noqa: F401
 from tests.support.programs import prometheus_tool_or_skip
+from tests.support.topics import create_topic
 
 SHORT = ("broker", "spark-master", "spark-worker", "exporter", "airflow-apiserver")
 LONG = ("airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
@@ -135,6 +144,34 @@ def test_prometheus_scrapes_both_with_the_configuration_of_the_docs(running: Pla
         assert sum(len(group["rules"]) for group in rules) == 17
     finally:
         supervisor.end()
+
+
+@pytest.mark.long
+def test_an_hour_is_loaded_by_an_application_on_the_cluster(running: PlainServices) -> None:
+    bootstrap, now = f"127.0.0.1:{running.ports['9092']}", datetime.now(UTC)
+    environment = running.environment("airflow-scheduler")
+    create_topic(bootstrap, "clicks", partitions=2)
+    producer, stamp = Producer({"bootstrap.servers": bootstrap}), milliseconds(now - timedelta(hours=2))
+    for number in range(100):
+        producer.produce("clicks", b"line %d" % number, partition=number % 2, timestamp=stamp)
+    assert producer.flush(30) == 0
+    engine = connect(environment["LOGBUS_WAREHOUSE_URL"])
+    ledger = Ledger(engine)
+    ledger.register(
+        Pipeline(name="clicks", topic="clicks", table="clicks", parse="lines"), LogOffsets({"bootstrap.servers": bootstrap}), now
+    )
+    options = ["--pipeline", "clicks", "--bootstrap-server", bootstrap, "--master", f"spark://127.0.0.1:{running.ports['7077']}"]
+    result = processes.run(running.words(["logbus", "load", *options]), seconds_max=180, env=environment, cwd=PROJECT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (window,) = ledger.windows("clicks")
+    engine.dispose()
+    assert (window.state, window.record_count) == (WindowState.AUDITED, 100)
+    wait_until(lambda: finished(running) == ["FINISHED"], timeout_seconds=READY_SECONDS, what="the end of the application")
+
+
+def finished(running: PlainServices) -> list[str]:
+    """How applications on the cluster ended; the master hears of it a moment later."""
+    return [app["state"] for app in json.loads(fetch(running.url("8081", "/json/")))["completedapps"]]
 
 
 @pytest.mark.long
