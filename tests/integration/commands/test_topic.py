@@ -54,7 +54,8 @@ def test_offsets_records_and_bytes_are_those_of_the_broker(run: Run, shown: Show
     first, header, *rows = run("topic", "describe", topic).stdout.splitlines()
     assert first.startswith(f"Topic: {topic}  TopicId: {found['topic_id']}  PartitionCount: 2  ReplicationFactor: 1  Configs:")
     assert header.split() == ["Partition", "Leader", "Replicas", "Isr", "Start-Offset", "End-Offset", "Records", "Bytes"]
-    assert rows[1].split()[:7] == ["1", "0", "0", "0", "0", "3", "3"]
+    leader = str(found["partitions"][1]["leader"])
+    assert rows[1].split()[:7] == ["1", leader, leader, leader, "0", "3", "3"]
 
 
 def test_the_brokers_own_topics_are_listed_when_they_are_asked_for(run: Run, topic: str) -> None:
