@@ -131,18 +131,6 @@ def test_everybody_sees_the_pipelines_of_dags_that_he_may_read(user: str, pipeli
     assert unseen == 404 if SECRET not in pipelines else unseen in (403, 409)
 
 
-def test_the_connections_that_a_page_is_about_may_be_others(site: Site) -> None:
-    url = site.engine.url
-    fields = {"conn_type": "postgres", "host": str(url.query["host"]), "login": url.username, "schema": url.database}
-    site.api("POST", "connections", json={"connection_id": "other", **fields})
-    found = site.by("vic").get("/logbus/api/overview", params={"warehouse_conn_id": "other"}).json()
-    assert [one["name"] for one in found["pipelines"]] == [OPEN, SECRET]
-    nowhere = site.by("vic").get("/logbus/api/overview", params={"warehouse_conn_id": "no", "kafka_conn_id": "none"}).json()
-    assert (nowhere["warehouse"]["state"], nowhere["broker"]["state"]) == ("down", "down")
-    assert "no connection 'no'" in nowhere["warehouse"]["message"]
-    assert "no connection 'none'" in nowhere["broker"]["message"]
-
-
 def test_a_viewer_looks_and_changes_nothing(site: Site) -> None:
     found = actions(site, "vic")
     assert {name: one["allowed"] for name, one in found.items()} == {"rerun": False, "redrive": False, "replay_plan": True}
