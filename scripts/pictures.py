@@ -25,14 +25,15 @@ from tests.support.seeded_platform import STORIES, SeededPlatform, seeded
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 HOURS = 7 * 24
-SCALE = 3.0  # of the records that tests make
+SCALE = 1.2  # of the records that tests make
 PAGE = "/plugin/logbus-ingestion/logbus/ui"
+SETTLED_MS = 12_000  # Airflow's own parts have come in, and the page has asked a second time
 RATES_KNOWN_MS = 25_000  # the server has seen the topics grow twice
 RECORDS_EACH_TURN = {"access_log": 9, "app_events": 16, "payments": 3, "clickstream": 24, "search": 2}
 
 # name: page, width, height, theme
 PICTURES = {
-    "ingestion-light": ("ingestion", 1440, 580, "light"),
+    "ingestion-light": ("ingestion", 1440, 600, "light"),
     "ingestion-dark": ("ingestion?hours=168", 1920, 580, "dark"),
     "window": ("window?pipeline=access_log&start={dead}", 1440, 900, "light"),
     "topics": ("topics", 1440, 640, "light"),
@@ -81,7 +82,7 @@ def take(browser: Browser, airflow: ApiServer, session: Path, name: str, values:
     page: Page = context.new_page()
     page.goto(f"{airflow.url}{PAGE}/{path.format(**values)}")
     ours(page).locator(".cell, tr.one, .equation").first.wait_for()
-    page.wait_for_timeout(1_500)  # Airflow's own parts come in
+    page.wait_for_timeout(SETTLED_MS)
     page.screenshot(path=FOLDER / f"{name}.png")
     context.close()
 
