@@ -24,6 +24,7 @@ GROUPS = {
     "e2e": "airflow",
     "e2e/browser": "pages",
     "e2e/test_ui_access.py": "access",
+    "e2e/test_compose.py": "compose",
     "contract/readers": "spark",
     "contract/sinks": "spark",
     "fault/pipeline": "spark",
