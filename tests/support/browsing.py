@@ -47,8 +47,9 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Gone with the file that uses it: as long as it runs its loop runs in this thread, where no other test could start one."""
     with chromium() as running:
         yield running
 

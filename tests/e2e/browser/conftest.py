@@ -22,7 +22,7 @@ GROUPS_SETTLE_AT_ONCE = {"group.initial.rebalance.delay.ms": "0"}
 NOWHERE = "127.0.0.1:9"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def places(
     browser: Browser,  # noqa: F811
     postgres_server: EmbeddedPostgres,  # noqa: F811
@@ -58,17 +58,17 @@ def places(
             starting.result().__exit__(None, None, None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def platform(places: tuple[SeededPlatform, ApiServer]) -> SeededPlatform:
     return places[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def airflow(places: tuple[SeededPlatform, ApiServer]) -> ApiServer:
     return places[1]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:  # noqa: F811
     """By user what his browser keeps after he has logged in, by Airflow's own form."""
     folder = tmp_path_factory.mktemp("sessions")

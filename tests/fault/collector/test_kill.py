@@ -23,7 +23,8 @@ from tests.support.broker import AnyBroker, LogbusBroker, any_broker
 from tests.support.topics import create_topic, offset_of, read_partition
 
 KILLS = 4
-LINES_EACH_ROUND = 30_000
+LINES_EACH_ROUND = 50_000
+STORED_BEFORE_A_KILL_MAX = 10_000  # of two files' lines: so that a quick run is caught in the middle, too
 CHECKPOINT_LINES = 4_000
 DEADLINE_SECONDS = 90.0
 PROGRAM = """
@@ -95,7 +96,7 @@ def test_a_collector_killed_again_and_again_sends_every_line_once(broker: AnyBro
             append_lines(file, number * LINES_EACH_ROUND, LINES_EACH_ROUND)
         before = stored(broker)
         shipping = start_shipping(broker, files, state)
-        target = before + chance.randint(1, LINES_EACH_ROUND)
+        target = before + chance.randint(1, STORED_BEFORE_A_KILL_MAX)
         assert wait_until(lambda: stored(broker) >= target, deadline_seconds=DEADLINE_SECONDS)  # noqa: B023
         recovered_possible += shipping.poll() is None
         shipping.kill()

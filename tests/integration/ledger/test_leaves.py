@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from logbus.cli import main
 from logbus.errors import LogbusError
+from logbus.exit_codes import ExitCode
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.operators.maintain import MaintainOperator
 from logbus.warehouse.leaves import leaves, merge_closed_days
@@ -168,7 +169,7 @@ def test_the_command_maintains_every_pipeline_and_says_what_it_did(day: World, w
     assert (result.exit_code, result.output) == (0, "p: 2015-05-17: hourly leaves of public.t merged into one\n")
     assert CliRunner().invoke(main, arguments).output == "p: nothing to do\n"
     unknown = CliRunner().invoke(main, [*arguments, "q"])
-    assert (unknown.exit_code, "no pipeline q is registered" in unknown.output) == (1, True)
+    assert (unknown.exit_code, "no pipeline q is registered" in unknown.output) == (ExitCode.NOT_THERE, True)
 
 
 def test_a_pipeline_that_cannot_be_maintained_does_not_keep_the_others_from_it(day: World) -> None:
