@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,10 @@ AIRFLOW_HOME = tempfile.mkdtemp(prefix="logbus-airflow-")
 os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 os.environ.setdefault("AIRFLOW__CORE__UNIT_TEST_MODE", "False")
+
+# Whoever runs the suite in the background hands down that Ctrl-C is ignored; programs under test are started as from a terminal.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nothing here is timed, and a machine that is busy with something else must not fail a property.
 settings.register_profile("logbus", deadline=None, derandomize=ALWAYS_THE_SAME, max_examples=examples(100))
