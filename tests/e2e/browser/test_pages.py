@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from logbus.windows.model import instant_text
-from playwright.sync_api import FrameLocator, Page, expect
+from playwright.sync_api import FrameLocator, Page, Route, expect
 
 from tests.support.api_server import ApiServer
 from tests.support.browsing import PHONE, WIDE, ours
@@ -290,3 +290,17 @@ def test_what_is_away_is_said_and_the_rest_is_shown(page: str, problem: str, sho
         expect(frame.locator("#notices")).to_contain_text(problem)
     else:
         expect(frame.locator("#notices")).to_be_empty()
+
+
+def test_a_total_that_nobody_knows_is_not_shown_as_nothing(open_page: Open) -> None:
+    page = open_page("admin", "about:blank")
+
+    def without_rates(route: Route) -> None:
+        answer = route.fetch().json()
+        for topic in answer["topics"]:
+            topic["produced_per_second"] = None
+        route.fulfill(json=answer)
+
+    page.route("**/logbus/api/topics*", without_rates)
+    page.goto(f"{ALONE}/topics")
+    expect(page.get_by_text("– coming in")).to_be_visible()

@@ -2,15 +2,9 @@
 
 import { h } from "./dom.js";
 import { bytes, many, MISSING, rate, short, span, whole } from "./format.js";
+import { sum } from "./sums.js";
 
 const SOON_SECONDS = 86_400;
-
-const known = (values) => values.filter((value) => value !== null && value !== undefined);
-
-function sum(values) {
-  const found = known(values);
-  return found.length ? found.reduce((total, value) => total + value, 0) : null;
-}
 
 export function totals(pipelines) {
   const lags = pipelines.map((one) => one.lag ?? {});

@@ -6,6 +6,7 @@ import { bytes, many, MISSING, rate, short, span, whole } from "./format.js";
 import { apiAddress, pageAddress } from "./frame.js";
 import { Poll } from "./live.js";
 import { SortedTable } from "./sorted.js";
+import { sum } from "./sums.js";
 
 function share(value, top, style = "") {
   if (!value || !top) return null;
@@ -183,14 +184,14 @@ function draw() {
     rate: largest(topics, (one) => one.produced_per_second),
     lag: largest(groups, (one) => one.lag),
   });
-  const sum = (of) => topics.reduce((total, topic) => total + (of(topic) ?? 0), 0);
+  const total = (of) => sum(topics.map(of));
   replace(
     spots.totals,
     [
       [many(topics.length, "topic"), ""],
-      [short(sum((one) => one.records)), " records"],
-      [bytes(sum((one) => one.size_bytes)), ""],
-      [rate(sum((one) => one.produced_per_second)), " coming in"],
+      [short(total((one) => one.records)), " records"],
+      [bytes(total((one) => one.size_bytes)), ""],
+      [rate(total((one) => one.produced_per_second)), " coming in"],
       [many(groups.length, "group"), ""],
     ].map(([value, label]) => h("span", {}, h("b", {}, value), label)),
   );

@@ -1,0 +1,8 @@
+// Sums of what is known: nothing known is unknown, and not zero.
+
+export const known = (values) => values.filter((value) => value !== null && value !== undefined);
+
+export function sum(values) {
+  const found = known(values);
+  return found.length ? found.reduce((total, value) => total + value, 0) : null;
+}
