@@ -66,7 +66,7 @@ class CompactionPass:
             raise StorageError(f"cannot compact {self.segments[0].directory}: {error}") from error
 
     def _batches(self, segment: Segment, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
-        was_cold = not segment.has_index_loaded
+        was_cold = not segment.is_warm
         place = segment.batch_at(offset) if offset > segment.base_offset else (0, 0)
         for position, header in segment.headers(place[0]) if place else ():
             self.read_bytes += header.size

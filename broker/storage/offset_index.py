@@ -24,6 +24,7 @@ class OffsetIndex:
     """Ascending (relative last offset, position) pairs; grows only at its end."""
 
     __slots__ = ("data",)
+    ENTRY_BYTES = ENTRY_BYTES
 
     def __init__(self, data: Buffer = b"") -> None:
         self.data = bytearray(data)

@@ -5,12 +5,13 @@ ours and says whether the two can be believed. Only the last segment of a log is
 succeeded, so bytes behind it do not exist for anybody.
 
 The loop owns a segment. Another thread may read one (`file`, `index`, `batch_at`): files are opened and indexes loaded on first
-use, and doing so twice at once is harmless, since the later result replaces an equal one.
+use, and doing so twice at once is harmless, since the later result replaces an equal one. Once loaded, and so proved, the indexes
+of a sealed segment that was forgotten are searched in their files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 
@@ -19,6 +20,7 @@ from broker.records.batch import BATCH_HEADER_BYTES, LENGTH_END, BatchHeader
 from broker.storage.filesystem import FileSystem, OpenFile
 from broker.storage.scan import PlacedHeader, scan_headers
 from broker.storage.segment_index import IndexNote, SegmentIndex
+from broker.storage.stored_index import StoredSegmentIndex
 
 LOG, INDEX, TIME_INDEX, INDEX_NOTE = ".log", ".index", ".timeindex", ".indexnote"
 SUFFIXES = (LOG, INDEX, TIME_INDEX, INDEX_NOTE)
@@ -41,6 +43,7 @@ class Segment:
         "_index",
         "_interval_bytes",
         "_largest_timestamp",
+        "_stored",
         "base_offset",
         "directory",
         "end_offset",
@@ -62,6 +65,7 @@ class Segment:
         self._filesystem = filesystem
         self._file: OpenFile | None = None
         self._index: SegmentIndex | None = None
+        self._stored: StoredSegmentIndex | None = None
         self._largest_timestamp: int | None = None
 
     @classmethod
@@ -111,6 +115,11 @@ class Segment:
     @property
     def has_index_loaded(self) -> bool:
         return self._index is not None
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether somebody is reading it already, so that it is not for the next reader to forget."""
+        return self._file is not None
 
     @property
     def largest_timestamp(self) -> int:
@@ -164,14 +173,39 @@ class Segment:
     def forget(self) -> None:
         """Give back the memory of the indexes and the open file; both come back on the next use. Not before the indexes are
         saved, which is also the sign that the file has been flushed. Any thread."""
-        if self._index is None or self.index_saved:
+        index, stored = self._index, self._stored
+        if index is not None and self.index_saved:
+            self._stored = StoredSegmentIndex(self._filesystem, self.path(INDEX), self.path(TIME_INDEX), index)
+        elif stored is not None:
+            stored.forget()
+        if index is None or self.index_saved:
             self._index = self._file = None
+
+    def position_before(self, relative_offset: int) -> int:
+        """Where to begin reading for a batch that contains or follows this offset, counted from the segment's first."""
+        entry = self._found(lambda index: index.offsets.floor(relative_offset))
+        return entry[1] if entry else 0
+
+    def position_before_time(self, timestamp_ms: int) -> int:
+        """Where to begin reading for the first record at or after this time."""
+        entry = self._found(lambda index: index.times.floor(timestamp_ms))
+        return self.position_before(entry[1]) if entry else 0
+
+    def _found(self, search: Callable[[SegmentIndex | StoredSegmentIndex], tuple[int, int] | None]) -> tuple[int, int] | None:
+        index, stored = self._index, self._stored
+        if index is None and stored is not None:
+            try:
+                entry = search(stored)
+                if self.replacement is None:  # set before compaction gives the names of these files to others
+                    return entry
+            except FileNotFoundError:
+                self._stored = None
+        return search(self.index)
 
     def batch_at(self, offset: int) -> tuple[int, int] | None:
         """Position and size of the batch that contains `offset`, or of the next one where compaction has left a gap there; None
         where this segment ends before. StorageError where no batch can be: then the file is damaged."""
-        entry = self.index.offsets.floor(offset - self.base_offset)
-        position = entry[1] if entry else 0
+        position = self.position_before(offset - self.base_offset)
         chunk, chunk_start = b"", position
         while position < self.size:
             place = position - chunk_start

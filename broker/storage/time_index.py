@@ -23,6 +23,7 @@ class TimeIndex:
     """Ascending (timestamp, relative last offset of its batch) pairs; grows only at its end."""
 
     __slots__ = ("data",)
+    ENTRY_BYTES = ENTRY_BYTES
 
     def __init__(self, data: Buffer = b"") -> None:
         self.data = bytearray(data)

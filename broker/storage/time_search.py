@@ -74,7 +74,7 @@ class TimeSearch:
     def _search(self, segment: Segment) -> tuple[int, int] | None:
         if segment.largest_timestamp < self.timestamp_ms:
             return None
-        was_cold = not segment.has_index_loaded
+        was_cold = not segment.is_warm
         try:
             return self._search_batches(segment)
         finally:
@@ -82,7 +82,7 @@ class TimeSearch:
                 segment.forget()
 
     def _search_batches(self, segment: Segment) -> tuple[int, int] | None:
-        for position, header in segment.headers(self._start_position(segment)):
+        for position, header in segment.headers(segment.position_before_time(self.timestamp_ms)):
             if header.base_offset >= self.upto_offset:
                 return None
             if header.max_timestamp >= self.timestamp_ms and header.next_offset > self.start_offset:
@@ -90,11 +90,6 @@ class TimeSearch:
                 if found:
                     return found
         return None
-
-    def _start_position(self, segment: Segment) -> int:
-        entry = segment.index.times.floor(self.timestamp_ms)
-        before = segment.index.offsets.floor(entry[1]) if entry else None
-        return before[1] if before else 0
 
     def _search_batch(self, segment: Segment, position: int, header: BatchHeader) -> tuple[int, int] | None:
         is_whole = header.record_count == header.last_offset_delta + 1
