@@ -32,6 +32,10 @@ class BrokerUnavailable(UserError):
     """The broker did not answer in time."""
 
 
+class BrokerNotReady(BrokerUnavailable):
+    """The broker says that it will know soon: a leader or a coordinator is being chosen."""
+
+
 class TopicMissing(UserError):
     """The broker does not know the topic."""
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from logbus.errors import LogbusError, TopicMissing
-from logbus.windows.log_batches import INTERNAL_PREFIX, Kind, PartitionPlace, Question, TopicPlaces
+from logbus.errors import BrokerNotReady, LogbusError, TopicMissing
+from logbus.windows.broker_questions import INTERNAL_PREFIX, Place
+from logbus.windows.log_batches import Kind, PartitionPlace, Question, TopicPlaces
 
 from tests.support.fake_log import FakeLog
 
 
 class FakeBatches:
-    """Counts its `rounds`: how often it was asked for answers."""
+    """Counts its `rounds`: how often it was asked for answers. Of `leaderless` partitions it tells nothing but where they lie."""
 
-    def __init__(self, log: FakeLog) -> None:
+    def __init__(self, log: FakeLog, leaderless: Collection[Place] = ()) -> None:
         self.log = log
+        self.leaderless = leaderless
         self.rounds = 0
 
-    def topic_names(self) -> list[str]:
-        return sorted(name for name in self.log.topics if not name.startswith(INTERNAL_PREFIX))
+    def topic_names(self, *, with_internal: bool = False) -> list[str]:
+        return sorted(name for name in self.log.topics if with_internal or not name.startswith(INTERNAL_PREFIX))
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]:
         return {name: self._places(name) for name in sorted(set(names))}
@@ -33,13 +35,19 @@ class FakeBatches:
             facts = self.log.topic(name)
         except TopicMissing as error:
             return error
-        places = tuple(PartitionPlace(partition=part, leader=0, replicas=(0,)) for part in facts.partitions)
-        return TopicPlaces(name=name, topic_id=facts.topic_id, partitions=places)
+        leaders = {part: None if (name, part) in self.leaderless else 0 for part in facts.partitions}
+        places = (
+            PartitionPlace(partition=part, leader=leader, replicas=(0,), in_sync=() if leader is None else (0,))
+            for part, leader in leaders.items()
+        )
+        return TopicPlaces(name=name, topic_id=facts.topic_id, partitions=tuple(places))
 
     def _answer(self, question: Question, partitions: Sequence[int]) -> Any:
         topic = question.topic
         if topic not in self.log.topics:
             return TopicMissing(f"the broker has no topic {topic!r}")
+        if any((topic, part) in self.leaderless for part in partitions) and question.kind is not Kind.SETTINGS:
+            return BrokerNotReady(f"a partition of {topic!r} has no leader")
         match question.kind:
             case Kind.START:
                 return self.log.start_offsets(topic, partitions)

@@ -21,8 +21,9 @@ from logbus.console import formatting
 from logbus.console.formatting import Render
 from logbus.console.positions import Kind, Span, chosen_partitions, parse_span, stretches
 from logbus.console.reading import Reading, Wish, consumer
+from logbus.windows.broker_questions import ISOLATION_LEVELS
 from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.log_offsets import ISOLATION_LEVELS, LogOffsets
+from logbus.windows.log_offsets import LogOffsets
 
 FORMS = (options.TABLE, options.JSON)
 RESETS: Mapping[Kind, str] = {Kind.BEGINNING: "earliest", Kind.END: "latest", Kind.STORED: "earliest"}

@@ -8,12 +8,16 @@ from typing import Any
 import click
 
 from logbus.commands import group_seek, options, output
-from logbus.windows.group_admin import GroupAdmin, GroupDetails, GroupPosition, Member
+from logbus.errors import GroupMissing
+from logbus.windows.all_groups import GroupBatches, GroupReading, Member, end_offsets_of, lag_at
+from logbus.windows.broker_questions import Place
+from logbus.windows.group_offsets import GroupOffsets
 
 # Somebody waits; a broker that is there answers in milliseconds.
 ANSWER_SECONDS_MAX = 5.0
 
 OFFSET_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID")
+POSITION_NAMES = ("group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id", "host", "client_id")
 MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
 STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
 
@@ -26,8 +30,8 @@ def command() -> None:
 command.add_command(group_seek.command)
 
 
-def opened(config: Mapping[str, Any]) -> GroupAdmin:
-    return GroupAdmin(config, timeout_seconds=ANSWER_SECONDS_MAX)
+def opened(config: Mapping[str, Any]) -> GroupBatches:
+    return GroupBatches(config, timeout_seconds=ANSWER_SECONDS_MAX)
 
 
 @command.command("ls")
@@ -35,11 +39,11 @@ def opened(config: Mapping[str, Any]) -> GroupAdmin:
 @options.json_option
 def list_groups(config: Mapping[str, Any], as_json: bool) -> None:
     """List groups and their states."""
-    states = opened(config).states()
+    states = opened(config).group_states()
     if as_json:
-        output.show_json([{"group": name, "state": shown(state)} for name, state in states.items()])
+        output.show_json([{"group": name, "state": state} for name, state in states.items()])
     else:
-        click.echo(output.plain_columns([("GROUP", "STATE"), *((name, shown(state)) for name, state in states.items())]))
+        click.echo(output.plain_columns([("GROUP", "STATE"), *states.items()]))
 
 
 def of_groups(function: Callable[..., None]) -> Callable[..., None]:
@@ -54,10 +58,27 @@ def of_groups(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def chosen(client: GroupAdmin, groups: Sequence[str], all_groups: bool) -> list[GroupDetails]:
+def chosen(client: GroupBatches, groups: Sequence[str], all_groups: bool) -> list[GroupReading]:
+    """The groups as they are now. Of those named each must be told; of all, what is not told of one is said."""
     if bool(groups) == all_groups:
         raise click.UsageError("name groups, or say --all-groups")
-    return client.details(groups or list(client.states()))
+    return named(client, groups) if groups else every(client)
+
+
+def named(client: GroupBatches, groups: Sequence[str]) -> list[GroupReading]:
+    found = client.settled(lambda: client.groups(groups))
+    for one in found:
+        if one.error is not None:
+            raise one.error
+    return found
+
+
+def every(client: GroupBatches) -> list[GroupReading]:
+    found = [one for one in client.settled(client.groups) if not isinstance(one.error, GroupMissing)]
+    for one in found:
+        if one.error is not None:
+            output.say(f"group {one.name}: {one.error}")
+    return found
 
 
 @command.command("describe")
@@ -89,31 +110,27 @@ def members(verbose: bool, groups: Sequence[str], all_groups: bool, config: Mapp
     show_members(client, chosen(client, groups, all_groups), as_json, verbose)
 
 
-def show_offsets(client: GroupAdmin, groups: Iterable[GroupDetails], as_json: bool, verbose: bool = False) -> None:
-    positions = []
+def show_offsets(client: GroupBatches, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
     for group in groups:
-        positions += client.positions(group)
         if not group.members:
             output.say(f"Consumer group '{group.name}' has no active members.")
+    ends = end_offsets_of(client, groups)
+    rows = [row for group in groups for row in position_rows(group, ends)]
     if as_json:
-        output.show_json([position_summary(position) for position in positions])
+        output.show_json([dict(zip(POSITION_NAMES, row, strict=True)) for row in rows])
     else:
-        click.echo(output.plain_columns([OFFSET_COLUMNS, *map(position_row, positions)]))
+        click.echo(output.plain_columns([OFFSET_COLUMNS, *rows]))
 
 
-def position_row(position: GroupPosition) -> tuple[Any, ...]:
-    member = position.member
-    holder = (member.member_id, member.host, member.client_id) if member else (None, None, None)
-    numbers = (position.committed_offset, position.end_offset, position.lag)
-    return (position.group, position.topic, position.partition, *numbers, *holder)
+def position_rows(group: GroupReading, ends: Mapping[Place, int]) -> Iterable[tuple[Any, ...]]:
+    readers = group.readers
+    for place in group.places:
+        member = readers.get(place)
+        holder = (member.member_id, member.host, member.client_id) if member else (None, None, None)
+        yield (group.name, *place, group.committed.get(place), ends.get(place), lag_at(group, place, ends), *holder)
 
 
-def position_summary(position: GroupPosition) -> dict[str, Any]:
-    names = ("group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id", "host", "client_id")
-    return dict(zip(names, position_row(position), strict=True))
-
-
-def show_members(client: GroupAdmin, groups: Iterable[GroupDetails], as_json: bool, verbose: bool = False) -> None:
+def show_members(client: GroupBatches, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
     found = [(group.name, member) for group in groups for member in group.members]
     if as_json:
         output.show_json([member_summary(name, member) for name, member in found])
@@ -124,18 +141,18 @@ def show_members(client: GroupAdmin, groups: Iterable[GroupDetails], as_json: bo
 
 
 def member_row(group: str, member: Member) -> tuple[Any, ...]:
-    held = ",".join(f"{topic}:{partition}" for topic, partition in member.places)
-    return (group, member.member_id, member.host, member.client_id, len(member.places), held)
+    held = ",".join(f"{topic}:{partition}" for topic, partition in member.assignments)
+    return (group, member.member_id, member.host, member.client_id, len(member.assignments), held)
 
 
 def member_summary(group: str, member: Member) -> dict[str, Any]:
-    places = [{"topic": topic, "partition": partition} for topic, partition in member.places]
+    places = [{"topic": topic, "partition": partition} for topic, partition in member.assignments]
     names = {"group": group, "consumer_id": member.member_id, "host": member.host, "client_id": member.client_id}
     return {**names, "assignments": places}
 
 
-def show_states(client: GroupAdmin, groups: Iterable[GroupDetails], as_json: bool, verbose: bool = False) -> None:
-    rows = [(one.name, one.coordinator, one.assignor, shown(one.state), len(one.members)) for one in groups]
+def show_states(client: GroupBatches, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
+    rows = [(one.name, one.coordinator, one.protocol, one.state, len(one.members)) for one in groups]
     if as_json:
         names = ("group", "coordinator", "assignment_strategy", "state", "members")
         output.show_json([dict(zip(names, row, strict=True)) for row in rows])
@@ -150,21 +167,21 @@ SHOWN: Mapping[str, Callable[..., None]] = {"offsets": show_offsets, "members": 
 @options.groups_argument(required=True)
 @options.execute_option
 @options.with_broker
-def delete(groups: Sequence[str], is_executed: bool, config: Mapping[str, Any]) -> None:
+@options.json_option
+def delete(groups: Sequence[str], is_executed: bool, config: Mapping[str, Any], as_json: bool) -> None:
     """Delete GROUPS with what they have committed; they must have no members. A dry run unless --execute."""
-    client = opened(config)
-    for group in client.details(groups):
-        count = len(client.committed(group.name))
-        what = f"group {group.name}, {shown(group.state)}, offsets of {count} partitions"
+    orders, found = GroupOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX), named(opened(config), groups)
+    for group in found:
+        what = f"group {group.name}, {group.state}, offsets of {len(group.committed)} partitions"
         if is_executed:
-            client.delete(group.name)
-        click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
+            orders.delete(group.name)
+        if not as_json:
+            click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
+    if as_json:
+        output.show_json({"executed": is_executed, "groups": [deletion_summary(group) for group in found]})
     if not is_executed:
         output.say("dry run: nothing was deleted; --execute does it")
 
 
-def shown(state: str) -> str:
-    """`PREPARING_REBALANCING` as Kafka's tools write it."""
-    return {"PREPARING_REBALANCING": "PreparingRebalance", "COMPLETING_REBALANCING": "CompletingRebalance"}.get(
-        state, state.capitalize()
-    )
+def deletion_summary(group: GroupReading) -> dict[str, Any]:
+    return {"group": group.name, "state": group.state, "partitions": len(group.committed)}

@@ -12,10 +12,11 @@ from typing import Any
 
 import click
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.errors import UserError
 from logbus.windows import group_seek
-from logbus.windows.group_offsets import GroupOffsets, Place
+from logbus.windows.broker_questions import Place
+from logbus.windows.group_offsets import GroupOffsets
 from logbus.windows.group_seek import Move, Target, TopicChoice
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.model import parse_instant
@@ -62,6 +63,7 @@ class Duration(click.ParamType[timedelta]):
     "--warehouse", "warehouse_url", envvar="LOGBUS_WAREHOUSE_URL", metavar="URL", help="The PostgreSQL that holds the ledger."
 )
 @options.with_broker
+@options.json_option
 def command(
     group: str,
     topics: tuple[str, ...],
@@ -71,11 +73,14 @@ def command(
     is_exported: bool,
     warehouse_url: str | None,
     config: Mapping[str, Any],
+    as_json: bool,
     **targets: Any,
 ) -> None:
     """Move a group's committed offsets. The group must have no members; windows and tables are never touched."""
     if is_executed and dry_run:
         raise click.UsageError("--execute and --dry-run exclude each other")
+    if is_exported and as_json:
+        raise click.UsageError("--export prints topic,partition,offset: it and -o json exclude each other")
     flag, value = only_target(targets)
     groups, log = GroupOffsets(config), LogOffsets(config)
     chosen = [TopicChoice.parse(text) for text in topics]
@@ -88,7 +93,10 @@ def command(
     moves = group_seek.plan(groups, log, group, chosen, target)
     if is_executed:
         group_seek.execute(groups, moves)
-    click.echo(exported(moves) if is_exported else table(moves))
+    if as_json:
+        output.show_json({"executed": is_executed, "moves": [summary(move) for move in moves]})
+    else:
+        click.echo(exported(moves) if is_exported else table(moves))
     tell(moves, is_executed)
 
 
@@ -184,6 +192,12 @@ def table(moves: Sequence[Move]) -> str:
     rows = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "CURRENT-OFFSET")]
     rows += [(m.group, m.topic, str(m.partition), str(m.new), "-" if m.current is None else str(m.current)) for m in moves]
     return "\n".join("{:<30} {:<30} {:<10} {:<15} {}".format(*row).rstrip() for row in rows)
+
+
+def summary(move: Move) -> dict[str, Any]:
+    """As JSON-ready values; `wanted_offset` is what the target said before it was clamped into the log."""
+    names = {"group": move.group, "topic": move.topic, "partition": move.partition}
+    return {**names, "new_offset": move.new, "current_offset": move.current, "wanted_offset": move.wanted}
 
 
 def exported(moves: Sequence[Move]) -> str:

@@ -12,19 +12,19 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.topic_views import (
-    Sizes,
+    by_name,
     headline,
-    named,
     partition_table,
     secret_or_value,
     setting_summary,
-    size_of,
     summary,
     text,
 )
-from logbus.errors import LogbusError, TopicMissing
+from logbus.errors import TopicMissing
+from logbus.windows.all_topics import TopicReading, read_topics
 from logbus.windows.broker_facts import log_directories, partition_bytes
-from logbus.windows.topics import BROKERS_CHOICE, Topics
+from logbus.windows.broker_questions import Place
+from logbus.windows.topic_orders import BROKERS_CHOICE, TopicOrders
 
 # Somebody waits; a broker that is there answers in milliseconds.
 ANSWER_SECONDS_MAX = 5.0
@@ -48,8 +48,30 @@ class Settings(options.Setting):
         return tuple((name, text.removeprefix("[").removesuffix("]")) for name, text in pairs)
 
 
-def opened(config: Mapping[str, Any]) -> Topics:
-    return Topics(config, timeout_seconds=ANSWER_SECONDS_MAX)
+def opened(config: Mapping[str, Any]) -> TopicOrders:
+    return TopicOrders(config, timeout_seconds=ANSWER_SECONDS_MAX)
+
+
+def read(client: TopicOrders, names: Sequence[str]) -> list[TopicReading]:
+    """The topics as they are now; what the broker does not tell of one is said, and hides nothing of the others."""
+    found = client.settled(lambda: read_topics(client, names, lambda: sizes(client), with_settings=False))
+    for one in found:
+        if one.error is not None:
+            output.say(f"topic {one.name}: {one.error}")
+    return found
+
+
+def sizes(client: TopicOrders) -> Mapping[Place, int]:
+    return partition_bytes(log_directories(client.client_config))
+
+
+def named(client: TopicOrders, names: Sequence[str]) -> list[TopicReading]:
+    """The topics that somebody named: an error where nothing is known of one of them."""
+    found = read(client, names)
+    for one in found:
+        if one.places is None and one.error is not None:
+            raise one.error
+    return found
 
 
 @command.command("ls")
@@ -61,20 +83,20 @@ def opened(config: Mapping[str, Any]) -> Topics:
 @options.json_option
 def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: bool, as_json: bool) -> None:
     """List topics with their partitions, records and bytes on the disk."""
-    topics = opened(config)
-    names = topics.names(with_internal=not exclude_internal)
+    client = opened(config)
+    names = client.topic_names(with_internal=not exclude_internal)
     if names_only:
         click.echo("".join(f"{name}\n" for name in names), nl=False)
         return
-    found, sizes = topics.details(names), sizes_or_none(config)
+    found = read(client, names)
     if as_json:
-        output.show_json([summary(one, sizes) for one in found])
+        output.show_json([summary(one) for one in found])
         return
     table = Table("topic", "partitions", "replicas", "records", "bytes")
     for column in table.columns[1:]:
         column.justify = "right"
     for one in found:
-        values = (len(one.partitions), one.replication_factor, one.records, size_of(one, sizes))
+        values = (len(one.partitions), one.replication_factor, one.records, one.size_bytes)
         table.add_row(one.name, *map(text, values))
     output.show(table)
 
@@ -86,16 +108,15 @@ def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: b
 def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) -> None:
     """Show partitions, leaders, offsets and own settings of TOPICS, by default of all."""
     client = opened(config)
-    found = client.details(there(client, topics))
-    sizes = sizes_or_none(config)
-    settings = client.settings([one.name for one in found])
+    found = named(client, there(client, topics)) if topics else read(client, client.topic_names())
+    settings = client.settings([one.name for one in found if one.places is not None])
     own = {name: [setting for setting in listed if setting.is_own] for name, listed in settings.items()}
     if as_json:
-        output.show_json([{**summary(one, sizes), "configs": named(own[one.name])} for one in found])
+        output.show_json([{**summary(one), "configs": by_name(own.get(one.name, []))} for one in found])
         return
     for number, one in enumerate(found):
-        click.echo(("\n" if number else "") + headline(one, own[one.name]))
-        output.show(partition_table(one, sizes))
+        click.echo(("\n" if number else "") + headline(one, own.get(one.name, [])))
+        output.show(partition_table(one))
 
 
 @command.command("create")
@@ -154,7 +175,7 @@ def alter(
         change(client, name, values, gone)
 
 
-def change(client: Topics, name: str, values: Mapping[str, str], gone: Sequence[str]) -> None:
+def change(client: TopicOrders, name: str, values: Mapping[str, str], gone: Sequence[str]) -> None:
     if not values and not gone:
         return
     client.change(name, values, gone)
@@ -211,24 +232,27 @@ def config_command(
 @click.option("--if-exists", is_flag=True, help="It is no error that a topic is not there.")
 @options.execute_option
 @options.with_broker
-def delete(topics: Sequence[str], if_exists: bool, is_executed: bool, config: Mapping[str, Any]) -> None:
+@options.json_option
+def delete(topics: Sequence[str], if_exists: bool, is_executed: bool, config: Mapping[str, Any], as_json: bool) -> None:
     """Delete TOPICS with all their records. A dry run unless --execute."""
     client = opened(config)
-    names = [name for name in topics if name in client.names(with_internal=True)] if if_exists else there(client, topics)
-    for found in client.details(names):
-        what = f"topic {found.name}, {len(found.partitions)} partitions, {text(found.records)} records"
+    names = [name for name in topics if name in client.topic_names(with_internal=True)] if if_exists else there(client, topics)
+    found = named(client, names)
+    for one in found:
+        what = f"topic {one.name}, {len(one.partitions)} partitions, {text(one.records)} records"
         if is_executed:
-            client.delete([found.name])
-        click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
+            client.delete([one.name])
+        if not as_json:
+            click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
+    if as_json:
+        output.show_json({"executed": is_executed, "topics": [summary(one) for one in found]})
     if not is_executed:
         output.say("dry run: nothing was deleted; --execute does it")
 
 
-def there(client: Topics, wanted: Sequence[str]) -> list[str]:
-    """The topics asked for, or all but the broker's own; `TopicMissing` names those that are not there."""
-    if not wanted:
-        return client.names()
-    known = set(client.names(with_internal=True))
+def there(client: TopicOrders, wanted: Sequence[str]) -> list[str]:
+    """The topics asked for; `TopicMissing` names those that are not there."""
+    known = set(client.topic_names(with_internal=True))
     if missing := [name for name in wanted if name not in known]:
         raise TopicMissing(
             f"the broker at {client.address} has no topic {', '.join(missing)}: `logbus topic ls` lists those it has"
@@ -242,11 +266,3 @@ def flat(given: Sequence[Sequence[tuple[str, str]]]) -> dict[str, str]:
 
 def flat_names(given: Sequence[str]) -> list[str]:
     return [name.strip() for names in given for name in names.split(",")]
-
-
-def sizes_or_none(config: Mapping[str, Any]) -> Sizes | None:
-    """Bytes by partition; none where the broker does not tell, which no listing should fail for."""
-    try:
-        return partition_bytes(log_directories(config))
-    except LogbusError:
-        return None

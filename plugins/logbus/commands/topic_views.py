@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from rich.table import Table
 
-from logbus.windows.topics import TopicDetails, TopicSetting
+from logbus.windows.all_topics import TopicReading
+from logbus.windows.topic_orders import TopicSetting
 
-Sizes = Mapping[tuple[str, int], int]
 
-
-def headline(topic: TopicDetails, own: Iterable[TopicSetting]) -> str:
+def headline(topic: TopicReading, own: Iterable[TopicSetting]) -> str:
     """The first line of kafka-topics --describe."""
     configs = ",".join(f"{setting.name}={setting.value}" for setting in own)
     counts = f"PartitionCount: {len(topic.partitions)}  ReplicationFactor: {topic.replication_factor}"
     return f"Topic: {topic.name}  TopicId: {topic.topic_id}  {counts}  Configs: {configs}"
 
 
-def partition_table(topic: TopicDetails, sizes: Sizes | None) -> Table:
+def partition_table(topic: TopicReading) -> Table:
     table = Table("Partition", "Leader", "Replicas", "Isr", "Start-Offset", "End-Offset", "Records", "Bytes")
     for part in topic.partitions:
         nodes = (text(part.leader), *(",".join(map(str, found)) for found in (part.replicas, part.in_sync)))
-        numbers = (part.start_offset, part.end_offset, part.records, (sizes or {}).get((topic.name, part.partition)))
-        table.add_row(str(part.partition), *nodes, *map(text, numbers))
+        number = part.partition
+        offsets = (topic.starts.get(number), topic.ends.get(number), topic.records_in(number))
+        table.add_row(str(number), *nodes, *map(text, offsets), text(topic.sizes.get(number)))
     return table
 
 
-def size_of(topic: TopicDetails, sizes: Sizes | None) -> int | None:
-    return None if sizes is None else sum(sizes.get((topic.name, part.partition), 0) for part in topic.partitions)
-
-
-def summary(topic: TopicDetails, sizes: Sizes | None) -> dict[str, Any]:
+def summary(topic: TopicReading) -> dict[str, Any]:
     """As JSON-ready values."""
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
         "replication_factor": topic.replication_factor,
         "records": topic.records,
-        "size_bytes": size_of(topic, sizes),
+        "size_bytes": topic.size_bytes,
         "partitions": [
             {
                 "partition": part.partition,
                 "leader": part.leader,
                 "replicas": list(part.replicas),
                 "isr": list(part.in_sync),
-                "start_offset": part.start_offset,
-                "end_offset": part.end_offset,
-                "size_bytes": (sizes or {}).get((topic.name, part.partition)),
+                "start_offset": topic.starts.get(part.partition),
+                "end_offset": topic.ends.get(part.partition),
+                "size_bytes": topic.sizes.get(part.partition),
             }
             for part in topic.partitions
         ],
@@ -60,7 +56,7 @@ def setting_summary(setting: TopicSetting) -> dict[str, Any]:
     return {"name": setting.name, "value": value, "source": setting.source, "is_sensitive": setting.is_sensitive}
 
 
-def named(settings: Iterable[TopicSetting]) -> dict[str, str | None]:
+def by_name(settings: Iterable[TopicSetting]) -> dict[str, str | None]:
     return {setting.name: setting.value for setting in settings if not setting.is_sensitive}
 
 

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from logbus.errors import LogbusError, UserError
 from logbus.windows.all_groups import GroupBatches, GroupReading
-from logbus.windows.group_offsets import Place
-from logbus.windows.log_batches import INTERNAL_PREFIX
+from logbus.windows.broker_questions import INTERNAL_PREFIX, Place
 
 NO_LEADER = -1
 
@@ -61,27 +59,23 @@ class KafkaQuestions(GroupBatches):
 
     def read(self) -> KafkaReading:
         """All of it; `BrokerUnavailable` where the broker does not answer."""
-        try:
-            metadata = self.client().list_topics(timeout=self.timeout_seconds)
-        except KafkaException as error:
-            raise self.unavailable(error.args[0].str()) from None
+        metadata = self.metadata()
         found = [part for name, topic in metadata.topics.items() if self._is_wanted(name) for part in partitions_of(name, topic)]
         starts, ends = self._bounds(found, OffsetSpec.earliest()), self._bounds(found, OffsetSpec.latest())
-        groups = [one for one in self.groups() if self._groups.fullmatch(one.name) and one.problem is None]
+        groups = self.groups([name for name in self.group_states() if self._groups.fullmatch(name)])
         return KafkaReading(
             cluster_id=metadata.cluster_id or "",
             brokers={broker.id: f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()},
             partitions=tuple(with_offsets(part, starts, ends) for part in found),
-            groups=tuple(groups),
+            groups=tuple(one for one in groups if one.error is None),
         )
 
     def _is_wanted(self, topic: str) -> bool:
         return not topic.startswith(INTERNAL_PREFIX) and self._topics.fullmatch(topic) is not None
 
     def _bounds(self, partitions: Sequence[PartitionReading], spec: OffsetSpec) -> dict[Place, int]:
-        wanted = {TopicPartition(one.topic, one.partition): spec for one in partitions if one.leader is not None}
-        asked = self.client().list_offsets(wanted, **self.limits()) if wanted else {}
-        found = {(part.topic, part.partition): self.outcome(future, part.topic) for part, future in asked.items()}
+        wanted = {(one.topic, one.partition): spec for one in partitions if one.leader is not None}
+        found = {place: self.outcome(future, place[0]) for place, future in self.ask_offsets(wanted).items()}
         refusals = [one for one in found.values() if isinstance(one, LogbusError)]
         if refusals and len(refusals) == len(found):
             raise refusals[0]

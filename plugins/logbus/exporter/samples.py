@@ -15,7 +15,7 @@ from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
 from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
 from logbus.exporter.shared import OK, Outcome
-from logbus.windows.all_groups import GroupReading, Member
+from logbus.windows.all_groups import GroupReading, Member, lag_at
 
 Labels = tuple[str, ...]
 # A value of None is left out by whoever writes the page.
@@ -114,13 +114,13 @@ def partition_samples(part: PartitionReading, cluster_name: str) -> Iterator[Sam
 def group_samples(group: GroupReading, reading: KafkaReading, cluster_name: str) -> Iterator[Sample]:
     """Lag only where the partition's end is known: of a topic that was deleted, committed offsets remain for a while."""
     ends = reading.ends
-    lags = {place: max(0, ends[place] - offset) for place, offset in sorted(group.committed.items()) if place in ends}
+    lags = {place: lag for place in sorted(group.committed) if (lag := lag_at(group, place, ends)) is not None}
     waiting = {place: reading.waiting.get((group.name, place)) for place in lags}
-    owners = {place: member for member in group.members for place in member.assignments}
+    owners = group.readers
     yield names.MEMBERS, (group.name,), len(group.members)
     for place, lag in lags.items():
         where, owner = (place[0], str(place[1])), owners.get(place, NOBODY)
-        owned = (cluster_name, group.name, *where, owner.host, owner.member_id, owner.client_id)
+        owned = (cluster_name, group.name, *where, owner.address, owner.member_id, owner.client_id)
         yield names.GROUP_CURRENT, (group.name, *where), group.committed[place]
         yield names.CONSUMER_LAG, (group.name, *where), lag
         yield names.GROUP_OFFSET, owned, group.committed[place]

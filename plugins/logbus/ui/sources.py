@@ -23,9 +23,9 @@ from logbus.ui.errors import NotConfigured, ledger_errors
 from logbus.ui.shared import Shared
 from logbus.warehouse.engine import connect
 from logbus.windows.all_groups import GroupBatches, GroupReading, end_offsets_of
-from logbus.windows.all_topics import TopicReading, read_topics
+from logbus.windows.all_topics import TopicReading, read_topics, with_rates
 from logbus.windows.broker_facts import log_directories, partition_bytes
-from logbus.windows.group_offsets import Place
+from logbus.windows.broker_questions import Place
 from logbus.windows.log_batches import PAGE_TIMEOUT_SECONDS, LogBatches, Question, TopicPlaces
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.model import Interval
@@ -47,7 +47,7 @@ class NoBroker:
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
-    def topic_names(self) -> list[str]:
+    def topic_names(self, *, with_internal: bool = False) -> list[str]:
         raise NotConfigured(self.reason)
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]:
@@ -87,7 +87,7 @@ class Source:
         self._lock = Lock()
         self._pieces: OrderedDict[tuple[Interval, tuple[str, str] | None], Shared[dict[str, bytes]]] = OrderedDict()
         self.fleet: Shared[Reading] = Shared(lambda: self._asked(lambda engine: read(engine, broker, rates, now())), clock)
-        self.topics: Shared[list[TopicReading]] = Shared(lambda: read_topics(broker, rates, now(), self._sizes), clock)
+        self.topics: Shared[list[TopicReading]] = Shared(lambda: self._topics(broker, rates, now), clock)
         self.groups: Shared[Groups] = Shared(lambda: self._groups(broker), clock)
 
     def engine(self) -> Engine:
@@ -130,6 +130,9 @@ class Source:
         if isinstance(self.broker, NoBroker):
             raise NotConfigured(self.broker.reason)
         return partition_bytes(log_directories(self.broker.client_config, self.broker.timeout_seconds))
+
+    def _topics(self, broker: LogBatches, rates: Rates, now: Callable[[], datetime]) -> list[TopicReading]:
+        return with_rates(read_topics(broker, sizes=self._sizes), rates, now())
 
     @staticmethod
     def _groups(broker: GroupBatches | NoBroker) -> Groups:

@@ -2,7 +2,8 @@
 
 Admin calls can hang, answer "not yet" for a topic made a moment ago, or name an error by number only. `ask` waits for
 all answers of one call, asks again while the broker says that it will know soon, and turns what stays wrong into a
-`UserError` that says what to do. Safe to build where no broker runs: the client is made on first use.
+`UserError` that says what to do; `outcome` gives one answer of many, or its error, at once. Safe to build where no
+broker runs: the client is made on first use.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from logbus.errors import BrokerUnavailable, TopicMissing, UserError
+from logbus.errors import BrokerNotReady, BrokerUnavailable, LogbusError, TopicMissing, UserError
 
 TIMEOUT_SECONDS = 30.0
 
@@ -42,6 +43,17 @@ COMING: Sequence[int] = (
 )
 
 Explanations = Mapping[int, Exception | Callable[[str], Exception]]
+
+
+class Fallible(Protocol):
+    """A reading of one of many. `error` says what of it the broker did not tell, and why."""
+
+    @property
+    def error(self) -> LogbusError | None: ...
+
+
+Answer = TypeVar("Answer")
+Reading = TypeVar("Reading", bound=Fallible)
 
 logger = logging.getLogger("logbus.client")
 logger.addHandler(logging.NullHandler())
@@ -79,33 +91,70 @@ class AdminRequests:
         `explain` gives errors of the caller's for some codes, or makes one of the broker's own sentence; `check` raises the
         `KafkaException` that an answer holds.
         """
-        deadline = time.monotonic() + self.timeout_seconds
-        while True:
+
+        def once() -> dict[Any, Any]:
             try:
                 answers = {key: future.result(self.timeout_seconds) for key, future in question().items()}
                 for answer in answers.values():
                     check(answer)
-                return answers
             except KafkaException as error:
-                reason = error.args[0]
-                if explain and reason.code() in explain:
-                    raise explanation(explain[reason.code()], reason) from None
-                if reason.code() in MISSING:
-                    raise TopicMissing(
-                        f"the broker at {self.address} has no topic {topic!r}: create it, or ship something to it first"
-                    ) from None
-                if not will_come(reason) or time.monotonic() > deadline:
-                    raise self.unavailable(reason.str()) from None
+                raise self.explained(error.args[0], topic, explain or {}) from None
             except TimeoutError:
                 raise self.unavailable(f"no answer within {self.timeout_seconds:g} s") from None
+            return answers
+
+        return self.patiently(once)
+
+    def patiently(self, question: Callable[[], Answer]) -> Answer:
+        """The answer, asked for again within the time limit while the broker says that it will know soon."""
+        deadline = time.monotonic() + self.timeout_seconds
+        while True:
+            try:
+                return question()
+            except BrokerNotReady:
+                if time.monotonic() > deadline:
+                    raise
             time.sleep(RETRY_PAUSE_SECONDS)
+
+    def settled(self, read: Callable[[], list[Reading]]) -> list[Reading]:
+        """What `read` gives, read again within the time limit while something is not known of it yet."""
+        deadline = time.monotonic() + self.timeout_seconds
+        while True:
+            found = read()
+            if time.monotonic() > deadline or not any(isinstance(one.error, BrokerNotReady) for one in found):
+                return found
+            time.sleep(RETRY_PAUSE_SECONDS)
+
+    def outcome(self, future: Future[Any], about: str, explain: Explanations | None = None) -> Any:
+        """The answer about a topic or group, or its error in our words (not raised): one of many harms no other.
+
+        Pages show these sentences to people who need not know where the broker is: no address is in them.
+        """
+        try:
+            return future.result(self.timeout_seconds + 1)  # the client's own limit comes first
+        except KafkaException as error:
+            reason = error.args[0]
+            if explain and reason.code() in explain:
+                return explanation(explain[reason.code()], reason)
+            if reason.code() in MISSING:
+                return TopicMissing(f"the broker has no topic {about!r}")
+            return kind_of(reason)(f"the broker does not tell about {about!r}: {reason.str()}")
+        except TimeoutError:
+            return BrokerUnavailable(f"the broker does not tell about {about!r} within {self.timeout_seconds:g} s")
+
+    def explained(self, reason: KafkaError, topic: str, explain: Explanations) -> Exception:
+        if reason.code() in explain:
+            return explanation(explain[reason.code()], reason)
+        if reason.code() in MISSING:
+            return TopicMissing(f"the broker at {self.address} has no topic {topic!r}: create it, or ship something to it first")
+        return self.unavailable(reason.str(), kind_of(reason))
 
     @property
     def address(self) -> str:
         return str(self.client_config.get("bootstrap.servers", "(no bootstrap.servers given)"))
 
-    def unavailable(self, reason: str) -> BrokerUnavailable:
-        return BrokerUnavailable(
+    def unavailable(self, reason: str, kind: type[BrokerUnavailable] = BrokerUnavailable) -> BrokerUnavailable:
+        return kind(
             f"the broker at {self.address} did not answer what was asked: {reason}. "
             "Check that it runs and that bootstrap.servers is right"
         )
@@ -116,6 +165,6 @@ def explanation(wanted: Exception | Callable[[str], Exception], reason: KafkaErr
     return wanted if isinstance(wanted, Exception) else wanted(reason.str())
 
 
-def will_come(reason: KafkaError) -> bool:
+def kind_of(reason: KafkaError) -> type[BrokerUnavailable]:
     """Whether asking again soon may well be answered."""
-    return bool(reason.retriable()) or reason.code() in COMING
+    return BrokerNotReady if reason.retriable() or reason.code() in COMING else BrokerUnavailable

@@ -1,22 +1,22 @@
-"""Every consumer group of a broker as a page shows them: members, what each reads, how far it is behind.
+"""Consumer groups as they are now: state, members, what each reads, how far it is behind. For pages, command line and exporter.
 
 One request for the list, one for what the groups are, one a group for its offsets (the client takes no more at once), all under
 way together; end offsets of all topics in one. Lag is what kafka-consumer-groups calls so: end offset less committed offset.
-Where a group has committed nothing in a partition, nobody knows where it would begin, so lag is None and never 0.
+Where a group has committed nothing in a partition, nobody knows where it would begin, so lag is None and never 0; and so it is
+where the partition is gone or has no leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
-from logbus.errors import LogbusError
-from logbus.windows.all_topics import LATEST
-from logbus.windows.group_offsets import Place
+from logbus.errors import BrokerUnavailable, GroupMissing, LogbusError
+from logbus.windows.all_topics import led_partitions
+from logbus.windows.broker_questions import LATEST, Place, to_committed
 from logbus.windows.log_batches import Kind, LogBatches, Question, TopicBatches, TopicPlaces
 
 # The names that Kafka's own tools print; the client has some of its own.
@@ -27,79 +27,115 @@ STATES = {
     "EMPTY": "Empty",
     "DEAD": "Dead",
 }
+DEAD = STATES["DEAD"]  # what a broker calls a group that it does not know
+UNKNOWN = "Unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
+    """One consumer in a group, and the partitions it holds. The host is as the broker says it: Java's have a slash in front."""
+
     member_id: str
     client_id: str
     host: str
     assignments: tuple[Place, ...] = ()
 
+    @property
+    def address(self) -> str:
+        return self.host.removeprefix("/")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReading:
-    """A group as it is now. `committed` holds the next offset to read of each partition it has committed."""
+    """A group as it is now. `committed` holds the next offset to read of each partition it has committed.
+
+    The coordinator is a broker, as `host:port (id)`. `error` says what the broker did not tell.
+    """
 
     name: str
     state: str
     protocol: str = ""
+    coordinator: str = ""
     members: tuple[Member, ...] = ()
     committed: Mapping[Place, int] = field(default_factory=dict)
-    problem: str | None = None
+    error: LogbusError | None = None
 
     @property
     def places(self) -> list[Place]:
         """What it has committed or is reading."""
-        return sorted({*self.committed, *(place for member in self.members for place in member.assignments)})
+        return sorted({*self.committed, *self.readers})
 
-
-class AllGroups(Protocol):
-    """The questions."""
-
-    def groups(self) -> list[GroupReading]: ...
+    @property
+    def readers(self) -> dict[Place, Member]:
+        """Who reads each partition that is read."""
+        return {place: member for member in self.members for place in member.assignments}
 
 
 class GroupBatches(TopicBatches):
     """The questions put to a real broker."""
 
-    def groups(self) -> list[GroupReading]:
-        """By name. `BrokerUnavailable` where the broker does not answer."""
+    def group_states(self) -> dict[str, str]:
+        """The state of every group, by name. `BrokerUnavailable` where the broker does not answer."""
         try:
-            listed = self.client().list_consumer_groups(**self.limits()).result(self.timeout_seconds + 1)
+            listed = self.ask_group_names().result(self.timeout_seconds + 1)
         except KafkaException as error:
             raise self.unavailable(error.args[0].str()) from None
         except TimeoutError:
             raise self.unavailable(f"no answer within {self.timeout_seconds:g} s") from None
         if listed.errors and not listed.valid:
             raise self.unavailable(listed.errors[0].str())
-        names = sorted(one.group_id for one in listed.valid)
-        if not names:
-            return []
-        described = self.client().describe_consumer_groups(names, **self.limits())
-        offsets = {name: self._offsets(name) for name in names}
-        return [to_group(name, self.outcome(described[name], name), self.outcome(offsets[name], name)) for name in names]
+        return {one.group_id: state_name(one.state) for one in sorted(listed.valid, key=lambda one: str(one.group_id))}
 
-    def _offsets(self, group: str) -> Future[Any]:
-        wanted = [ConsumerGroupTopicPartitions(group)]
-        return self.client().list_consumer_group_offsets(wanted, require_stable=False, **self.limits())[group]
+    def groups(self, names: Sequence[str] | None = None) -> list[GroupReading]:
+        """These, in this order, or all by name."""
+        wanted = list(self.group_states()) if names is None else names
+        if not wanted:
+            return []
+        described = self.ask_groups(wanted)
+        offsets = {name: self.ask_committed(name)[name] for name in wanted}
+        return [
+            to_group(
+                name,
+                self.outcome(described[name], name, {KafkaError.GROUP_ID_NOT_FOUND: missing(name)}),
+                self.outcome(offsets[name], name),
+            )
+            for name in wanted
+        ]
+
+
+def missing(name: str) -> GroupMissing:
+    return GroupMissing(f"the broker has no group {name!r}: `logbus group ls` lists those it has")
 
 
 def to_group(name: str, described: Any, offsets: Any) -> GroupReading:
-    """A group out of the client's answers, either of which may be an error."""
-    problem = next((str(one) for one in (described, offsets) if isinstance(one, LogbusError)), None)
-    parts = () if isinstance(offsets, LogbusError) else offsets.topic_partitions or ()
-    committed = {(part.topic, part.partition): part.offset for part in parts if part.offset >= 0 and part.error is None}
+    """A group out of the client's answers, either of which may be an error. The state of one that is not there is Dead."""
+    error = next((one for one in (described, offsets) if isinstance(one, LogbusError)), None) or refusal(name, offsets)
+    committed = {} if isinstance(offsets, LogbusError) else to_committed(offsets)
     if isinstance(described, LogbusError):
-        return GroupReading(name=name, state="Unknown", committed=committed, problem=problem)
+        state = DEAD if isinstance(described, GroupMissing) else UNKNOWN
+        return GroupReading(name=name, state=state, committed=committed, error=error)
+    node, state = described.coordinator, state_name(described.state)
     return GroupReading(
         name=name,
-        state=STATES.get(described.state.name, described.state.name.title()),
+        state=state,
         protocol=described.partition_assignor or "",
-        members=tuple(to_member(one) for one in described.members),
+        coordinator="" if node is None else f"{node.host}:{node.port} ({node.id})",
+        members=tuple(to_member(one) for one in sorted(described.members, key=lambda one: str(one.member_id))),
         committed=committed,
-        problem=problem,
+        error=missing(name) if state == DEAD else error,
     )
+
+
+def refusal(name: str, offsets: Any) -> LogbusError | None:
+    """Why an answer lacks the offset of a partition; None where all are there."""
+    for part in () if isinstance(offsets, LogbusError) else offsets.topic_partitions or ():
+        if part.error is not None:
+            return BrokerUnavailable(f"the broker does not tell all offsets of {name!r}: {part.error.str()}")
+    return None
+
+
+def state_name(state: Any) -> str:
+    return STATES.get(state.name, state.name.title())
 
 
 def to_member(described: Any) -> Member:
@@ -107,16 +143,18 @@ def to_member(described: Any) -> Member:
     return Member(
         member_id=described.member_id,
         client_id=described.client_id,
-        host=described.host.removeprefix("/"),
+        host=described.host,
         assignments=tuple(sorted((part.topic, part.partition) for part in parts)),
     )
 
 
 def end_offsets_of(log: LogBatches, groups: Sequence[GroupReading]) -> dict[Place, int]:
-    """Of every topic that one of the groups reads or has read; those that are gone are left out."""
-    described = log.topics({topic for group in groups for topic, _ in group.places})
-    partitions = {name: one.facts.partitions for name, one in described.items() if isinstance(one, TopicPlaces)}
-    known = log.answers([Question(Kind.END, name, LATEST) for name in partitions], partitions)
+    """Of every partition that one of the groups reads or has read; those that are gone or have no leader are left out."""
+    read = {place for group in groups for place in group.places}
+    described = log.topics({topic for topic, _ in read})
+    led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
+    wanted = {name: [part for part in parts if (name, part) in read] for name, parts in led.items()}
+    known = log.answers([Question(Kind.END, name, LATEST) for name in wanted], wanted)
     return {
         (question.topic, part): end
         for question, ends in known.items()
@@ -127,19 +165,19 @@ def end_offsets_of(log: LogBatches, groups: Sequence[GroupReading]) -> dict[Plac
 
 def group_json(group: GroupReading, ends: Mapping[Place, int]) -> dict[str, Any]:
     """As JSON-ready values."""
-    readers = {place: member.member_id for member in group.members for place in member.assignments}
+    readers = {place: member.member_id for place, member in group.readers.items()}
     lags = {place: lag_at(group, place, ends) for place in group.places}
     return {
         "group_id": group.name,
         "state": group.state,
         "protocol": group.protocol,
-        "problem": group.problem,
+        "problem": None if group.error is None else str(group.error),
         "lag": total(lags[place] for place in group.places),
         "members": [
             {
                 "member_id": member.member_id,
                 "client_id": member.client_id,
-                "host": member.host,
+                "host": member.address,
                 "assignments": [{"topic": topic, "partition": part} for topic, part in member.assignments],
                 "lag": total(lags[place] for place in member.assignments),
             }
@@ -165,7 +203,7 @@ def lag_at(group: GroupReading, place: Place, ends: Mapping[Place, int]) -> int 
     return None if committed is None or end is None else max(0, end - committed)
 
 
-def total(lags: Any) -> int | None:
+def total(lags: Iterable[int | None]) -> int | None:
     """Of those that are known; None where none is."""
     known = [lag for lag in lags if lag is not None]
     return sum(known) if known else None

@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from logbus.errors import UserError, WindowNotLoaded
+from logbus.windows.broker_questions import LATEST
 from logbus.windows.group_offsets import Groups
-from logbus.windows.group_seek import ISOLATION_LEVEL
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import FrozenWindow, instant_text
 from logbus.windows.retained import refuse_if_recreated
@@ -50,7 +50,7 @@ def commit_ends(engine: Engine, groups: Groups, log: OffsetLog, group: str, wind
     with engine.begin() as connection:
         take_turn(connection, group)
         before = {part: offset for (name, part), offset in groups.committed(group).items() if name == topic}
-        log_ends = log.end_offsets(topic, wanted, ISOLATION_LEVEL)
+        log_ends = log.end_offsets(topic, wanted, LATEST)
         ahead = {part: at for part, at in before.items() if part in wanted and wanted[part] < at <= log_ends[part]}
         committed = {part: offset for part, offset in wanted.items() if part not in ahead}
         note = f"logbus {windows[0].pipeline} {instant_text(max(window.interval.end for window in windows))}"

@@ -14,13 +14,11 @@ from typing import Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
-from logbus.errors import GroupActive
-from logbus.windows.admin_requests import AdminRequests
-
-# A partition of a topic: the key of everything a group remembers.
-Place = tuple[str, int]
+from logbus.errors import GroupActive, GroupMissing
+from logbus.windows.broker_questions import BrokerQuestions, Place, to_committed
 
 INACTIVE_STATES = ("EMPTY", "DEAD")
+NOT_FOUND = KafkaError.GROUP_ID_NOT_FOUND
 ANY_CONSUMER = KafkaError.UNKNOWN_MEMBER_ID  # what a broker answers whom it expects among a group's members
 
 
@@ -47,31 +45,20 @@ class Groups(Protocol):
     def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None: ...
 
 
-class GroupOffsets(AdminRequests):
+class GroupOffsets(BrokerQuestions):
     """The questions put to a real broker."""
 
     def group(self, name: str) -> GroupFacts:
         """State and members."""
-        unknown = _UnknownGroup()
         try:
-            answers = self.ask(
-                lambda: self.client().describe_consumer_groups([name], **self.limits()), name, {NOT_FOUND: unknown}
-            )
-        except _UnknownGroup:
+            found = self.ask(lambda: self.ask_groups([name]), name, {NOT_FOUND: self._missing(name)})[name]
+        except GroupMissing:
             return GroupFacts(name=name, state="DEAD")
-        found = answers[name]
         return GroupFacts(name=name, state=found.state.name, members=tuple(member.client_id for member in found.members))
 
     def committed(self, group: str) -> dict[Place, int]:
         """Every offset the group has committed; empty for a group nobody knows."""
-        wanted = [ConsumerGroupTopicPartitions(group)]
-        answers = self.ask(
-            lambda: self.client().list_consumer_group_offsets(wanted, require_stable=False, **self.limits()),
-            group,
-            check=raise_error,
-        )
-        parts = answers[group].topic_partitions or []
-        return {(part.topic, part.partition): part.offset for part in parts if part.offset >= 0}
+        return to_committed(self.ask(lambda: self.ask_committed(group), group, check=raise_error)[group])
 
     def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None:
         """Sets the group's offsets, the group being made where it is not there. `GroupActive` while it has members."""
@@ -84,19 +71,23 @@ class GroupOffsets(AdminRequests):
             lambda: self.client().alter_consumer_group_offsets(wanted, **self.limits()), group, explain=refused, check=raise_error
         )
 
+    def delete(self, name: str) -> None:
+        """Deletes the group with its offsets; `GroupActive` while it has members."""
+        refused = {
+            NOT_FOUND: self._missing(name),
+            KafkaError.NON_EMPTY_GROUP: GroupActive(f"group {name} has members: stop them first"),
+        }
+        self.ask(lambda: self.client().delete_consumer_groups([name], **self.limits()), name, refused)
+
+    def _missing(self, name: str) -> GroupMissing:
+        return GroupMissing(f"the broker at {self.address} has no group {name!r}")
+
 
 def raise_error(answer: ConsumerGroupTopicPartitions) -> None:
     """The first error that an answer holds for a partition; the client raises only those of whole groups."""
     for part in answer.topic_partitions or []:
         if part.error is not None:
             raise KafkaException(part.error)
-
-
-class _UnknownGroup(Exception):
-    """The broker says so; a group without offsets is the same to us."""
-
-
-NOT_FOUND = KafkaError.GROUP_ID_NOT_FOUND
 
 
 def active(group: str, members: str) -> GroupActive:

@@ -13,13 +13,11 @@ from datetime import datetime
 
 from logbus.errors import UserError
 from logbus.windows.boundaries import milliseconds
-from logbus.windows.group_offsets import Groups, Place, refuse_if_active
+from logbus.windows.broker_questions import LATEST, Place
+from logbus.windows.group_offsets import Groups, refuse_if_active
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import FrozenWindow
 from logbus.windows.retained import refuse_if_recreated
-
-# What Kafka's tool takes for the end of a log: its consumer does not look at transactions.
-ISOLATION_LEVEL = "read_uncommitted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +155,7 @@ def ground_of(log: OffsetLog, choice: TopicChoice, committed: Mapping[Place, int
         log=log,
         topic=choice.topic,
         starts=log.start_offsets(choice.topic, chosen),
-        ends=log.end_offsets(choice.topic, chosen, ISOLATION_LEVEL),
+        ends=log.end_offsets(choice.topic, chosen, LATEST),
         committed={part: found for (topic, part), found in committed.items() if topic == choice.topic and part in chosen},
     )
 

@@ -10,13 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from confluent_kafka import KafkaError, TopicPartition
-from confluent_kafka.admin import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    ResourceType,
-)
 
 from logbus.errors import UserError
 from logbus.windows.log_offsets import LogOffsets, OffsetLog
@@ -55,18 +48,12 @@ class TopicAdmin(LogOffsets):
 
     def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
         """Those settings of the topic that the broker knows, as they are in force, wherever they come from."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        answers = self.ask(lambda: self.client().describe_configs([resource], **self.limits()), topic, refusals(topic))
-        return {name: str(entry.value) for name, entry in answers[resource].items() if name in names}
+        found = self.ask(lambda: self.ask_settings([topic]), topic, refusals(topic))[topic]
+        return {name: str(entry.value) for name, entry in found.items() if name in names}
 
     def change_settings(self, topic: str, values: Mapping[str, str]) -> None:
         """Sets these and leaves the others as they are."""
-        entries = [
-            ConfigEntry(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=AlterConfigOpType.SET)
-            for name, value in values.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        self.ask(lambda: self.client().incremental_alter_configs([resource], **self.limits()), topic, refusals(topic))
+        self.ask(lambda: self.ask_change(topic, values), topic, refusals(topic))
 
 
 def refusals(topic: str) -> dict[int, Exception]:

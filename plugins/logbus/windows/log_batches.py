@@ -15,17 +15,14 @@ from enum import StrEnum
 from threading import Lock
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from logbus.errors import BrokerUnavailable, LogbusError, TopicMissing
-from logbus.windows.admin_requests import MISSING, AdminRequests
-from logbus.windows.log_offsets import ISOLATION_LEVELS, FoundRecord, TopicFacts, to_found
+from logbus.errors import LogbusError
+from logbus.windows.broker_questions import INTERNAL_PREFIX, LATEST, BrokerQuestions
+from logbus.windows.log_offsets import FoundRecord, TopicFacts, to_found
 
 # Pages wait for it. What a healthy broker takes a tenth of a second for is not worth more.
 PAGE_TIMEOUT_SECONDS = 4.0
-
-INTERNAL_PREFIX = "__"  # Kafka's own topics, as kafka-topics --exclude-internal knows them
 
 
 class Kind(StrEnum):
@@ -46,11 +43,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlace:
-    """Where a partition lies: the id of its leader, None where it has none now, and of its replicas."""
+    """Where a partition lies: the ids of its leader, None where it has none now, of its replicas, of those that keep up."""
 
     partition: int
     leader: int | None
     replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +67,14 @@ class TopicPlaces:
 class LogBatches(Protocol):
     """The questions. Answers of START and END are offsets by partition, of AT `FoundRecord`s, of SETTINGS texts by name."""
 
-    def topic_names(self) -> list[str]: ...
+    def topic_names(self, *, with_internal: bool = False) -> list[str]: ...
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]: ...
 
     def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]: ...
 
 
-class TopicBatches(AdminRequests):
+class TopicBatches(BrokerQuestions):
     """The questions put to a real broker. Safe to share between threads: the client is."""
 
     def __init__(self, client_config: Mapping[str, Any], *, timeout_seconds: float = PAGE_TIMEOUT_SECONDS) -> None:
@@ -88,20 +86,15 @@ class TopicBatches(AdminRequests):
         with self._making:
             return super().client()
 
-    def topic_names(self) -> list[str]:
-        """All but Kafka's own."""
-        try:
-            found = self.client().list_topics(timeout=self.timeout_seconds).topics
-        except KafkaException as error:
-            raise self.unavailable(error.args[0].str()) from None
-        return sorted(name for name in found if not name.startswith(INTERNAL_PREFIX))
+    def topic_names(self, *, with_internal: bool = False) -> list[str]:
+        """All, or all but Kafka's own."""
+        found = self.metadata().topics
+        return sorted(name for name in found if with_internal or not name.startswith(INTERNAL_PREFIX))
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]:
         """Each as it is now, or why nobody knows."""
         wanted = sorted(set(names))
-        if not wanted:
-            return {}
-        asked = self.client().describe_topics(TopicCollection(wanted), **self.limits())
+        asked = self.ask_topics(wanted) if wanted else {}
         found = {name: self.outcome(future, name) for name, future in asked.items()}
         return {name: one if isinstance(one, LogbusError) else to_places(one) for name, one in found.items()}
 
@@ -123,30 +116,14 @@ class TopicBatches(AdminRequests):
         """One call holds each partition once and has one isolation level; the calls are under way together."""
         for batch in batches([one for one in questions if one.kind is not Kind.SETTINGS]):
             owner = {(one.topic, part): one for one in batch for part in partitions.get(one.topic, ())}
-            wanted = {TopicPartition(topic, part): spec_of(one) for (topic, part), one in owner.items()}
-            isolation = isolation_of(batch[0])
-            options = {"isolation_level": ISOLATION_LEVELS[isolation]} if isolation else {}
-            if wanted:
-                for place, future in self.client().list_offsets(wanted, **self.limits(), **options).items():
-                    yield owner[place.topic, place.partition], place.partition, future
+            asked = self.ask_offsets({place: spec_of(one) for place, one in owner.items()}, isolation_of(batch[0]))
+            for place, future in asked.items():
+                yield owner[place], place[1], future
 
     def _ask_settings(self, questions: Collection[Question]) -> Iterator[tuple[Question, int, Future[Any]]]:
         asked = {one.topic: one for one in questions if one.kind is Kind.SETTINGS}
-        if asked:
-            resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in asked]
-            for resource, future in self.client().describe_configs(resources, **self.limits()).items():
-                yield asked[resource.name], 0, future
-
-    def outcome(self, future: Future[Any], topic: str) -> Any:
-        """The answer, or its error in our words (not raised)."""
-        try:
-            return future.result(self.timeout_seconds + 1)  # the client's own limit comes first
-        except KafkaException as error:
-            if error.args[0].code() in MISSING:
-                return TopicMissing(f"the broker has no topic {topic!r}")
-            return BrokerUnavailable(f"the broker does not tell about {topic!r}: {error.args[0].str()}")
-        except TimeoutError:
-            return BrokerUnavailable(f"the broker does not tell about {topic!r} within {self.timeout_seconds:g} s")
+        for topic, future in self.ask_settings(asked).items():
+            yield asked[topic], 0, future
 
 
 def batches(questions: Iterable[Question]) -> list[list[Question]]:
@@ -161,7 +138,7 @@ def batches(questions: Iterable[Question]) -> list[list[Question]]:
 
 
 def isolation_of(question: Question) -> str:
-    return str(question.detail) if question.kind is Kind.END else ""
+    return str(question.detail) if question.kind is Kind.END else LATEST
 
 
 def spec_of(question: Question) -> OffsetSpec:
@@ -186,6 +163,7 @@ def to_places(described: Any) -> TopicPlaces:
             partition=part.id,
             leader=part.leader.id if part.leader is not None and part.leader.id >= 0 else None,
             replicas=tuple(node.id for node in part.replicas),
+            in_sync=tuple(node.id for node in part.isr),
         )
         for part in described.partitions
     )

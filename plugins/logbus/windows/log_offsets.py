@@ -12,13 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from logbus.windows.admin_requests import AdminRequests
+from logbus.windows.broker_questions import LATEST, BrokerQuestions
 from logbus.windows.exact_reader import read_range
-
-ISOLATION_LEVELS = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +50,12 @@ class OffsetLog(Protocol):
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]: ...
 
 
-class LogOffsets(AdminRequests):
+class LogOffsets(BrokerQuestions):
     """The questions put to a real broker."""
 
     def topic(self, name: str) -> TopicFacts:
         """Id and partitions; `TopicMissing` where the broker has no such topic."""
-        described = self.ask(lambda: self.client().describe_topics(TopicCollection([name]), **self.limits()), name)[name]
+        described = self.ask(lambda: self.ask_topics([name]), name)[name]
         return TopicFacts(
             name=name, topic_id=str(described.topic_id), partitions=tuple(sorted(part.id for part in described.partitions))
         )
@@ -70,7 +67,7 @@ class LogOffsets(AdminRequests):
 
     def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
         """High watermark, or last stable offset under read_committed; exclusive."""
-        found = self._list(topic, partitions, OffsetSpec.latest(), isolation_level=ISOLATION_LEVELS[isolation_level])
+        found = self._list(topic, partitions, OffsetSpec.latest(), isolation_level)
         return {partition: info.offset for partition, info in found.items()}
 
     def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
@@ -86,12 +83,10 @@ class LogOffsets(AdminRequests):
         for message in read_range(self.client_config, topic, partition, start_offset, end_offset):
             yield FoundRecord(offset=message.offset(), timestamp_ms=message.timestamp()[1])
 
-    def _list(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, **options: Any) -> dict[int, Any]:
-        wanted = {TopicPartition(topic, partition): spec for partition in partitions}
-        if not wanted:
-            return {}
-        answers = self.ask(lambda: self.client().list_offsets(wanted, **self.limits(), **options), topic)
-        return {part.partition: info for part, info in answers.items()}
+    def _list(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation_level: str = LATEST) -> dict[int, Any]:
+        wanted = {(topic, partition): spec for partition in partitions}
+        answers = self.ask(lambda: self.ask_offsets(wanted, isolation_level), topic)
+        return {partition: info for (_, partition), info in answers.items()}
 
 
 def to_found(answers: Mapping[int, Any]) -> dict[int, FoundRecord]:

@@ -14,9 +14,10 @@ from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 from logbus.errors import PipelineConflict, UserError
 from logbus.windows import boundaries, schema
 from logbus.windows.boundaries import Neighbours
+from logbus.windows.broker_questions import ISOLATION_LEVELS
 from logbus.windows.chain import Chain
 from logbus.windows.error_budget import budget_of
-from logbus.windows.log_offsets import ISOLATION_LEVELS, OffsetLog, TopicFacts
+from logbus.windows.log_offsets import OffsetLog, TopicFacts
 from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Pipeline
 from logbus.windows.rows import Row, pipeline_row, pipeline_values, to_pipeline

@@ -17,6 +17,7 @@ from sqlalchemy import Engine, select
 
 from logbus.errors import LogbusError, UserError
 from logbus.windows import boundaries, schema
+from logbus.windows.broker_questions import LATEST
 from logbus.windows.chain_loading import is_settled_and_gone, load_chain
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_admin import LogAdmin
@@ -129,7 +130,7 @@ class Retention:
         return plan_topic(policy, self._state(policy, facts, now), chains, self.store.holds(now, policy.topic), utc(now))
 
     def _state(self, policy: RetentionPolicy, facts: TopicFacts, now: datetime) -> TopicState:
-        ends = self.log.end_offsets(facts.name, facts.partitions, "read_uncommitted")
+        ends = self.log.end_offsets(facts.name, facts.partitions, LATEST)
         return TopicState(
             topic=facts.name,
             topic_id=facts.topic_id,

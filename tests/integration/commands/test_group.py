@@ -66,11 +66,22 @@ def test_members_and_what_they_hold_are_shown_and_protect_the_group(
         member.close()
 
 
-def test_deleting_is_a_dry_run_until_it_is_told_otherwise(run: Run, group: str) -> None:
+def test_deleting_is_a_dry_run_until_it_is_told_otherwise(run: Run, shown: Shown, group: str) -> None:
     assert run("group", "delete", group).stdout == f"would be deleted: group {group}, Empty, offsets of 1 partitions\n"
     assert group in run("group", "ls").stdout
-    run("group", "delete", group, "--execute")
+    gone = {"group": group, "state": "Empty", "partitions": 1}
+    assert shown("group", "delete", group) == {"executed": False, "groups": [gone]}
+    assert shown("group", "delete", group, "--execute") == {"executed": True, "groups": [gone]}
     assert f"has no group '{group}'" in run("group", "describe", group, status=3).stderr
+
+
+def test_all_groups_are_those_that_are_there_and_a_missing_one_is_an_error_of_its_own(
+    run: Run, shown: Shown, group: str, topic: str
+) -> None:
+    rows = [(one["group"], one["topic"], one["lag"]) for one in shown("group", "describe", "--all-groups")]
+    assert (group, topic, 1) in rows
+    assert group in [one["group"] for one in shown("group", "describe", "--all-groups", "--state")]
+    assert "has no group 'nobody'" in run("group", "describe", group, "nobody", status=3).stderr
 
 
 def test_a_group_of_a_topic_that_is_gone_is_still_shown(

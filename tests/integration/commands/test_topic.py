@@ -33,6 +33,8 @@ def test_a_topic_is_made_shown_changed_and_deleted(run: Run, shown: Shown, broke
     every = {one["name"] for one in shown("topic", "config", topic, "--all")[topic]}
     assert {"segment.bytes", "max.message.bytes"} < every
 
+    would = shown("topic", "delete", topic)
+    assert (would["executed"], [(one["topic"], one["records"]) for one in would["topics"]]) == (False, [(topic, 0)])
     dry = run("topic", "delete", topic)
     assert dry.stdout == f"would be deleted: topic {topic}, 3 partitions, 0 records\n"
     assert "--execute does it" in dry.stderr

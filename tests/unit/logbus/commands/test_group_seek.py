@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def test_it_shows_kafkas_table_and_changes_nothing_without_execute(seek: Seek, g
     assert groups.committed("g") == {("t", 0): 4}
 
 
+def test_as_json_it_is_the_same_for_programs(seek: Seek, groups: FakeGroups) -> None:
+    groups.commit("g", {("t", 0): 4})
+    where = {"group": "g", "topic": "t", "partition": 0, "current_offset": 4}
+    planned = json.loads(seek("--topic", "t", "--to-offset", "99", "-o", "json").stdout)
+    assert planned == {"executed": False, "moves": [{**where, "new_offset": 10, "wanted_offset": 99}]}
+    done = json.loads(seek("--topic", "t", "--to-offset", "7", "--execute", "--json").stdout)
+    assert done == {"executed": True, "moves": [{**where, "new_offset": 7, "wanted_offset": 7}]}
+
+
 def test_execute_does_it(seek: Seek, groups: FakeGroups) -> None:
     assert "dry run" not in seek("--topic", "t:0", "--to-offset", "7", "--execute").stderr
     assert groups.committed("g") == {("t", 0): 7}
@@ -76,6 +86,7 @@ def test_a_file_of_several_groups_gives_each_its_own(seek: Seek, groups: FakeGro
         (["--to-latest"], 2, "say which topics"),
         (["--to-latest", "--all-topics"], 1, "has committed nothing"),
         (["--topic", "t", "--to-latest", "--execute", "--dry-run"], 2, "exclude each other"),
+        (["--topic", "t", "--to-latest", "--export", "-o", "json"], 2, "exclude each other"),
         (["--to-window", "p@2015-05-17T10:00:00Z"], 2, "give --warehouse"),
         (["--to-window", "p"], 2, "is PIPELINE@START"),
         (["--from-file", "/nowhere.csv"], 1, "cannot read the offsets of /nowhere.csv"),
