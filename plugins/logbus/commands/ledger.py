@@ -5,12 +5,14 @@ Every task and every command brings the tables up to date by itself; `upgrade` i
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.errors import LogbusError
 from logbus.warehouse.engine import connect
-from logbus.warehouse.rebuild import rebuild
+from logbus.warehouse.rebuild import Rebuilt, rebuild
 from logbus.windows.migrations import REVISION, create_ledger, ledger_revision
 from logbus.windows.model import instant_text
 
@@ -32,16 +34,21 @@ def upgrade(warehouse_url: str) -> None:
 
 @command.command("version")
 @options.warehouse_option
-def version(warehouse_url: str) -> None:
+@options.json_option
+def version(warehouse_url: str, as_json: bool) -> None:
     """Print the version of the ledger in the warehouse, and the one that this logbus makes."""
     found = ledger_revision(connect(warehouse_url))
+    if as_json:
+        output.show_json({"ledger": found, "logbus": REVISION})
+        return
     click.echo(f"ledger: {described(found)}; this logbus: {REVISION}")
 
 
 @command.command("rebuild")
 @options.pipeline_option
 @options.warehouse_option
-def rebuild_windows(pipeline_name: str, warehouse_url: str) -> None:
+@options.json_option
+def rebuild_windows(pipeline_name: str, warehouse_url: str, as_json: bool) -> None:
     """Make a pipeline's windows again from its Iceberg or Parquet table, after the ledger was lost.
 
     Register the pipeline first, as it was. Windows that the ledger knows already stay as they are.
@@ -49,13 +56,27 @@ def rebuild_windows(pipeline_name: str, warehouse_url: str) -> None:
     engine = connect(warehouse_url)
     create_ledger(engine)
     done = rebuild(engine, pipeline_name)
+    if as_json:
+        output.show_json(summary(done))
+    else:
+        tell(done, pipeline_name)
+    if done.refused:
+        raise LogbusError(f"{len(done.refused)} windows could not be made again: " + "; ".join(done.refused))
+
+
+def tell(done: Rebuilt, pipeline_name: str) -> None:
     click.echo(f"{len(done.made)} windows made again, {len(done.unchanged)} known already")
     if done.made:
         click.echo(f"audit them: logbus load --pipeline {pipeline_name} --only-missing")
     for interval in done.without_dead_letters:
         click.echo(f"{instant_text(interval.start)} had dead letters, which went with the ledger: load it again")
-    if done.refused:
-        raise LogbusError(f"{len(done.refused)} windows could not be made again: " + "; ".join(done.refused))
+
+
+def summary(done: Rebuilt) -> dict[str, Any]:
+    """As JSON-ready values: windows by where they start."""
+    kinds = {"made": done.made, "unchanged": done.unchanged, "without_dead_letters": done.without_dead_letters}
+    starts = {name: [instant_text(interval.start) for interval in found] for name, found in kinds.items()}
+    return {**starts, "refused": list(done.refused)}
 
 
 def described(revision: str | None) -> str:

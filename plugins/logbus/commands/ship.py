@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from logbus.collector.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
 from logbus.collector.shipment import Progress as ShowProgress
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stopped, stopping
 
@@ -47,6 +48,7 @@ def default_state_path(topic: str) -> Path:
     help="A librdkafka setting of the producer alone: compression.type=zstd; may be repeated.",
 )
 @options.with_broker
+@options.json_option
 def command(
     files: tuple[Path, ...],
     topic: str,
@@ -58,6 +60,7 @@ def command(
     line_bytes_max: int,
     producer_settings: Sequence[tuple[str, str]],
     config: Mapping[str, Any],
+    as_json: bool,
 ) -> None:
     """Send the lines of log FILEs to a topic, oldest first; run again, it sends only what is new.
 
@@ -81,7 +84,10 @@ def command(
     if stop.exit_code is not None:
         done = summary(topic, report, line_bytes_max)
         raise Stopped(f"{done}\ninterrupted: what was sent is acknowledged and noted; run it again to go on", stop.exit_code)
-    click.echo(summary(topic, report, line_bytes_max))
+    if as_json:
+        output.show_json({"topic": topic, **asdict(report)})
+    else:
+        click.echo(summary(topic, report, line_bytes_max))
 
 
 def summary(topic: str, report: ShipReport, line_bytes_max: int) -> str:

@@ -13,11 +13,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from sqlalchemy import make_url
 
+from logbus.commands import options, output
 from logbus.commands.demo import as_typed, interrupt, stay_up
 from logbus.local.stack import MEMORABLE_PORTS, LocalStack, project_directory
 from logbus.warehouse.embedded import binary
@@ -38,14 +40,16 @@ ENVIRONMENT_FILE = "env"
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Start Airflow too, with the DAGs of this directory.",
 )
-def command(home: Path, dags: Path | None) -> None:
+@options.json_option
+def command(home: Path, dags: Path | None, as_json: bool) -> None:
     """Run the broker and a PostgreSQL on this machine until Ctrl-C, and Airflow too where --dags is given.
 
-    Other terminals learn where they are with `source .logbus/up/env`.
+    Other terminals learn where they are with `source .logbus/up/env`. With -o json the addresses are one object on standard
+    output as soon as everything answers, and all else goes to standard error.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     project = project_directory() if dags else home
     try:
         with LocalStack(home, project=project, environment=os.environ, ports=MEMORABLE_PORTS, dags=dags) as stack:
@@ -54,7 +58,10 @@ def command(home: Path, dags: Path | None) -> None:
                 console.print("Starting Airflow: half a minute, longer the first time ...")
                 stack.start_airflow()
             with environment_file(home / ENVIRONMENT_FILE, addresses(stack)) as path:
-                show(console, stack, path, with_airflow=dags is not None)
+                if as_json:
+                    output.show_json(summary(stack, path, with_airflow=dags is not None))
+                else:
+                    show(console, stack, path, with_airflow=dags is not None)
                 stay_up(stack, console)
     except KeyboardInterrupt:
         console.print("Ended before everything was up.")
@@ -67,6 +74,16 @@ def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool)
     if with_airflow:
         console.print(f"Airflow     {stack.airflow.settings.url}")
     console.print(f"In other terminals:  source {as_typed(path.absolute())}")
+
+
+def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, Any]:
+    """As JSON-ready values."""
+    return {
+        "bootstrap_servers": stack.bootstrap_servers,
+        "warehouse_url": stack.warehouse_url,
+        "airflow_url": stack.airflow.settings.url if with_airflow else None,
+        "environment_file": str(path.absolute()),
+    }
 
 
 @contextmanager

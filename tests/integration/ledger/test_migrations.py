@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from click.testing import CliRunner
+from logbus.cli import main
 from logbus.errors import UserError
 from logbus.warehouse.engine import connect
 from logbus.windows import schema
@@ -51,6 +54,15 @@ def test_the_revisions_make_exactly_the_tables_that_the_code_knows(engine: Engin
     create_ledger(engine)
     assert differences(engine) == []
     assert ledger_revision(engine) == REVISION
+
+
+def test_the_command_tells_the_version_of_the_ledger_and_its_own(engine: Engine, empty_warehouse_url: str) -> None:
+    words = ["ledger", "version", "--warehouse", empty_warehouse_url]
+    told = [json.loads(CliRunner().invoke(main, [*words, "-o", "json"]).stdout)]
+    create_ledger(engine)
+    told.append(json.loads(CliRunner().invoke(main, [*words, "-o", "json"]).stdout))
+    assert told == [{"ledger": None, "logbus": REVISION}, {"ledger": REVISION, "logbus": REVISION}]
+    assert CliRunner().invoke(main, words).stdout == f"ledger: {REVISION}; this logbus: {REVISION}\n"
 
 
 def test_a_ledger_from_before_the_revisions_is_adopted_with_what_it_holds(engine: Engine) -> None:
