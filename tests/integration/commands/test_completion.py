@@ -46,7 +46,7 @@ def test_names_of_topics_groups_and_pipelines_are_offered(run: Run, broker: AnyB
     )
     there = {"LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap, "LOGBUS_WAREHOUSE_URL": warehouse_url}
     assert completed("consume", topic, **there) == [topic, f"{topic}-b"]
-    assert completed("group", "describe", "group-of-", **there) == [f"group-of-{topic}"]
+    assert completed("group", "describe", f"group-of-{topic}", **there) == [f"group-of-{topic}"]
     assert completed("window", "ls", "--pipeline", "or", **there) == ["orders"]
 
 
