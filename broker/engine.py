@@ -37,6 +37,7 @@ from broker.partitions.flusher import Flusher
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
+from broker.partitions.retention import Retention
 from broker.protocol.framing import Request
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
@@ -77,6 +78,7 @@ class Engine:
         self.context = self._build_context(directory, port)
         self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
         self._cleaner = LogCleaner(self.partitions, directory, helpers.submit, clock, filesystem, config)
+        self._retention = Retention(self.partitions, self._remove_files, clock, config)
         self._periodics = self._build_periodics()
         self._next_periodic = min(periodic.due for periodic in self._periodics)
 
@@ -130,12 +132,10 @@ class Engine:
 
     def _build_periodics(self) -> list[_Periodic]:
         now = self._clock.monotonic()
-        retention = self.config.retention_check_interval_ms / 1000
         checkpoint = self.config.checkpoint_interval_ms / 1000
         expiry = self.config.producer_expiration_check_ms / 1000
         sweep = self.config.offsets_retention_check_ms / 1000
         return [
-            _Periodic(retention, lambda: self._remove_files(self.partitions.apply_retention()), now + retention),
             _Periodic(checkpoint, self.partitions.checkpoint, now + checkpoint),
             _Periodic(expiry, self.partitions.expire_producers, now + expiry),
             _Periodic(sweep, lambda: sweep_groups(self.context), now + sweep),
@@ -170,6 +170,8 @@ class Engine:
         context.flusher.end_turn()
         if now >= self._cleaner.due:
             self._cleaner.work(now)
+        if now >= self._retention.due:
+            self._retention.work(now)
         if now >= self._next_periodic:
             self._run_periodics(now)
 
@@ -190,7 +192,7 @@ class Engine:
         for other in (self.context.purgatory.next_deadline(), self.context.flusher.next_deadline()):
             if other is not None and other < deadline:
                 deadline = other
-        return min(deadline, self._cleaner.due)
+        return min(deadline, self._cleaner.due, self._retention.due)
 
     def close(self) -> bool:
         """Flush, checkpoint and release the directory; True where the next start need not recover."""

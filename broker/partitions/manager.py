@@ -1,4 +1,4 @@
-"""Every partition this broker holds: opened at start, made and removed with their topics, checkpointed, trimmed by retention.
+"""Every partition this broker holds: opened at start, made and removed with their topics, checkpointed.
 
 The registry says which topics exist; the log directory holds their bytes. Where the two disagree after a crash, a registered
 topic gets its missing (empty) partitions, and directories that no topic owns are set aside and named in the log: nothing
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from broker.clock import Clock, UnhurriedClock
+from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.coordination.broker_overrides import Scope
 from broker.coordination.local import Topic, TopicRegistry, check_topic_name
@@ -29,7 +29,6 @@ from broker.partitions.partition import Partition
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
 from broker.storage.partition_log import PartitionLog
-from broker.storage.retention import apply_retention
 
 logger = logging.getLogger("broker.partitions")
 
@@ -52,7 +51,6 @@ class PartitionManager:
         self._directory = directory
         self._config = config
         self._clock = clock
-        self._retention_clock = UnhurriedClock(clock)
         self._filesystem = filesystem
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_topic_id: dict[tuple[bytes, int], Partition] = {}
@@ -67,6 +65,10 @@ class PartitionManager:
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    def holds(self, partition: Partition) -> bool:
+        """Whether it is one of these still: its topic may have been deleted, and made again, since somebody took it."""
+        return self._partitions.get((partition.topic, partition.index)) is partition
 
     def get(self, topic: str, index: int) -> Partition:
         partition = self._partitions.get((topic, index))
@@ -267,27 +269,3 @@ class PartitionManager:
         now = self._clock.monotonic()
         for partition in self:
             partition.producer_memory.expire(now)
-
-    # -- retention ---------------------------------------------------------------------------------------------------------------
-
-    def apply_retention(self) -> list[Path]:
-        """Delete the whole segments that retention lets go; the returned files are already out of the way."""
-        now_ms = self._retention_clock.now_ms()
-        removed: list[Path] = []
-        for partition in self:
-            try:
-                count = apply_retention(partition.log, now_ms)
-            except StorageError as error:
-                logger.error("%s: retention: %s", partition.name, error)
-                continue
-            removed += partition.log.take_removed_paths()
-            if partition.log.unflushed:
-                self.on_rolled(partition)
-            if count:
-                logger.info(
-                    "%s: retention deleted %d segments, the log now starts at %d",
-                    partition.name,
-                    count,
-                    partition.log_start_offset,
-                )
-        return removed

@@ -7,15 +7,16 @@ that nobody writes to any more becomes empty.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from broker.config import LogConfig
 from broker.storage.partition_log import PartitionLog
 from broker.storage.segment import Segment
 
 
-def apply_retention(log: PartitionLog, now_ms: int) -> int:
-    """Delete the old segments that the configuration lets go; returns how many. A log that is being compacted counts on the
-    segments that it has: later."""
+def apply_retention(log: PartitionLog, now_ms: int, *, segments_max: int | None = None) -> int:
+    """Delete the old segments that the configuration lets go, `segments_max` of them at the most; returns how many. A log that is
+    being compacted counts on the segments that it has: later."""
     log.require_online()
     if log.is_compacting:
         return 0
@@ -23,7 +24,7 @@ def apply_retention(log: PartitionLog, now_ms: int) -> int:
         tuple(log.segments), config=log.config, log_start_offset=log.log_start_offset, size_bytes=log.size_bytes, now_ms=now_ms
     )
     count = 0
-    for segment in deletable:
+    for segment in islice(deletable, segments_max):
         if segment in log.unflushed:
             return count
         log.drop_first()

@@ -1,12 +1,16 @@
-"""Retention as the broker drives it: by a clock that may be set wrong."""
+"""Retention as the broker drives it: in slices between which others are served, and by a clock that may be set wrong."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
+from broker.clock import ManualClock
+from broker.partitions.retention import PAUSE_PER_SLICE, SEGMENTS_PER_STEP
 from broker.protocol.api import ApiKey
+from broker.storage.filesystem import FileSystem
 from tests.support.engine import Harness, batch
 from tests.support.wire import produce_body
 
@@ -46,3 +50,75 @@ def test_a_topic_that_nobody_writes_to_becomes_empty_in_its_time(broker: Harness
     broker.flush()
     assert check_retention(broker) == 5
     assert broker.engine.partitions.get("t", 0).end_offset == 5
+
+
+class SlowDisk(FileSystem):
+    """Renaming a file takes a millisecond, once there is a clock."""
+
+    clock: ManualClock | None = None
+
+    def rename(self, path: Path, target: Path) -> None:
+        super().rename(path, target)
+        if self.clock is not None:
+            self.clock.advance_ms(1)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Harness:
+    """Segments of one batch that are too old: three partitions of `many` have five, the one of `long` has 21. The active ones of
+    them stay."""
+    disk = SlowDisk()
+    harness = Harness(tmp_path, filesystem=disk)
+    harness.create("many", partitions=3, segment_bytes="100", retention_ms=str(DAY_MS))
+    harness.create("long", segment_bytes="100", retention_ms=str(DAY_MS))
+    for topic, index, count in (("many", 0, 5), ("many", 1, 5), ("many", 2, 5), ("long", 0, 21)):
+        for _ in range(count):
+            raw = batch(b"value" * 10, timestamp=harness.clock.now_ms())
+            harness.dispatch(ApiKey.PRODUCE, 9, produce_body({(topic, index): raw}))
+            harness.turn()
+    harness.flush()
+    harness.clock.advance_ms(2 * DAY_MS)
+    disk.clock = harness.clock
+    return harness
+
+
+def starts(broker: Harness) -> list[int]:
+    """Where each log begins."""
+    return [partition.log_start_offset for partition in broker.engine.partitions if not partition.topic.startswith("_")]
+
+
+def next_slice(broker: Harness) -> None:
+    """Wait as long as the loop would, and give it one turn."""
+    waits_ms = math.ceil((broker.engine.next_deadline() - broker.clock.monotonic()) * 1000)
+    broker.clock.advance_ms(max(waits_ms, 0))
+    broker.engine.end_turn()
+
+
+def test_a_round_is_cut_into_slices_and_the_loop_is_free_between_them(slow: Harness) -> None:
+    began = slow.clock.monotonic()
+    slow.engine.end_turn()
+    slice_seconds = slow.clock.monotonic() - began
+    assert starts(slow) == [4, 0, 0, 0], "the next slice is for the others"
+    assert slow.engine.next_deadline() >= began + slice_seconds * (1 + PAUSE_PER_SLICE) - 0.001
+    slow.engine.end_turn()
+    assert starts(slow) == [4, 0, 0, 0], "not before the pause is over"
+    next_slice(slow)
+    assert starts(slow) == [4, 4, 0, 0]
+
+
+def test_a_long_log_is_cut_too_and_lets_the_others_go_first(slow: Harness) -> None:
+    seen = []
+    for _ in range(20):
+        seen.append(starts(slow)[3])
+        next_slice(slow)
+    assert starts(slow) == [4, 4, 4, 20]
+    assert sorted(set(seen)) == [0, SEGMENTS_PER_STEP, 2 * SEGMENTS_PER_STEP, 20]
+
+
+def test_a_topic_that_is_deleted_during_a_round_is_left_out(slow: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    slow.engine.end_turn()
+    slow.ask(ApiKey.DELETE_TOPICS, 4, topic_names=["many"], timeout_ms=1000)
+    for _ in range(10):
+        next_slice(slow)
+    assert starts(slow) == [20]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
