@@ -1,0 +1,164 @@
+"""Loads on a broker: as much as it takes, or a steady one whose latency tells what else the broker was doing.
+
+The steady producer has a timetable. A request that could not be sent in time, because the answer before it was late, counts from
+when it was due: a broker that stands still for a second makes all the requests of that second late, not only the one that met it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from benchmarks.costs.wire import Connection, Refused, check_produced, fetch_frame, fetched, produce_frame, whole_batches
+from benchmarks.peers.server import Server
+from benchmarks.processes import wait_until
+from broker.records.batch import read_header
+
+ADMIN_SECONDS_MAX = 60.0
+IN_FLIGHT = 5  # requests on their way, as Kafka's producer has them by default
+REQUESTS_PER_SECOND = 250  # of the steady producer
+POLL_MS = 200  # how long the steady consumer lets the broker wait, and so how long it takes to stop
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of all do not exceed; values must not be empty."""
+    return sorted(values)[max(math.ceil(share * len(values)), 1) - 1]
+
+
+def create_topic(bootstrap: str, topic: str, **config: str) -> None:
+    """With one partition; `config` has underscores for dots. Returns when the topic is there, which Apache Kafka says earlier."""
+    client = AdminClient({"bootstrap.servers": bootstrap})  # held: a client that is collected takes its requests with it
+    wanted = NewTopic(topic, num_partitions=1, config={name.replace("_", "."): value for name, value in config.items()})
+    client.create_topics([wanted], request_timeout=ADMIN_SECONDS_MAX)[topic].result(ADMIN_SECONDS_MAX)
+    if not wait_until(lambda: _answers(bootstrap, topic), deadline_seconds=ADMIN_SECONDS_MAX):
+        raise TimeoutError(f"{topic} was made and is not there")
+
+
+def _answers(bootstrap: str, topic: str) -> bool:
+    with Connection(bootstrap) as connection:
+        try:
+            fetched(connection.ask(fetch_frame(topic, 0, wait_ms=0)), topic)
+        except Refused:
+            return False
+    return True
+
+
+def alter_topic(bootstrap: str, topic: str, name: str, value: str) -> None:
+    """Give a topic one setting."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    client.incremental_alter_configs([resource], request_timeout=ADMIN_SECONDS_MAX)[resource].result(ADMIN_SECONDS_MAX)
+
+
+def produce_all(bootstrap: str, topic: str, batches: Sequence[bytes], *, requests: int) -> None:
+    """Send the batches in turn, `requests` of them, as fast as they are acknowledged; return when a consumer can see them all."""
+    frames = [produce_frame(topic, batch) for batch in batches[:requests]]
+    waiting = 0
+    with Connection(bootstrap) as connection:
+        for frame in islice(cycle(frames), requests):
+            if waiting == IN_FLIGHT:
+                check_produced(connection.receive(), topic)
+                waiting -= 1
+            connection.send(frame)
+            waiting += 1
+        for _ in range(waiting):
+            check_produced(connection.receive(), topic)
+        records = sum(read_header(batch).record_count for batch in islice(cycle(batches), requests))
+        wait_visible(connection, topic, records)
+
+
+def wait_visible(connection: Connection, topic: str, end_offset: int) -> None:
+    """Until the last record below `end_offset` is answered to a fetch."""
+    frame = fetch_frame(topic, end_offset - 1, wait_ms=POLL_MS, bytes_max=1)
+    while not fetched(connection.ask(frame), topic):
+        pass
+
+
+def cpu_per_million(server: Server, records: int, work: Callable[[], None]) -> float:
+    """CPU seconds that the work costs the server, for each million of its records."""
+    before = server.cpu_seconds()
+    work()
+    return (server.cpu_seconds() - before) * 1_000_000 / records
+
+
+class _Steady:
+    """A thread that works until its `with` ends, and whose failure is raised there."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.bootstrap, self.topic = bootstrap, topic
+        self._stopped = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopped = True
+        self._thread.join()
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            with Connection(self.bootstrap) as connection:
+                self.work(connection)
+        except BaseException as failure:
+            self._failure = failure
+
+    def work(self, connection: Connection) -> None:
+        raise NotImplementedError
+
+
+class SteadyProducer(_Steady):
+    """Sends one batch REQUESTS_PER_SECOND times a second and notes when each was due and how long it then took."""
+
+    def __init__(self, bootstrap: str, topic: str, batch: bytes) -> None:
+        super().__init__(bootstrap, topic)
+        self._frame = produce_frame(topic, batch)
+        self._noted: list[tuple[float, float]] = []
+
+    def work(self, connection: Connection) -> None:
+        due = time.monotonic()
+        while not self._stopped:
+            began = wait_for(due, clock=time.monotonic, sleep=time.sleep)
+            check_produced(connection.ask(self._frame), self.topic)
+            self._noted.append((due, time.monotonic() - began))
+            due += 1 / REQUESTS_PER_SECOND
+
+    def latencies_ms(self, begin: float, end: float) -> list[float]:
+        """Of the requests that were due between two instants of the monotonic clock."""
+        return [seconds * 1000 for due, seconds in self._noted if begin <= due < end]
+
+
+def wait_for(due: float, *, clock: Callable[[], float], sleep: Callable[[float], None]) -> float:
+    """Sleep until `due`; from when the latency of what is sent now counts: the instant after the sleep, or `due` where that is
+    past already."""
+    ahead = due - clock()
+    if ahead <= 0:
+        return due
+    sleep(ahead)
+    return clock()
+
+
+class SteadyConsumer(_Steady):
+    """Follows the topic as a consumer does, by long polls."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(bootstrap, topic)
+        self.offset = 0
+
+    def work(self, connection: Connection) -> None:
+        while not self._stopped:
+            answer = connection.ask(fetch_frame(self.topic, self.offset, wait_ms=POLL_MS))
+            for batch in whole_batches(fetched(answer, self.topic)):
+                self.offset = read_header(batch).next_offset

@@ -1,0 +1,141 @@
+"""What retention costs those who do something else: 2,000 partitions of 5 segments, of which 3 are due at the same time, beside a
+steady producer on another topic.
+
+The logs are written by the broker's own storage room, as for `growth`: eight days old but for the last two segments. The broker
+starts on them and looks for what is due a few seconds later; the producer's latency until then is compared with that while
+segments vanish, from the first file's end to the last one's.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.costs.lines import batches_of, log_lines
+from benchmarks.costs.load import SteadyProducer, create_topic, percentile
+from benchmarks.figures import Figure, figure
+from benchmarks.growth import SparseDisk
+from benchmarks.loads import Scale
+from benchmarks.peers.logbus import LogbusBroker
+from broker.clock import SystemClock
+from broker.config import DAY_MS, LogConfig
+from broker.coordination.local import TopicRegistry
+from broker.records.batch import read_header, stamp
+from broker.records.builder import NewRecord, build_batch
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import LogDirectory
+from broker.storage.partition_log import PartitionLog
+from broker.storage.segment import DELETED, segment_name
+
+PARTITIONS = 2_000
+SEGMENTS, DUE = 5, 3
+AGE_MS = 8 * DAY_MS  # retention takes what is older than seven
+VALUE_BYTES = 16 << 10
+QUIET_SECONDS = 5.0
+PASS_SECONDS_MAX = 120.0
+POLL_SECONDS = 0.002
+TOPIC, STEADY_TOPIC = "old", "steady"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One look of retention at all partitions, and the steady producer's milliseconds before it and during it."""
+
+    seconds: float
+    quiet_ms: Sequence[float]
+    busy_ms: Sequence[float]
+
+
+def figures(directory: Path, scale: Scale, console: Console) -> Iterator[Figure]:
+    count = scale.records(PARTITIONS)
+    passes = []
+    for number in range(scale.rounds):
+        console.print("retention: writing the logs ...")
+        passes.append(_round(directory / str(number), count, quiet_seconds=max(QUIET_SECONDS * scale.share, 1.0)))
+        console.print(f"retention: {passes[-1].seconds:.2f} s", highlight=False)
+    yield from pass_figures(passes, count)
+
+
+def _round(directory: Path, count: int, *, quiet_seconds: float) -> Pass:
+    broker = LogbusBroker(directory, settings={"log.retention.check.interval.ms": str(round(quiet_seconds * 1000))})
+    write_logs(broker.data, count, now_ms=time.time_ns() // 1_000_000)
+    (batch,) = batches_of(log_lines(50, seed=5), now_ms=time.time_ns() // 1_000_000)
+    with broker:
+        create_topic(broker.bootstrap, STEADY_TOPIC)
+        with SteadyProducer(broker.bootstrap, STEADY_TOPIC, batch) as producer:
+            time.sleep(0.2)  # the first requests make connections
+            quiet = time.monotonic()
+            began, ended = watch(due_files(broker.data, count), deadline=quiet + PASS_SECONDS_MAX)
+    return Pass(
+        seconds=ended - began,
+        quiet_ms=producer.latencies_ms(quiet, began),
+        busy_ms=producer.latencies_ms(began, ended),
+    )
+
+
+def write_logs(data: Path, count: int, *, now_ms: int) -> None:
+    """A topic of `count` partitions, as a clean stop leaves them."""
+    disk = SparseDisk()
+    directory = LogDirectory.open(data, broker_id=0, filesystem=disk)
+    topic = TopicRegistry(directory, uuid.uuid4).add(TOPIC, count, {})
+    logs = {}
+    for index in range(count):
+        path = directory.create_partition(TOPIC, index, topic.topic_id)
+        logs[TOPIC, index] = write_log(path, disk, now_ms=now_ms)
+    directory.write_checkpoints(logs)
+    directory.close(clean=True)
+
+
+def write_log(path: Path, disk: FileSystem, *, now_ms: int) -> PartitionLog:
+    """SEGMENTS segments of one batch; the records of the first DUE are AGE_MS old."""
+    log = PartitionLog.open(path, config=LogConfig(), filesystem=disk, clock=SystemClock(), clean=False, recovery_point=0)
+    for number in range(SEGMENTS):
+        if number:
+            log.roll()
+        raw = build_batch([NewRecord(timestamp=now_ms - (AGE_MS if number < DUE else 0), value=bytes(VALUE_BYTES))])
+        stamp(raw, number, 0)
+        log.append([memoryview(raw)], [read_header(raw).stamped(number, 0)])
+    log.close()
+    return log
+
+
+def due_files(data: Path, count: int) -> list[Path]:
+    return [data / f"{TOPIC}-{index}" / segment_name(number) for index in range(count) for number in range(DUE)]
+
+
+def watch(files: list[Path], *, deadline: float) -> tuple[float, float]:
+    """When the first of the files was gone and when the last one, the renamed ones included. TimeoutError after `deadline` on the
+    monotonic clock."""
+    began = None
+    whole = len(files)
+    while files:
+        while files and is_gone(files[-1]):
+            files.pop()
+        if began is None and (len(files) < whole or not files[0].exists()):
+            began = time.monotonic()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(files)} segments that are due were not deleted")
+        time.sleep(POLL_SECONDS)
+    return began or deadline, time.monotonic()
+
+
+def is_gone(file: Path) -> bool:
+    return not file.exists() and not file.with_name(file.name + DELETED).exists()
+
+
+def pass_figures(passes: Sequence[Pass], count: int) -> Iterator[Figure]:
+    title = f"retention, {count:,} partitions"
+    yield figure(f"{title}: {count * DUE:,} segments deleted", "s", ours=[one.seconds for one in passes])
+    for name, share in (("median", 0.5), ("99th percentile", 0.99), ("latest", 1.0)):
+        yield figure(
+            f"{title}: acknowledgement of another topic's producer, {name}",
+            "ms",
+            ours=[percentile(one.busy_ms, share) for one in passes],
+            peer=[percentile(one.quiet_ms, share) for one in passes],
+            against="logbus, before",
+        )

@@ -1,0 +1,111 @@
+"""A client of Kafka's protocol that costs next to nothing itself: requests are made once and sent again and again, answers are
+looked at for their error and their records alone.
+
+On two cores a client's own work would be measured together with the broker's. Produce 7 and Fetch 4 are the latest that are
+written without optional parts and that every broker of today still offers.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from broker.protocol.api import ApiKey
+from broker.records.batch import BATCH_HEADER_BYTES, LENGTH_END, Buffer, read_header
+
+PRODUCE_VERSION, FETCH_VERSION = 7, 4
+TIMEOUT_SECONDS = 60.0
+_CLIENT_ID = b"upkeep"
+_READ_UNCOMMITTED = 0
+
+
+class Refused(Exception):
+    """The broker answered with an error, or ended the connection."""
+
+
+def produce_frame(topic: str, batch: Buffer, *, acks: int = 1) -> bytes:
+    """One batch for partition 0, as it goes over the wire."""
+    head = struct.pack(">hhi", -1, acks, 30_000)
+    return _frame(ApiKey.PRODUCE, PRODUCE_VERSION, head + _one_partition(topic) + struct.pack(">i", len(batch)) + bytes(batch))
+
+
+def fetch_frame(topic: str, offset: int, *, wait_ms: int, bytes_max: int = 1 << 20) -> bytes:
+    """What lies from `offset` on in partition 0; the broker may wait for it."""
+    head = struct.pack(">iiiib", -1, wait_ms, 1, bytes_max, _READ_UNCOMMITTED)
+    return _frame(ApiKey.FETCH, FETCH_VERSION, head + _one_partition(topic) + struct.pack(">qi", offset, bytes_max))
+
+
+def check_produced(answer: Buffer, topic: str) -> None:
+    """Refused where the answer is not that the batch was appended."""
+    (error,) = struct.unpack_from(">h", answer, 4 + _partition_bytes(topic))
+    if error:
+        raise Refused(f"{topic}: Produce was answered with error {error}")
+
+
+def fetched(answer: Buffer, topic: str) -> memoryview:
+    """The batches in an answer, the last one perhaps not whole."""
+    place = 4 + 4 + _partition_bytes(topic)
+    error, _, _, aborted, length = struct.unpack_from(">hqqii", answer, place)
+    if error or aborted > 0:
+        raise Refused(f"{topic}: Fetch was answered with error {error}")
+    return memoryview(answer)[len(answer) - max(length, 0) :]
+
+
+def whole_batches(records: Buffer) -> Iterator[memoryview]:
+    """Each batch that lies in `records` from beginning to end."""
+    view, place = memoryview(records), 0
+    while place + BATCH_HEADER_BYTES <= len(view):
+        end = place + read_header(view, place).length + LENGTH_END
+        if end > len(view):
+            return
+        yield view[place:end]
+        place = end
+
+
+class Connection:
+    """One connection; answers come in the order of the requests."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), TIMEOUT_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._incoming = self.socket.makefile("rb", buffering=1 << 16)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._incoming.close()
+        self.socket.close()
+
+    def send(self, frame: bytes) -> None:
+        self.socket.sendall(frame)
+
+    def receive(self) -> bytes:
+        """The next answer, without its length."""
+        head = self._incoming.read(4)
+        answer = self._incoming.read(int.from_bytes(head)) if len(head) == 4 else b""
+        if not answer or len(answer) < int.from_bytes(head):
+            raise Refused("the broker has ended the connection")
+        return answer
+
+    def ask(self, frame: bytes) -> bytes:
+        self.send(frame)
+        return self.receive()
+
+
+def _frame(api_key: int, version: int, body: bytes) -> bytes:
+    header = struct.pack(">hhih", api_key, version, 0, len(_CLIENT_ID)) + _CLIENT_ID
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def _one_partition(topic: str) -> bytes:
+    """An array of one topic with an array of one partition, up to that partition's number."""
+    return struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">ii", 1, 0)
+
+
+def _partition_bytes(topic: str) -> int:
+    return len(_one_partition(topic))

@@ -1,0 +1,34 @@
+"""What the broker's promises cost beside the traffic itself: clients that wait, reading again, compressed batches, compaction and
+retention.
+
+Each is measured on a broker of its own by `benchmarks/costs`, against the same broker without it: with the crowd and without, the
+second reading and the first, during the pass and before it. So every ratio is the price of one promise, and one is free.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.costs import codecs, compaction, retention, rewind, waiting
+from benchmarks.figures import Figure
+from benchmarks.loads import Scale
+
+PARTS = {
+    "waiting": waiting.figures,
+    "rewind": rewind.figures,
+    "codecs": codecs.figures,
+    "compaction": compaction.figures,
+    "retention": retention.figures,
+}
+
+
+def run(console: Console, scale: Scale) -> Sequence[Figure]:
+    found: list[Figure] = []
+    for name, figures in PARTS.items():
+        with tempfile.TemporaryDirectory(prefix=f"logbus-{name}-") as directory:
+            found += figures(Path(directory), scale, console)
+    return found

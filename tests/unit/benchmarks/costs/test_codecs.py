@@ -1,0 +1,49 @@
+"""Whether what is stored is what was sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.costs.codecs import codec_figures, differing_bytes
+from benchmarks.costs.lines import batches_of, log_lines
+from broker.records.batch import stamp
+
+SENT = batches_of(log_lines(100, seed=1), now_ms=1)
+
+
+def stored() -> list[bytearray]:
+    """As a broker stores them."""
+    found = [bytearray(one) for one in SENT]
+    for number, one in enumerate(found):
+        stamp(one, number * 50, 7)
+    return found
+
+
+def test_what_a_broker_stamps_is_no_difference():
+    assert differing_bytes(SENT, stored()) == 0
+
+
+@pytest.mark.parametrize("position", [8, 11, 16, 17, 21, 61, -1])
+def test_any_other_byte_is_one(position):
+    found = stored()
+    found[1][position] ^= 0xFF
+    assert differing_bytes(SENT, found) == 1
+
+
+def test_a_batch_of_another_length_differs_as_a_whole():
+    found = stored()
+    found[0] += b"x"
+    assert differing_bytes(SENT, found) == len(SENT[0]) + 1
+
+
+def test_a_batch_too_few_is_an_error():
+    with pytest.raises(ValueError, match="shorter"):
+        differing_bytes(SENT, stored()[:1])
+
+
+def test_a_codec_is_compared_with_none():
+    costs = {name: [2.0] for name in ("none", "gzip", "snappy", "lz4", "zstd")} | {"zstd": [1.0]}
+    rows = {one.figure: one for one in codec_figures(costs, dict.fromkeys(costs, 100.0) | {"none": 200.0}, 0)}
+    assert (rows["zstd: broker CPU"].ratio, rows["zstd: broker CPU"].held) == (0.5, True)
+    assert rows["lz4: on disk for a message of 200"].ratio == 0.5
+    assert rows["bytes stored that are not those sent, all codecs"].held is True

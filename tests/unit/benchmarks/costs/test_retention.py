@@ -1,0 +1,41 @@
+"""The logs that retention is measured on, and when they count as deleted."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from benchmarks.costs.retention import DUE, SEGMENTS, due_files, is_gone, watch, write_logs
+from broker.clock import SystemClock
+from broker.config import LogConfig
+from broker.storage.filesystem import FileSystem
+from broker.storage.partition_log import PartitionLog
+from broker.storage.retention import apply_retention
+
+
+def test_three_segments_of_five_are_due(tmp_path):
+    now_ms = time.time_ns() // 1_000_000
+    write_logs(tmp_path, 2, now_ms=now_ms)
+    log = PartitionLog.open(
+        tmp_path / "old-1", config=LogConfig(), filesystem=FileSystem(), clock=SystemClock(), clean=True, recovery_point=SEGMENTS
+    )
+    assert log.segment_count == SEGMENTS
+    assert apply_retention(log, now_ms) == DUE
+    assert log.log_start_offset == DUE
+
+
+def test_a_segment_is_gone_when_its_renamed_file_is(tmp_path):
+    file = due_files(tmp_path, 1)[0]
+    file.parent.mkdir()
+    assert is_gone(file)
+    renamed = file.with_name(file.name + ".deleted")
+    renamed.touch()
+    assert not is_gone(file)
+
+
+def test_what_is_never_deleted_ends_the_wait(tmp_path):
+    file = tmp_path / "stays.log"
+    file.touch()
+    with pytest.raises(TimeoutError, match="1 segments that are due"):
+        watch([file], deadline=time.monotonic())

@@ -1,0 +1,62 @@
+"""What the bare client says and understands, asked of the broker's own engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.costs.wire import (
+    FETCH_VERSION,
+    PRODUCE_VERSION,
+    Refused,
+    check_produced,
+    fetch_frame,
+    fetched,
+    produce_frame,
+    whole_batches,
+)
+from broker.protocol.api import ApiKey
+from broker.records.batch import read_header
+from tests.support.engine import Harness, batch
+
+HEADER_BYTES = 4 + 10 + len("upkeep")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Harness:
+    harness = Harness(tmp_path, auto_create_topics_enable=False)
+    harness.create("t")
+    return harness
+
+
+def ask(broker: Harness, api_key: ApiKey, version: int, frame: bytes) -> bytes:
+    """The answer as a connection gives it: the correlation id before the body."""
+    assert int.from_bytes(frame[:4]) == len(frame) - 4
+    return bytes(4) + broker.bytes_of(broker.dispatch(api_key, version, bytearray(frame[HEADER_BYTES:])))
+
+
+def produce(broker: Harness, topic: str, raw: bytes) -> bytes:
+    return ask(broker, ApiKey.PRODUCE, PRODUCE_VERSION, produce_frame(topic, raw))
+
+
+def test_what_was_produced_is_fetched_batch_by_batch(broker: Harness) -> None:
+    for raw in (batch(b"one", b"two"), batch(b"three")):
+        check_produced(produce(broker, "t", bytes(raw)), "t")
+    broker.flush()
+    answer = ask(broker, ApiKey.FETCH, FETCH_VERSION, fetch_frame("t", 0, wait_ms=0))
+    assert [read_header(one).next_offset for one in whole_batches(fetched(answer, "t"))] == [2, 3]
+
+
+def test_a_batch_that_is_cut_off_is_not_taken(broker: Harness) -> None:
+    whole = bytes(batch(b"one"))
+    assert [bytes(one) for one in whole_batches(whole + whole[:-1])] == [whole]
+    assert list(whole_batches(whole[:60])) == []
+
+
+def test_errors_are_told_from_answers(broker: Harness) -> None:
+    with pytest.raises(Refused, match="no-such-topic: Produce was answered with error 3"):
+        check_produced(produce(broker, "no-such-topic", bytes(batch(b"one"))), "no-such-topic")
+    answer = ask(broker, ApiKey.FETCH, FETCH_VERSION, fetch_frame("t", 7, wait_ms=0))
+    with pytest.raises(Refused, match="t: Fetch was answered with error 1"):
+        fetched(answer, "t")
