@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import Depends, HTTPException, Request, Response
@@ -16,9 +16,13 @@ from logbus.hooks.warehouse import WarehouseHook
 from logbus.ui import access
 from logbus.ui.access import GetUserDep
 from logbus.ui.errors import NoLedger, ledger_errors, shown
+from logbus.ui.parts import NOT_KEPT
 from logbus.ui.sources import Source, Sources
 from logbus.windows.model import parse_instant
 from logbus.windows.overview import Reading
+from logbus.windows.registered import Registered
+
+Value = TypeVar("Value")
 
 OK = {"state": "ok", "message": None, "advice": None}
 CONNECTION_ADVICE = "Check that it runs, and the connection {conn_id} under Admin, Connections; the api-server's log says more."
@@ -42,18 +46,16 @@ class Asked:
         self.source: Source = sources.get(warehouse_conn_id, kafka_conn_id)
         self.now: datetime = request.app.state.now()
 
-    def fleet(self) -> tuple[Reading | None, dict[str, Any]]:
-        """All pipelines and the warehouse's state; None where it cannot be asked."""
+    def told_by_warehouse(self, read: Callable[[], Value]) -> tuple[Value | None, dict[str, Any]]:
+        """What was read, and the warehouse's state; None where it cannot be asked."""
         try:
-            return self.source.fleet.get(), OK
+            return read(), OK
         except UserError as error:
             return None, self.warehouse_state(error)
 
-    def seen(self, reading: Reading | None) -> set[str]:
+    def seen(self, reading: Reading | Registered | None) -> set[str]:
         """The pipelines that the user may see."""
-        if reading is None:
-            return set()
-        return access.seen(self.user, [one.pipeline.name for one in reading.pipelines], reading.dag_ids)
+        return set() if reading is None else access.seen(self.user, reading.names, reading.dag_ids)
 
     def warehouse_state(self, error: UserError) -> dict[str, Any]:
         if isinstance(error, NoLedger):
@@ -96,5 +98,5 @@ def wanted_instant(text: str) -> datetime:
 
 
 def answer(value: Any) -> Response:
-    """JSON that nobody keeps: what somebody may see is his alone."""
-    return Response(orjson.dumps(value), media_type="application/json", headers={"Cache-Control": "no-store"})
+    """JSON that nobody keeps."""
+    return Response(orjson.dumps(value), media_type="application/json", headers=NOT_KEPT)

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, TypeVar
 
-import orjson
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
 
 from logbus.errors import BrokerUnavailable, UserError
 from logbus.ui import actions
 from logbus.ui.asked import NO_LEDGER_ADVICE, Asked, AskedDep, answer, instant, told
 from logbus.ui.dag_runs import AirflowRest, log_url
 from logbus.ui.errors import ledger_errors
+from logbus.ui.parts import Part, answer_of, object_with_list
 from logbus.ui.sources import Source
-from logbus.windows import overview
+from logbus.windows import fleet_ledger, overview
 from logbus.windows.all_groups import group_json
 from logbus.windows.all_topics import TopicOwners, topic_json
 from logbus.windows.model import Interval, instant_text
 from logbus.windows.overview import HOURS_DEFAULT, HOURS_MAX, Reading, View
+from logbus.windows.registered import Registered
 from logbus.windows.window_detail import detail
 
 REFRESH_SECONDS = 10  # how often an open page asks again
@@ -62,16 +63,22 @@ def view_of(
 
 
 @router.get("/overview")
-def get_overview(asked: AskedDep, view: Annotated[View, Depends(view_of)], dag_id: str | None = None) -> Response:
+def get_overview(
+    asked: AskedDep,
+    view: Annotated[View, Depends(view_of)],
+    dag_id: str | None = None,
+    accept_encoding: Annotated[str, Header()] = "",
+) -> Response:
     """Every pipeline that the user may see (of one Dag, where it is named): its hours, its lag, its throughput."""
-    reading, warehouse = asked.fleet()
+    begin_reading(asked, view)
+    reading, warehouse = asked.told_by_warehouse(asked.source.fleet.get)
     names = {
         name for name in asked.seen(reading) if dag_id is None or dag_id in (reading.dag_ids.get(name, ()) if reading else ())
     }
-    found: dict[str, Any] = {"span": None, "pipelines": []}
+    span, pieces = None, list[Part]()
     if reading is not None:
         try:
-            found = shown(asked, reading, names, view)
+            span, pieces = shown(asked, reading, names, view)
         except UserError as error:
             warehouse = asked.warehouse_state(error)
         else:
@@ -79,22 +86,38 @@ def get_overview(asked: AskedDep, view: Annotated[View, Depends(view_of)], dag_i
                 warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
     broker = asked.broker_state(reading.broker_error if reading else broker_error(asked.source))
     common = {"now": instant_text(asked.now), "refresh_seconds": REFRESH_SECONDS}
-    return answer({**common, **found, "warehouse": warehouse, "broker": broker})
+    head = {**common, "span": span, "warehouse": warehouse, "broker": broker}
+    return answer_of(object_with_list(head, "pipelines", pieces), accept_encoding)
 
 
-def shown(asked: Asked, reading: Reading, names: Collection[str], view: View) -> dict[str, Any]:
+def begin_reading(asked: Asked, view: View) -> None:
+    """Ledger and broker at once: the span that will be shown is guessed by what was read before. A wrong guess costs a query."""
+    asked.source.fleet.begin()
+    if view.run is None:
+        before = asked.source.fleet.before()
+        span = overview.span_of(before, before.names if before else (), view, asked.now)
+        asked.source.pieces(span).span.begin()
+
+
+def shown(asked: Asked, reading: Reading, names: Collection[str], view: View) -> tuple[dict[str, Any], list[Part]]:
     """The span, and the pipelines of these names in it."""
-    with ledger_errors():
-        span, step = overview.shown_span(asked.source.engine(), reading, names, view, asked.now)
-    pieces = asked.source.pieces(span, view.run)
-    return {
-        "span": {
-            "start": instant_text(span.start),
-            "end": instant_text(span.end),
-            "step_seconds": int(step.total_seconds()),
-        },
-        "pipelines": [orjson.Fragment(piece) for name, piece in pieces.items() if name in names],
+    span = overview.span_of(reading, names, view, asked.now, span_of_run(asked.source, view))
+    pieces = asked.source.pieces(span, view.run).get(reading)
+    step = overview.step_of(overview.pipelines_of(reading, names))
+    shown_span = {
+        "start": instant_text(span.start),
+        "end": instant_text(span.end),
+        "step_seconds": int(step.total_seconds()),
     }
+    return shown_span, [piece for name, piece in pieces.items() if name in names]
+
+
+def span_of_run(source: Source, view: View) -> Interval | None:
+    """What the view's Dag run worked on; where it has done nothing yet, what it stands for."""
+    if view.run is None:
+        return None
+    with ledger_errors(), source.engine().connect() as connection:
+        return fleet_ledger.span_of_run(connection, *view.run) or view.run_interval
 
 
 def broker_error(source: Source) -> BrokerUnavailable | None:
@@ -130,8 +153,9 @@ LOG_URL_FIELDS = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 @router.get("/topics")
 def get_topics(asked: AskedDep) -> Response:
     """Every topic; pipelines are named where the user may see them."""
-    reading, warehouse = asked.fleet()
-    owners = owners_of(reading, asked.seen(reading))
+    asked.source.topics.begin()
+    registered, warehouse = asked.told_by_warehouse(asked.source.registered.get)
+    owners = owners_of(registered, asked.seen(registered))
     topics, error = read_or_error(asked.source.topics.get)
     return answer(
         {
@@ -168,15 +192,14 @@ def read_or_error(read: Callable[[], Value]) -> tuple[Value | None, BrokerUnavai
         return None, error
 
 
-def owners_of(reading: Reading | None, seen: Collection[str]) -> dict[str, TopicOwners]:
+def owners_of(registered: Registered | None, seen: Collection[str]) -> dict[str, TopicOwners]:
     """By topic what the ledger knows of it: its pipelines, whether its retention is managed, bytes of a record."""
     found: dict[str, TopicOwners] = {}
-    for one in reading.pipelines if reading else ():
-        topic, name = one.pipeline.topic, one.pipeline.name
-        before, loaded = found.get(topic, TopicOwners()), reading.loaded.get(name) if reading else None
-        found[topic] = TopicOwners(
-            pipelines=[*before.pipelines, *([name] if name in seen else [])],
-            is_managed=one.policy is not None,
+    for one in registered.pipelines if registered else ():
+        before, loaded = found.get(one.topic, TopicOwners()), registered.loaded.get(one.name) if registered else None
+        found[one.topic] = TopicOwners(
+            pipelines=[*before.pipelines, *([one.name] if one.name in seen else [])],
+            is_managed=registered is not None and one.topic in registered.policies,
             bytes_each=before.bytes_each if loaded is None or loaded.bytes_each is None else loaded.bytes_each,
         )
     return found

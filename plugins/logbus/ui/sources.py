@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
-import orjson
 from airflow.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
@@ -20,7 +19,8 @@ from logbus.errors import LogbusError, UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.ui.errors import NotConfigured, ledger_errors
-from logbus.ui.shared import Shared
+from logbus.ui.parts import Part, json_part
+from logbus.ui.shared import KEPT_SECONDS, Shared
 from logbus.warehouse.engine import connect
 from logbus.windows.all_groups import GroupBatches, GroupReading, end_offsets_of
 from logbus.windows.all_topics import TopicReading, read_topics, with_rates
@@ -29,14 +29,17 @@ from logbus.windows.broker_questions import Place
 from logbus.windows.log_batches import PAGE_TIMEOUT_SECONDS, LogBatches, Question, TopicPlaces
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.model import Interval
-from logbus.windows.overview import Reading, pipelines_json, read
+from logbus.windows.overview import Reading, SpanReading, pipelines_json, read, read_span
 from logbus.windows.rates import Rates
+from logbus.windows.registered import read_registered
+
+Value = TypeVar("Value")
 
 # Pairs of connections that are kept open; most installations have one.
 SOURCES_MAX = 8
 
 # Spans of which the overview is kept: megabytes each, with fifty pipelines.
-SPANS_MAX = 4
+SPANS_MAX = 6
 
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
 
@@ -68,6 +71,52 @@ class Groups:
     ends: Mapping[Place, int]
 
 
+class KeptEngine:
+    """An engine once there is one. Whoever asks soon after the warehouse did not answer is told so without trying again."""
+
+    def __init__(self, make: Callable[[], Engine], clock: Callable[[], float]) -> None:
+        self._make = make
+        self._clock = clock
+        self._lock = Lock()
+        self._engine: Engine | None = None
+        self._failure: tuple[float, UserError] | None = None
+
+    def get(self) -> Engine:
+        """`WarehouseUnavailable` where it does not answer the first who asks; later ones find out by their question."""
+        with self._lock:
+            if self._engine is None:
+                if self._failure is not None and self._clock() - self._failure[0] < KEPT_SECONDS:
+                    raise self._failure[1]
+                try:
+                    self._engine = self._make()
+                except UserError as error:
+                    self._failure = self._clock(), error
+                    raise
+            return self._engine
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+
+
+class Pieces:
+    """Each pipeline's part of the overview of one span: made once of two readings, for all who look at it."""
+
+    def __init__(self, span: Shared[SpanReading]) -> None:
+        self.span = span
+        self._lock = Lock()
+        self._made: tuple[Reading, SpanReading, Mapping[str, Part]] | None = None
+
+    def get(self, reading: Reading) -> Mapping[str, Part]:
+        """By name."""
+        ledger = self.span.get()
+        with self._lock:
+            if self._made is None or self._made[0] is not reading or self._made[1] is not ledger:
+                made = {name: json_part(value) for name, value in pipelines_json(reading, ledger).items()}
+                self._made = reading, ledger, made
+            return self._made[2]
+
+
 class Source:
     """One warehouse and one broker. Each reading is shared by all who ask within some seconds."""
 
@@ -79,38 +128,26 @@ class Source:
         now: Callable[[], datetime],
         clock: Callable[[], float],
     ) -> None:
-        self._make_engine = make_engine
-        self._engine: Engine | None = None
-        self._making = Lock()
+        self._engine = KeptEngine(make_engine, clock)
+        self.engine = self._engine.get
         self.broker = broker
         self._clock = clock
         self._lock = Lock()
-        self._pieces: OrderedDict[tuple[Interval, tuple[str, str] | None], Shared[dict[str, bytes]]] = OrderedDict()
-        self.fleet: Shared[Reading] = Shared(lambda: self._asked(lambda engine: read(engine, broker, rates, now())), clock)
+        self._pieces: OrderedDict[tuple[Interval, tuple[str, str] | None], Pieces] = OrderedDict()
+        self.registered = self._shared(lambda engine: read_registered(engine, now()))
+        self.fleet = self._shared(lambda engine: read(engine, broker, rates, now()))
         self.topics: Shared[list[TopicReading]] = Shared(lambda: self._topics(broker, rates, now), clock)
         self.groups: Shared[Groups] = Shared(lambda: self._groups(broker), clock)
 
-    def engine(self) -> Engine:
-        """`WarehouseUnavailable` where it does not answer the first who asks; later ones find out by their question."""
-        with self._making:
-            if self._engine is None:
-                self._engine = self._make_engine()
-            return self._engine
-
-    def pieces(self, span: Interval, run: tuple[str, str] | None) -> dict[str, bytes]:
-        """Each pipeline's part of the overview as JSON, made once for all who look at the same span."""
-
-        def make() -> dict[str, bytes]:
-            with ledger_errors():
-                found = pipelines_json(self.engine(), self.fleet.get(), span, run)
-            return {name: orjson.dumps(value) for name, value in found.items()}
-
+    def pieces(self, span: Interval, run: tuple[str, str] | None = None) -> Pieces:
+        """Those of a span; `run` (dag id, run id) marks the hours that a Dag run worked on."""
         with self._lock:
-            shared = self._pieces.setdefault((span, run), Shared(make, self._clock))
+            if (span, run) not in self._pieces:
+                self._pieces[span, run] = Pieces(self._shared(lambda engine: read_span(engine, span, run)))
             self._pieces.move_to_end((span, run))
             while len(self._pieces) > SPANS_MAX:
                 self._pieces.popitem(last=False)
-        return shared.get()
+            return self._pieces[span, run]
 
     def log_offsets(self) -> LogOffsets:
         """For questions about one topic."""
@@ -119,12 +156,16 @@ class Source:
         return LogOffsets(self.broker.client_config, timeout_seconds=self.broker.timeout_seconds)
 
     def close(self) -> None:
-        if self._engine is not None:
-            self._engine.dispose()
+        self._engine.close()
 
-    def _asked(self, question: Callable[[Engine], Reading]) -> Reading:
-        with ledger_errors():
-            return question(self.engine())
+    def _shared(self, question: Callable[[Engine], Value]) -> Shared[Value]:
+        """A question to the ledger."""
+
+        def ask() -> Value:
+            with ledger_errors():
+                return question(self.engine())
+
+        return Shared(ask, self._clock)
 
     def _sizes(self) -> Mapping[Place, int]:
         if isinstance(self.broker, NoBroker):

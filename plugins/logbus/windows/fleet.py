@@ -3,7 +3,7 @@
 The same code counts: it runs over answers that are there already, and where it asks for one that is not, the question is put
 down and the pipeline waits. When all wait (or are done), the questions are asked together, for all topics in one request to
 each broker, and everybody goes on. So the rounds are as many as the longest chain of questions of one pipeline, however many
-there are.
+there are. What every pipeline asks is asked while the ledger's windows are read.
 
 What only reading records can tell (a timestamp from the future hides the end of the hours) is not read here: such a pipeline
 has a problem, and `logbus lag` tells.
@@ -12,14 +12,14 @@ has a problem, and `logbus lag` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Engine
 
 from logbus.errors import LogbusError, TopicMissing, UserError
-from logbus.windows import schema
 from logbus.windows.boundaries import milliseconds
 from logbus.windows.catch_up import floor
 from logbus.windows.chain_loading import is_loaded
@@ -29,8 +29,8 @@ from logbus.windows.log_batches import Kind, LogBatches, Question, TopicPlaces
 from logbus.windows.log_offsets import FoundRecord, TopicFacts
 from logbus.windows.model import Pipeline, utc
 from logbus.windows.retention_model import RetentionPolicy
-from logbus.windows.retention_store import RetentionStore
-from logbus.windows.rows import Row, to_pipeline
+from logbus.windows.retention_store import policies_by_topic
+from logbus.windows.rows import Row, pipeline_rows, to_pipeline
 from logbus.windows.stretches import PipelineChain
 
 FUTURE_STAMPS = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` reads on"
@@ -111,16 +111,21 @@ def raised_if_error(answer: Any) -> Any:
 
 def read_fleet(engine: Engine, log: LogBatches, now: datetime) -> list[PipelineReading]:
     """All pipelines by name. `BrokerUnavailable` where the broker answers nothing; a topic's trouble is its lag's problem."""
-    log.topic_names()
     with engine.connect() as connection:
-        rows, chains = read_ledger(connection)
-    policies = {policy.topic: policy for policy in RetentionStore(engine).policies()}
-    answers = Answers(log.topics(row["topic"] for row in rows))
+        rows, policies = pipeline_rows(connection), policies_by_topic(connection)
+    return read_pipelines(engine, log, now, rows, policies)
+
+
+def read_pipelines(
+    engine: Engine, log: LogBatches, now: datetime, rows: Sequence[Row], policies: Mapping[str, RetentionPolicy]
+) -> list[PipelineReading]:
+    """The same for these rows of the ledger, where retention is managed by these policies."""
     pipelines = {row["name"]: to_pipeline(row) for row in rows}
-    chains = {row["name"]: on_topic(chains[row["name"]], row, answers) for row in rows}
-    partitions = {name: one.facts.partitions for name, one in answers.topics.items() if isinstance(one, TopicPlaces)}
-    for round_of_questions in first_questions(pipelines.values(), partitions, utc(now)):
-        answers.known |= log.answers(round_of_questions, partitions)
+    with ThreadPoolExecutor(1) as beside:
+        loading = beside.submit(read_chains, engine, rows)
+        answers, partitions = first_answers(log, list(pipelines.values()), utc(now))
+        loaded = loading.result()
+    chains = {row["name"]: on_topic(loaded[row["name"]], row, answers) for row in rows}
 
     def count(name: str) -> Lag:
         return lag_or_problem(pipelines[name], chains[name], answers, policies.get(pipelines[name].topic), utc(now))
@@ -129,9 +134,21 @@ def read_fleet(engine: Engine, log: LogBatches, now: datetime) -> list[PipelineR
     return [reading(pipelines[name], chains[name], lags[name], answers, policies) for name in sorted(pipelines)]
 
 
-def read_ledger(connection: Connection) -> tuple[list[Row], dict[str, PipelineChain]]:
-    rows: list[Row] = list(connection.execute(select(schema.pipeline).order_by(schema.pipeline.c.name)).mappings())
-    return rows, load_chains(connection, rows, is_loaded())
+def read_chains(engine: Engine, rows: Sequence[Row]) -> dict[str, PipelineChain]:
+    with engine.connect() as connection:
+        return load_chains(connection, rows, is_loaded())
+
+
+def first_answers(log: LogBatches, pipelines: Sequence[Pipeline], now: datetime) -> tuple[Answers, dict[str, Sequence[int]]]:
+    """What every pipeline asks; and each topic's partitions. A broker that answers nothing is an error here."""
+    log.topic_names()
+    answers = Answers(log.topics(pipeline.topic for pipeline in pipelines))
+    partitions: dict[str, Sequence[int]] = {
+        name: one.facts.partitions for name, one in answers.topics.items() if isinstance(one, TopicPlaces)
+    }
+    for round_of_questions in first_questions(pipelines, partitions, now):
+        answers.known |= log.answers(round_of_questions, partitions)
+    return answers, partitions
 
 
 def on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:

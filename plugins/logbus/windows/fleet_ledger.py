@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Select, Subquery, and_, cast, extract, false, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Subquery, and_, cast, extract, false, func, select
 
 from logbus.windows import schema
 from logbus.windows.cells import WindowFacts
@@ -48,12 +47,10 @@ def loaded_by_pipeline(connection: Connection, now: datetime) -> dict[str, Loade
     return {name: Loaded(read=int(read or 0), bytes=int(size or 0), lately=int(last)) for name, read, size, last in rows}
 
 
-def windows_in(
-    connection: Connection, pipelines: Collection[str], span: Interval, run: tuple[str, str] | None = None
-) -> dict[str, list[WindowFacts]]:
-    """The pipelines' windows that overlap the span, by start. `run` (dag id, run id) marks those that it made attempts at."""
-    found: dict[str, list[WindowFacts]] = {name: [] for name in pipelines}
-    counts = range_counts(pipelines, span)
+def windows_in(connection: Connection, span: Interval, run: tuple[str, str] | None = None) -> dict[str, list[WindowFacts]]:
+    """Every pipeline's windows that overlap the span, by start. `run` (dag id, run id) marks those that it made attempts at."""
+    found: dict[str, list[WindowFacts]] = {}
+    counts = range_counts(span)
     columns = (
         *(WINDOW.c.pipeline, WINDOW.c.starts_at, WINDOW.c.ends_at, counts.c.records, counts.c.lost),
         *(WINDOW.c.loaded_attempt.is_not(None), WINDOW.c.audited_at.is_not(None), WINDOW.c.head_unknown),
@@ -62,18 +59,18 @@ def windows_in(
     )
     last = and_(ATTEMPT.c.window_id == WINDOW.c.id, ATTEMPT.c.number == WINDOW.c.last_attempt)
     query = select(*columns).join(counts, counts.c.window_id == WINDOW.c.id).outerjoin(ATTEMPT, last)
-    query = query.where(*inside(pipelines, span)).order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)
+    query = query.where(*inside(span)).order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)
     intervals: dict[datetime, Interval] = {}  # thousands of windows, a few hundred hours
     for name, start, end, *rest in connection.execute(query).all():
         interval = intervals.get(start)
         if interval is None or interval.end != end:
             interval = intervals[start] = Interval(start, end)
-        found[name].append(WindowFacts(name, interval, *rest))
+        found.setdefault(name, []).append(WindowFacts(name, interval, *rest))
     return found
 
 
-def inside(pipelines: Collection[str], span: Interval) -> tuple[ColumnElement[bool], ...]:
-    return (WINDOW.c.pipeline.in_(list(pipelines)), WINDOW.c.starts_at < span.end, WINDOW.c.ends_at > span.start)
+def inside(span: Interval) -> tuple[ColumnElement[bool], ...]:
+    return (WINDOW.c.starts_at < span.end, WINDOW.c.ends_at > span.start)
 
 
 def of_run(run: tuple[str, str] | None) -> ColumnElement[bool]:
@@ -84,24 +81,23 @@ def of_run(run: tuple[str, str] | None) -> ColumnElement[bool]:
     return query.exists()
 
 
-def range_counts(pipelines: Collection[str], span: Interval) -> Subquery:
+def range_counts(span: Interval) -> Subquery:
     """By window how many records can be read and how many are declared lost. A window has a range of each partition."""
     lost = func.sum(RANGE.c.lost)
     records = func.sum(RANGE.c.end_offset - RANGE.c.start_offset) - lost
     return (
         select(RANGE.c.window_id, cast(records, BigInteger).label("records"), cast(lost, BigInteger).label("lost"))
         .join(WINDOW, WINDOW.c.id == RANGE.c.window_id)
-        .where(*inside(pipelines, span))
+        .where(*inside(span))
         .group_by(RANGE.c.window_id)
         .subquery()
     )
 
 
-def newest_end(connection: Connection, pipelines: Collection[str]) -> datetime | None:
-    """Where the last window of these pipelines ends."""
-    query = select(func.max(WINDOW.c.ends_at)).where(WINDOW.c.pipeline.in_(list(pipelines)))
-    found: datetime | None = connection.execute(query).scalar_one()
-    return found
+def newest_ends(connection: Connection) -> dict[str, datetime]:
+    """By pipeline where its last window ends."""
+    query = select(WINDOW.c.pipeline, func.max(WINDOW.c.ends_at)).group_by(WINDOW.c.pipeline)
+    return dict(connection.execute(query).all())
 
 
 def span_of_run(connection: Connection, dag_id: str, run_id: str) -> Interval | None:
@@ -115,38 +111,32 @@ def span_of_run(connection: Connection, dag_id: str, run_id: str) -> Interval | 
     return None if start is None else Interval(start, end)
 
 
+def loaded_in_steps(connection: Connection, span: Interval) -> dict[tuple[str, int], int]:
+    """By pipeline and step (its number since the epoch) the rows that were loaded in the span's last day."""
+    step = cast(func.floor(extract("epoch", WINDOW.c.loaded_at) / int(SERIES_STEP.total_seconds())), Integer).label("step")
+    query = select(WINDOW.c.pipeline, step, func.sum(WINDOW.c.loaded_count))
+    query = query.where(WINDOW.c.loaded_at >= series_begin(span), WINDOW.c.loaded_at < span.end)
+    return {(name, at): int(count or 0) for name, at, count in connection.execute(query.group_by(WINDOW.c.pipeline, step))}
+
+
 # Where an hour begins, what its windows hold, what was loaded in it.
 Step = tuple[datetime, int | None, int]
 
 
-def series(connection: Connection, pipelines: Collection[str], span: Interval) -> dict[str, list[Step]]:
-    """By pipeline, for each hour of the span's last day: the records of its windows (None where none is frozen, so nobody
-    has counted them), and the rows that were loaded in it."""
-    since = max(span.start, span.end - SERIES_HOURS * SERIES_STEP)
-    mine = WINDOW.c.pipeline.in_(list(pipelines))
-    size = func.sum(RANGE.c.end_offset - RANGE.c.start_offset)
-    held = select(WINDOW.c.pipeline, step_of(WINDOW.c.starts_at), size).join(RANGE, RANGE.c.window_id == WINDOW.c.id)
-    loaded = select(WINDOW.c.pipeline, step_of(WINDOW.c.loaded_at), func.sum(WINDOW.c.loaded_count))
-    held_by = counts_of(connection, held.where(mine, WINDOW.c.starts_at >= since, WINDOW.c.starts_at < span.end))
-    loaded_by = counts_of(connection, loaded.where(mine, WINDOW.c.loaded_at >= since, WINDOW.c.loaded_at < span.end))
-    first, last = step_number(since), step_number(span.end)
-    return {
-        name: [(step_start(at), held_by.get((name, at)), loaded_by.get((name, at), 0)) for at in range(first, last)]
-        for name in pipelines
-    }
+def series(pipeline: str, windows: Iterable[WindowFacts], loaded: Mapping[tuple[str, int], int], span: Interval) -> list[Step]:
+    """For each hour of the span's last day: the records of its windows (None where none is frozen, so nobody has counted them),
+    and the rows that were loaded in it. `windows` are those of the pipeline in the span."""
+    since, held = series_begin(span), dict[int, int]()
+    for window in windows:
+        if since <= window.interval.start < span.end:
+            step = step_number(window.interval.start)
+            held[step] = held.get(step, 0) + window.records + window.lost
+    steps = range(step_number(since), step_number(span.end))
+    return [(step_start(at), held.get(at), loaded.get((pipeline, at), 0)) for at in steps]
 
 
-def counts_of(connection: Connection, query: Select[Any]) -> dict[tuple[str, int], int]:
-    """Sums by pipeline and step."""
-    return {(name, step): int(count or 0) for name, step, count in connection.execute(query.group_by(WINDOW.c.pipeline, STEP))}
-
-
-STEP = "step"
-
-
-def step_of(instant: ColumnElement[datetime]) -> ColumnElement[int]:
-    """The number of the step since the epoch."""
-    return cast(func.floor(extract("epoch", instant) / int(SERIES_STEP.total_seconds())), Integer).label(STEP)
+def series_begin(span: Interval) -> datetime:
+    return max(span.start, span.end - SERIES_HOURS * SERIES_STEP)
 
 
 def step_number(instant: datetime) -> int:

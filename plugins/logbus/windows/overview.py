@@ -1,7 +1,8 @@
 """The Ingestion page's data: is every hour in, how far behind are we, for each pipeline that somebody may see.
 
-Made of a reading of the fleet (`Reading`, shared by everybody for some seconds, because the broker is asked for it) and of the
-ledger's windows in the span that is looked at. Where the broker is down its part is None and the ledger's is shown.
+Made of a reading of the fleet (`Reading`, for which the broker is asked) and of the ledger's windows in the span that is looked
+at (`SpanReading`), each shared by everybody for some seconds. Neither needs the other, so they are read side by side. Where the
+broker is down its part is None and the ledger's is shown.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from logbus.errors import BrokerUnavailable
 from logbus.windows import fleet_ledger
 from logbus.windows.catch_up import floor
 from logbus.windows.cells import Cell, CellState, WindowFacts, cells_of
-from logbus.windows.fleet import PipelineReading, read_fleet, read_ledger
+from logbus.windows.fleet import PipelineReading, read_chains, read_pipelines
 from logbus.windows.fleet_ledger import LOADED_WITHIN, Loaded
 from logbus.windows.lag import Lag
 from logbus.windows.log_batches import LogBatches
 from logbus.windows.model import HOUR, Interval, instant_text, utc
-from logbus.windows.pipeline_dags import dags_by_pipeline
 from logbus.windows.rates import Rates
-from logbus.windows.rows import to_pipeline
+from logbus.windows.registered import Registered, read_registered
+from logbus.windows.rows import Row, to_pipeline
+from logbus.windows.stretches import PipelineChain
 
 BROKER_DOWN = "the broker does not answer"
 HOURS_DEFAULT = 168
@@ -41,8 +43,13 @@ class Reading:
     pipelines: Sequence[PipelineReading]
     dag_ids: Mapping[str, Sequence[str]]
     loaded: Mapping[str, Loaded]
+    newest_ends: Mapping[str, datetime] = field(default_factory=dict)
     produced_per_second: Mapping[str, float] = field(default_factory=dict)
     broker_error: BrokerUnavailable | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [one.pipeline.name for one in self.pipelines]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,34 +63,49 @@ class View:
     run_interval: Interval | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanReading:
+    """What the ledger holds in a span: windows by pipeline, and the rows that were loaded by pipeline and step."""
+
+    span: Interval
+    windows: Mapping[str, Sequence[WindowFacts]]
+    loaded: Mapping[tuple[str, int], int]
+
+
 def read(engine: Engine, log: LogBatches, rates: Rates, now: datetime) -> Reading:
     """Asks ledger and broker about everything. Only a warehouse that is down is an error."""
     now = utc(now)
-    found, error = read_pipelines(engine, log, now)
-    with engine.connect() as connection:
-        owners = dags_by_pipeline(connection)
-        loaded = fleet_ledger.loaded_by_pipeline(connection, now)
+    registered = read_registered(engine, now)
+    found, error = pipelines_or_error(engine, log, registered, now)
     return Reading(
         at=now,
         pipelines=found,
-        dag_ids=owners,
-        loaded=loaded,
+        dag_ids=registered.dag_ids,
+        loaded=registered.loaded,
+        newest_ends=registered.newest_ends,
         produced_per_second=produced(found, rates, now),
         broker_error=error,
     )
 
 
-def read_pipelines(engine: Engine, log: LogBatches, now: datetime) -> tuple[list[PipelineReading], BrokerUnavailable | None]:
-    try:
-        return read_fleet(engine, log, now), None
-    except BrokerUnavailable as error:
-        return without_broker(engine), error
-
-
-def without_broker(engine: Engine) -> list[PipelineReading]:
-    """The ledger's part."""
+def read_span(engine: Engine, span: Interval, run: tuple[str, str] | None = None) -> SpanReading:
+    """`run` marks the hours that a Dag run (dag id, run id) worked on."""
     with engine.connect() as connection:
-        rows, chains = read_ledger(connection)
+        windows = fleet_ledger.windows_in(connection, span, run)
+        return SpanReading(span=span, windows=windows, loaded=fleet_ledger.loaded_in_steps(connection, span))
+
+
+def pipelines_or_error(
+    engine: Engine, log: LogBatches, registered: Registered, now: datetime
+) -> tuple[list[PipelineReading], BrokerUnavailable | None]:
+    try:
+        return read_pipelines(engine, log, now, registered.rows, registered.policies), None
+    except BrokerUnavailable as error:
+        return without_broker(registered.rows, read_chains(engine, registered.rows)), error
+
+
+def without_broker(rows: Sequence[Row], chains: Mapping[str, PipelineChain]) -> list[PipelineReading]:
+    """The ledger's part."""
     return [
         PipelineReading(
             pipeline=pipeline,
@@ -112,23 +134,10 @@ def produced(readings: Sequence[PipelineReading], rates: Rates, now: datetime) -
     return found
 
 
-def shown_span(engine: Engine, reading: Reading, names: Collection[str], view: View, now: datetime) -> tuple[Interval, timedelta]:
-    """The span that is shown to somebody who sees the pipelines of these names, and the width of its columns."""
-    shown = [one for one in reading.pipelines if one.pipeline.name in names]
-    with engine.connect() as connection:
-        return span_of(connection, shown, view, utc(now)), step_of(shown)
-
-
-def pipelines_json(
-    engine: Engine, reading: Reading, span: Interval, run: tuple[str, str] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Every pipeline by its name as JSON-ready values; `run` marks the hours that a Dag run (dag id, run id) worked on."""
-    names = [one.pipeline.name for one in reading.pipelines]
-    with engine.connect() as connection:
-        windows = fleet_ledger.windows_in(connection, names, span, run)
-        series = fleet_ledger.series(connection, names, span)
+def pipelines_json(reading: Reading, ledger: SpanReading) -> dict[str, dict[str, Any]]:
+    """Every pipeline by its name as JSON-ready values."""
     return {
-        one.pipeline.name: pipeline_json(reading, one, windows[one.pipeline.name], series[one.pipeline.name], span)
+        one.pipeline.name: pipeline_json(reading, one, ledger.windows.get(one.pipeline.name, ()), ledger)
         for one in reading.pipelines
     }
 
@@ -138,27 +147,30 @@ def step_of(shown: Sequence[PipelineReading]) -> timedelta:
     return min((one.pipeline.interval for one in shown), default=HOUR)
 
 
-def span_of(connection: Connection, shown: Sequence[PipelineReading], view: View, now: datetime) -> Interval:
-    """What the heat map shows: what is asked for, or the last hours, or those before the last window where all is older."""
-    step, length = step_of(shown), timedelta(hours=max(1, min(view.hours, HOURS_MAX)))
+def span_of(
+    reading: Reading | None, names: Collection[str], view: View, now: datetime, of_run: Interval | None = None
+) -> Interval:
+    """What the heat map shows to somebody who sees the pipelines of these names: what is asked for, or the last hours, or those
+    before the last window where all is older. `of_run` is the span that the view's Dag run worked on."""
+    shown = pipelines_of(reading, names)
+    now, step, length = utc(now), step_of(shown), timedelta(hours=max(1, min(view.hours, HOURS_MAX)))
     if view.since is not None or view.until is not None:
         since = None if view.since is None else utc(view.since)
         latest = now if since is None else max(since, min(since + length, now))
         until = next_step(latest, step) if view.until is None else utc(view.until)
         return Interval(max(until - length if since is None else since, until - timedelta(hours=HOURS_MAX)), until)
-    if view.run is not None:
-        of_run = fleet_ledger.span_of_run(connection, *view.run) or view.run_interval
-        if of_run is not None:
-            return Interval(
-                max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end
-            )
-    end, names = next_step(now, step), [one.pipeline.name for one in shown]
-    newest = fleet_ledger.newest_end(connection, names)
-    behind = [one.lag.hours.end for one in shown if one.lag.hours is not None]
-    last = max([*([newest] if newest else []), *behind], default=None)
-    if last is not None and last <= end - length:
-        end = last
+    if of_run is not None:
+        return Interval(max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end)
+    end, ends = next_step(now, step), reading.newest_ends if reading else {}
+    last = [ends[one.pipeline.name] for one in shown if one.pipeline.name in ends]
+    last += [one.lag.hours.end for one in shown if one.lag.hours is not None]
+    if last and max(last) <= end - length:
+        end = max(last)
     return Interval(end - length, end)
+
+
+def pipelines_of(reading: Reading | None, names: Collection[str]) -> list[PipelineReading]:
+    return [one for one in reading.pipelines if one.pipeline.name in names] if reading else []
 
 
 def next_step(now: datetime, step: timedelta) -> datetime:
@@ -169,10 +181,10 @@ def pipeline_json(
     reading: Reading,
     one: PipelineReading,
     windows: Sequence[WindowFacts],
-    series: Sequence[fleet_ledger.Step],
-    span: Interval,
+    ledger: SpanReading,
 ) -> dict[str, Any]:
-    pipeline, cells = one.pipeline, cells_of(one, windows, span, reading.at)
+    pipeline, cells = one.pipeline, cells_of(one, windows, ledger.span, reading.at)
+    series = fleet_ledger.series(pipeline.name, windows, ledger.loaded, ledger.span)
     return {
         "name": pipeline.name,
         "topic": pipeline.topic,

@@ -49,10 +49,8 @@ class RetentionStore:
 
     def policies(self, topics: Sequence[str] | None = None) -> list[RetentionPolicy]:
         """All policies, or those of some topics, each of which must have one."""
-        row_of = schema.retention_policy
         with self.engine.connect() as connection:
-            rows = connection.execute(select(row_of).order_by(row_of.c.topic)).mappings().all()
-        found = {row["topic"]: to_policy(row) for row in rows}
+            found = policies_by_topic(connection)
         missing = [topic for topic in topics or () if topic not in found]
         if missing:
             raise UserError(
@@ -165,6 +163,12 @@ def unchanged(connection: Connection, windows: Sequence[FrozenWindow]) -> bool:
     )
     rows = connection.execute(query.order_by(row_of.c.id).with_for_update()).all()
     return {tuple(row) for row in rows} == {(one.id, one.last_attempt, one.loaded_attempt) for one in windows}
+
+
+def policies_by_topic(connection: Connection) -> dict[str, RetentionPolicy]:
+    row_of = schema.retention_policy
+    rows = connection.execute(select(row_of).order_by(row_of.c.topic)).mappings()
+    return {row["topic"]: to_policy(row) for row in rows}
 
 
 def to_policy(row: Row) -> RetentionPolicy:

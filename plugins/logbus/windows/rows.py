@@ -47,6 +47,11 @@ def to_pipeline(row: Row) -> Pipeline:
     )
 
 
+def pipeline_rows(connection: Connection) -> list[Row]:
+    """Of all pipelines, by name."""
+    return list(connection.execute(select(schema.pipeline).order_by(schema.pipeline.c.name)).mappings())
+
+
 def pipeline_row(connection: Connection, name: str, *, lock: bool = False) -> Row:
     """The pipeline's row. With `lock` whoever freezes for this pipeline waits for us: one row stands for all its partitions."""
     query = select(schema.pipeline).where(schema.pipeline.c.name == name)

@@ -57,6 +57,12 @@ def begin(shared: Shared[int], answers: list[int]) -> threading.Thread:
     return thread
 
 
+def join_readers() -> None:
+    for thread in threading.enumerate():
+        if thread.name == THREAD_NAME:
+            thread.join()
+
+
 def test_those_who_come_while_it_is_read_get_what_was_before() -> None:
     clock, reader = Clock(), Reader()
     shared = Shared(reader, clock, patience_seconds=0)
@@ -65,9 +71,7 @@ def test_those_who_come_while_it_is_read_get_what_was_before() -> None:
     reader.gate.clear()
     assert [shared.get(), shared.get()] == [1, 1]
     reader.gate.set()
-    for thread in threading.enumerate():
-        if thread.name == THREAD_NAME:
-            thread.join()
+    join_readers()
     assert (shared.get(), reader.reads) == (2, 2)
 
 
@@ -77,6 +81,30 @@ def test_who_has_patience_gets_what_is_new() -> None:
     shared.get()
     clock.now += KEPT_SECONDS
     assert shared.get() == 2
+
+
+def test_patience_is_counted_from_when_the_reading_began() -> None:
+    clock, reader = Clock(), Reader()
+    shared = Shared(reader, clock, patience_seconds=20)
+    shared.get()
+    clock.now += KEPT_SECONDS
+    reader.gate.clear()
+    shared.begin()
+    clock.now += 20
+    assert shared.get() == 1
+    reader.gate.set()
+    join_readers()
+
+
+def test_what_is_begun_is_read_once_and_there_for_who_gets_it() -> None:
+    clock, reader = Clock(), Reader()
+    shared = Shared(reader, clock)
+    assert shared.before() is None
+    shared.begin()
+    shared.begin()
+    assert (shared.get(), reader.reads, shared.before()) == (1, 1, 1)
+    shared.begin()
+    assert reader.reads == 1
 
 
 def test_the_first_ones_wait_for_one_reading() -> None:

@@ -1,0 +1,110 @@
+"""What benchmarks/ui.py looks at: a seeded platform, and an api-server of Airflow with our plugin, which can be started anew."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+from logbus.local.airflow_instance import AirflowSettings, airflow_environment
+from logbus.local.processes import Program, Supervisor, wait_until
+from logbus.local.stack import project_directory
+from logbus.provider import CONNECTION_TYPE
+from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.warehouse.engine import connect
+from logbus.windows.migrations import create_ledger
+from logbus.windows.model import HOUR, instant_text
+
+from benchmarks.peers.logbus import LogbusBroker
+from benchmarks.processes import free_port
+from benchmarks.ui_data import HOURS, Platform
+
+START_SECONDS_MAX = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A broker and a warehouse that are up and seeded, how Airflow is started over them, and the pages' addresses by name."""
+
+    broker: LogbusBroker
+    airflow: AirflowSettings
+    paths: Mapping[str, str]
+
+    @contextmanager
+    def api_server(self) -> Iterator[httpx.Client]:
+        """A new process, and a client that it lets in. No token is asked for: signing one is no part of a page."""
+        supervisor = Supervisor()
+        try:
+            server = supervisor.start(program(self.airflow, "api-server", "--workers", "1"))
+            with httpx.Client(base_url=self.airflow.url, timeout=60.0, trust_env=False) as client:
+                wait_until(
+                    lambda: answers(client), timeout_seconds=START_SECONDS_MAX, what="Airflow's api-server", processes=[server]
+                )
+                client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
+                yield client
+        finally:
+            supervisor.end()
+
+
+@contextmanager
+def seeded(partitions: int) -> Iterator[Place]:
+    """Topics of so many partitions. Everything ends with the block."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-ui-", ignore_cleanup_errors=True)))
+        settings = {"logbus.metrics.listener": f"http://127.0.0.1:{free_port()}", "log.retention.ms": "-1"}
+        broker = stack.enter_context(LogbusBroker(directory / "broker", settings=settings))
+        postgres = stack.enter_context(EmbeddedPostgres(directory / "pg"))
+        engine = connect(postgres.create_database("warehouse"))
+        stack.callback(engine.dispose)
+        create_ledger(engine)
+        begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - HOURS * HOUR
+        Platform(engine=engine, bootstrap=broker.bootstrap, partitions=partitions, begin=begin).seed()
+        airflow = airflow_settings(directory / "airflow", postgres, broker.bootstrap)
+        Supervisor().run(program(airflow, "db", "migrate"), START_SECONDS_MAX)
+        paths = {name: f"/logbus/api/{name}" for name in ("overview", "topics", "groups")}
+        paths["window"] = f"/logbus/api/windows/topic_00/{instant_text(begin)}"
+        yield Place(broker=broker, airflow=airflow, paths=paths)
+
+
+def airflow_settings(home: Path, postgres: EmbeddedPostgres, bootstrap: str) -> AirflowSettings:
+    home.mkdir()
+    warehouse = {
+        "conn_type": CONNECTION_TYPE,
+        "host": str(postgres.socket_directory),
+        "login": "postgres",
+        "schema": "warehouse",
+    }
+    return AirflowSettings(
+        home=home,
+        run_directory=home / "run",
+        project=project_directory(),
+        port=free_port(),
+        database_url=postgres.create_database("airflow"),
+        connections={
+            "kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": bootstrap}},
+            "warehouse_default": warehouse,
+        },
+    )
+
+
+def program(settings: AirflowSettings, *arguments: str) -> Program:
+    return Program(
+        name=arguments[0],
+        command=[sys.executable, "-m", "airflow", *arguments],
+        environment=airflow_environment(settings, os.environ),
+        directory=settings.home / "run",
+        working_directory=settings.home,
+    )
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/api/v2/version").status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
