@@ -9,7 +9,15 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 PROGRAM = "logbus"
 VARIABLE = "_LOGBUS_COMPLETE"
-SHELLS: Mapping[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+
+class WholeSentences(FishComplete):
+    """click splits its answers at every comma, and with them the sentences behind the names; the first comma is the one."""
+
+    source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
+
+
+SHELLS: Mapping[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": WholeSentences}
 
 
 @click.command("completion")
@@ -19,7 +27,7 @@ def command(shell: str) -> None:
 
     \b
     bash  echo 'eval "$(logbus completion bash)"' >> ~/.bashrc
-    zsh   echo 'eval "$(logbus completion zsh)"' >> ~/.zshrc
+    zsh   echo 'eval "$(logbus completion zsh)"' >> ~/.zshrc   # behind: autoload -Uz compinit && compinit
     fish  logbus completion fish > ~/.config/fish/completions/logbus.fish
 
     Bash must be 4.4 or newer. Names of topics, groups and pipelines are asked for at --bootstrap-server and --warehouse, or where

@@ -1,0 +1,108 @@
+"""Somebody presses Tab in a real bash, zsh or fish: the script is loaded as docs/cli.md says, and the shell takes what it is told."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tests.support.broker import AnyBroker
+from tests.support.programs import program_or_skip
+
+Run = Callable[..., Result]
+SECONDS_MAX = 60
+PROMPT = "what next> "
+TAB, TELL = b"\t", b"\x18\x18"
+
+BASH = """
+eval "$(logbus completion bash)"
+COMP_WORDS=($1); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_logbus_completion logbus
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+FISH = "logbus completion fish | source; complete -C (string join ' ' $argv)"
+# What stands on the line when the completion is done is written to a pipe: no screen has to be read.
+ZSHRC = f"""
+autoload -Uz compinit && compinit -u -D
+eval "$(logbus completion zsh)"
+tell() {{ print -r -- "$BUFFER" > "$ZDOTDIR/line"; exit }}
+zle -N tell
+bindkey '^X^X' tell
+PROMPT={PROMPT!r}
+"""
+
+
+def environment(broker: AnyBroker) -> dict[str, str]:
+    """One in which `logbus` is ours."""
+    own = {"LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap}
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    return {**os.environ, **own, "PATH": path, "TERM": "xterm"}
+
+
+def said_by(words: list[str], given: Mapping[str, str]) -> list[str]:
+    done = subprocess.run(words, env=given, capture_output=True, text=True, timeout=SECONDS_MAX, check=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def in_bash(line: str, given: Mapping[str, str]) -> list[str]:
+    """The words that it offers."""
+    return said_by([program_or_skip("bash"), "--norc", "-c", BASH, "bash", line], given)
+
+
+def in_fish(line: str, given: Mapping[str, str]) -> list[str]:
+    """The words that it offers, each with what is said of it behind a tab."""
+    return said_by([program_or_skip("fish"), "--no-config", "-c", FISH, line], given)
+
+
+def in_zsh(line: str, given: Mapping[str, str], home: Path) -> str:
+    """The line as it stands after Tab was pressed."""
+    (home / ".zshrc").write_text(ZSHRC)
+    os.mkfifo(home / "line")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+    words = [program_or_skip("zsh"), "-d", "-i"]
+    with subprocess.Popen(
+        words, env={**given, "ZDOTDIR": str(home)}, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as shell:
+        os.close(theirs)
+        shown = b""
+        while PROMPT.encode() not in shown:
+            shown += os.read(ours, 65536)
+        os.write(ours, line.encode() + TAB + TELL)
+        found = (home / "line").read_text()
+        assert shell.wait(SECONDS_MAX) == 0
+    os.close(ours)
+    return found.removesuffix("\n")
+
+
+@pytest.fixture
+def group(run: Run, topic: str) -> str:
+    """A group with a name that begins like no other."""
+    run("topic", "create", topic)
+    run("produce", topic, stdin="x\n")
+    name = f"{topic}-readers"
+    run("consume", topic, "-G", name)
+    return name
+
+
+def test_bash_offers_names_from_the_broker(broker: AnyBroker, group: str) -> None:
+    assert in_bash(f"logbus group describe {group[:-1]}", environment(broker)) == [group]
+
+
+def test_zsh_finishes_the_word(broker: AnyBroker, group: str, tmp_path: Path) -> None:
+    assert in_zsh(f"logbus group describe {group[:-1]}", environment(broker), tmp_path) == f"logbus group describe {group} "
+
+
+def test_fish_offers_commands_with_the_whole_sentence_behind(broker: AnyBroker, group: str) -> None:
+    assert in_fish("logbus to", environment(broker)) == ["topic\tList, create, describe, change and delete topics."]
+    assert in_fish(f"logbus group describe {group[:-1]}", environment(broker)) == [group]
