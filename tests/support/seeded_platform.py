@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -58,6 +58,7 @@ class Story:
     failed: int | None = None
     running: int | None = None
     cut: int | None = None  # the hour in whose middle the log now begins
+    has_dag: bool = True
     config: Mapping[str, str] = field(default_factory=lambda: HOLDS_ALL)
 
 
@@ -139,20 +140,19 @@ class SeededPlatform:
         start = self.start(hours_ago)
         self.ledger.freeze_or_get(story.name, Interval(start, start + HOUR), self.log, start + HOUR)
 
-    def begin(self, story: Story, hours_ago: int, at: datetime) -> Attempt:
+    def begin(self, story: Story, hours_ago: int, at: datetime, try_number: int = 1) -> Attempt:
         start = self.start(hours_ago)
-        run_id = f"scheduled__{start.isoformat()}"
-        (attempt,) = self.ledger.begin_attempts(
-            story.name, [start], run_id, 1, at, task=TaskKey(dag_id=story.name, task_id="load")
-        )
+        run_id = f"scheduled__{start.isoformat()}" if story.has_dag else "by hand"
+        task = TaskKey(dag_id=story.name, task_id="load") if story.has_dag else None
+        (attempt,) = self.ledger.begin_attempts(story.name, [start], run_id, try_number, at, task=task)
         return attempt
 
-    def load(self, story: Story, hours: Sequence[int]) -> None:
+    def load(self, story: Story, hours: Sequence[int], try_number: int = 1) -> None:
         """What each hour's own run did, when it did it; by one application, because a reader for each hour takes its time."""
         loaded_at = {hours_ago: min(self.start(hours_ago) + HOUR + HEAD, self.now) for hours_ago in hours}
         for hours_ago in hours:
             self.freeze(story, hours_ago)
-        tokens = [self.begin(story, hours_ago, at - TAKES).token for hours_ago, at in loaded_at.items()]
+        tokens = [self.begin(story, hours_ago, at - TAKES, try_number).token for hours_ago, at in loaded_at.items()]
         times = list(loaded_at.values())  # the windows are committed in their order, and each is reported before the next
 
         def go_on(outcome: WindowOutcome) -> None:
@@ -221,15 +221,22 @@ def line(story: Story, start: datetime, number: int) -> str:
 
 @contextmanager
 def seeded(
-    bootstrap: str, warehouse_url: str, *, hours: int = 30, scale: float = 1.0, now: datetime | None = None
+    bootstrap: str,
+    warehouse_url: str,
+    *,
+    hours: int = 30,
+    scale: float = 1.0,
+    now: datetime | None = None,
+    more: Callable[[SeededPlatform], None] = lambda platform: None,
 ) -> Iterator[SeededPlatform]:
-    """The platform, over a broker and a database that run already."""
+    """The platform, over a broker and a database that run already. `more` seeds what else somebody needs."""
     platform = SeededPlatform(
         bootstrap=bootstrap, engine=connect(warehouse_url), now=now or datetime.now(UTC), hours=hours, scale=scale
     )
     with pytest.MonkeyPatch.context() as patched:
         replace_spark(patched)
         platform.seed()
+        more(platform)
     try:
         yield platform
     finally:

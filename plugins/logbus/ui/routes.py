@@ -133,12 +133,16 @@ def broker_error(source: Source) -> BrokerUnavailable | None:
 def get_window(request: Request, target: actions.TargetDep) -> Response:
     """One window: everything the ledger knows of it, and what the user may do with it."""
     with told():
-        found = detail(target.asked.source.engine(), target.history)
+        engine, reading = target.asked.source.engine(), target.asked.source.fleet.get()
+        found = detail(engine, target.history)
+        cell = overview.window_cell_json(engine, reading, target.history.window)
     for attempt in found["attempts"]:
         attempt["log_url"] = log_url(**{name: attempt[name] for name in LOG_URL_FIELDS})
     return answer(
         {
             **found,
+            "cell": cell,
+            "broker": target.asked.broker_state(reading.broker_error),
             "now": instant_text(target.asked.now),
             "refresh_seconds": REFRESH_SECONDS,
             "dag_ids": target.dag_ids,
@@ -156,6 +160,7 @@ def get_topics(asked: AskedDep) -> Response:
     asked.source.topics.begin()
     registered, warehouse = asked.told_by_warehouse(asked.source.registered.get)
     owners = owners_of(registered, asked.seen(registered))
+    nobody = TopicOwners(is_managed=None if registered is None else False)
     topics, error = read_or_error(asked.source.topics.get)
     return answer(
         {
@@ -163,7 +168,7 @@ def get_topics(asked: AskedDep) -> Response:
             "refresh_seconds": REFRESH_SECONDS,
             "warehouse": warehouse,
             "broker": asked.broker_state(error),
-            "topics": [topic_json(one, owners.get(one.name, TopicOwners())) for one in topics or ()],
+            "topics": [topic_json(one, owners.get(one.name, nobody)) for one in topics or ()],
         }
     )
 

@@ -72,7 +72,7 @@ class TopicOwners:
     """What the ledger knows of a topic: its pipelines, whether logbus manages its retention, bytes of a record on average."""
 
     pipelines: Sequence[str] = ()
-    is_managed: bool = False
+    is_managed: bool | None = False  # None where nobody could ask the ledger
     bytes_each: float | None = None
 
 
@@ -149,11 +149,7 @@ def topic_json(topic: TopicReading, owners: TopicOwners) -> dict[str, Any]:
         "records": topic.records,
         "produced_per_second": topic.produced_per_second,
         "pipelines": list(owners.pipelines),
-        "retention": {
-            "ms": limit(topic.settings, "retention.ms"),
-            "bytes": limit(topic.settings, "retention.bytes"),
-            "managed": owners.is_managed,
-        },
+        "retention": retention_json(topic.settings, owners.is_managed),
         "problem": None if topic.error is None else str(topic.error),
         "partition_list": [
             {
@@ -176,7 +172,15 @@ def partition_size(topic: TopicReading, partition: int, bytes_each: float | None
     return None if records is None or bytes_each is None else round(records * bytes_each)
 
 
+def retention_json(settings: Mapping[str, str], is_managed: bool | None) -> dict[str, Any] | None:
+    """How long records are kept; None where nobody told. A topic that is only compacted loses none by age or size."""
+    if not settings and not is_managed:
+        return None
+    limits = settings if "delete" in settings.get("cleanup.policy", "delete") else {}
+    return {"ms": limit(limits, "retention.ms"), "bytes": limit(limits, "retention.bytes"), "managed": is_managed}
+
+
 def limit(settings: Mapping[str, str], name: str) -> int | None:
-    """None where there is no limit, or nobody told."""
+    """None where there is no limit."""
     text = settings.get(name, NO_LIMIT)
     return None if text == NO_LIMIT else int(text)

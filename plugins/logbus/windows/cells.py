@@ -167,11 +167,18 @@ def gone_by_start(reading: PipelineReading) -> dict[datetime, int]:
 
 
 def gone_of(window: FrozenWindow, starts: Mapping[int, int]) -> int:
+    return sum(gone_by_partition(window, starts).values())
+
+
+def gone_by_partition(window: FrozenWindow, starts: Mapping[int, int]) -> dict[int, int]:
+    """Records that nobody loaded and that the broker, whose log begins at `starts`, has deleted."""
     if window.loaded_attempt is not None:
-        return 0
-    return sum(
-        max(0, min(part.end_offset, starts.get(part.partition, 0)) - part.readable_from) for part in window.ranges if part.count
-    )
+        return {}
+    return {
+        part.partition: max(0, min(part.end_offset, starts.get(part.partition, 0)) - part.readable_from)
+        for part in window.ranges
+        if part.count
+    }
 
 
 def unfrozen_hours(reading: PipelineReading, covered: Iterable[Interval], span: Interval, now: datetime) -> Iterator[Interval]:

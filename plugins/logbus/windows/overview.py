@@ -18,12 +18,12 @@ from sqlalchemy import Engine
 from logbus.errors import BrokerUnavailable
 from logbus.windows import fleet_ledger
 from logbus.windows.catch_up import floor
-from logbus.windows.cells import Cell, CellState, WindowFacts, cells_of
+from logbus.windows.cells import Cell, CellState, WindowFacts, cells_of, gone_by_partition
 from logbus.windows.fleet import PipelineReading, read_chains, read_pipelines
 from logbus.windows.fleet_ledger import LOADED_WITHIN, Loaded
 from logbus.windows.lag import Lag
 from logbus.windows.log_batches import LogBatches
-from logbus.windows.model import HOUR, Interval, instant_text, utc
+from logbus.windows.model import HOUR, FrozenWindow, Interval, instant_text, utc
 from logbus.windows.rates import Rates
 from logbus.windows.registered import Registered, read_registered
 from logbus.windows.rows import Row, to_pipeline
@@ -140,6 +140,26 @@ def pipelines_json(reading: Reading, ledger: SpanReading) -> dict[str, dict[str,
         one.pipeline.name: pipeline_json(reading, one, ledger.windows.get(one.pipeline.name, ()), ledger)
         for one in reading.pipelines
     }
+
+
+def window_cell_json(engine: Engine, reading: Reading, window: FrozenWindow) -> dict[str, Any]:
+    """The cell of one window, as the heat map shows it, and by partition what the broker has deleted unloaded."""
+    one = reading_of(engine, reading, window.pipeline)
+    facts = read_span(engine, window.interval).windows[window.pipeline]
+    cells = cells_of(one, facts, window.interval, reading.at)
+    cell = next(found for found in cells if found.interval == window.interval)
+    gone = {} if one.chain.is_other_topic else gone_by_partition(window, one.starts)
+    return {**cell.summary(), "gone": {str(part): count for part, count in gone.items()}}
+
+
+def reading_of(engine: Engine, reading: Reading, name: str) -> PipelineReading:
+    """A pipeline that is newer than the reading is told by the ledger alone."""
+    for one in reading.pipelines:
+        if one.pipeline.name == name:
+            return one
+    rows = [row for row in read_registered(engine, reading.at).rows if row["name"] == name]
+    (found,) = without_broker(rows, read_chains(engine, rows))
+    return found
 
 
 def step_of(shown: Sequence[PipelineReading]) -> timedelta:

@@ -116,8 +116,26 @@ def samples(connection: Connection, window_id: int) -> list[dict[str, Any]]:
 def sample_json(row: Mapping[Any, Any]) -> dict[str, Any]:
     """`key` and `value` as texts; where the bytes are none, the same in base64 beside a text of None. Long values are cut."""
     shown: dict[str, Any] = {}
+    is_cut = (row["value_bytes"] or 0) > VALUE_BYTES_KEPT_MAX
     for name in ("key", "value"):
-        text = shown_value(row[name])
+        text = shown_value(whole_characters(row[name]))
         shown |= {name: text.get("value"), **({f"{name}_base64": text["value_base64"]} if "value_base64" in text else {})}
     same = ("partition", "offset", "error_class", "error", "value_bytes")
-    return {**{name: row[name] for name in same}, "timestamp": row["timestamp"] and instant_text(row["timestamp"]), **shown}
+    return {
+        **{name: row[name] for name in same},
+        "value_is_cut": is_cut,
+        "timestamp": row["timestamp"] and instant_text(row["timestamp"]),
+        **shown,
+    }
+
+
+def whole_characters(value: bytes | None) -> bytes | None:
+    """The bytes without a character of UTF-8 that was cut in two at their end."""
+    if value is None or len(value) < VALUE_BYTES_KEPT_MAX:
+        return value
+    try:
+        value.decode()
+    except UnicodeDecodeError as error:
+        is_cut_at_end = error.reason == "unexpected end of data"
+        return value[: error.start] if is_cut_at_end else value
+    return value

@@ -1,4 +1,5 @@
-"""One seeded platform, one api-server over it and one browser for all tests of the pages."""
+"""One seeded platform, one api-server over it and one browser for all tests of the pages: the folder is a package for their sake, and
+they are gone with its last test, because as long as a browser runs its loop runs in this thread, where no other could start one."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from playwright.sync_api import Browser, Page
 
 from tests.support.api_server import DAGS, ApiServer
 from tests.support.broker import LogbusBroker
-from tests.support.browsing import PATIENCE_MS, WIDE, browser, errors_of  # noqa: F401
+from tests.support.browsing import PATIENCE_MS, WIDE, chromium, errors_of
+from tests.support.eventful_pipeline import tell
+from tests.support.platform_facts import Facts, read_facts
 from tests.support.postgres import postgres_server, server_directory  # noqa: F401
 from tests.support.seeded_platform import STORIES, SeededPlatform, seeded
 
@@ -22,9 +25,22 @@ GROUPS_SETTLE_AT_ONCE = {"group.initial.rebalance.delay.ms": "0"}
 NOWHERE = "127.0.0.1:9"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
+    with LogbusBroker(tmp_path_factory.mktemp("pages") / "broker", settings=GROUPS_SETTLE_AT_ONCE) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
 def places(
-    browser: Browser,  # noqa: F811
+    browser: Browser,
+    broker: LogbusBroker,
     postgres_server: EmbeddedPostgres,  # noqa: F811
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[SeededPlatform, ApiServer]]:
@@ -32,7 +48,7 @@ def places(
     home = tmp_path_factory.mktemp("pages")
     warehouse = postgres_server.create_database("pages")
     postgres_server.create_database("pages_empty")
-    with LogbusBroker(home / "broker", settings=GROUPS_SETTLE_AT_ONCE) as broker, ThreadPoolExecutor(1) as background:
+    with ThreadPoolExecutor(1) as background:
         server = ApiServer(
             home=home / "airflow",
             postgres=postgres_server,
@@ -52,24 +68,30 @@ def places(
         )
         starting = background.submit(server.__enter__)
         try:
-            with seeded(broker.bootstrap, warehouse, hours=HOURS) as platform:
+            with seeded(broker.bootstrap, warehouse, hours=HOURS, more=tell) as platform:
                 yield platform, starting.result()
         finally:
             starting.result().__exit__(None, None, None)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def platform(places: tuple[SeededPlatform, ApiServer]) -> SeededPlatform:
     return places[0]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
+def facts(platform: SeededPlatform, broker: LogbusBroker) -> Facts:
+    """What there is, read past the pages. Nothing here changes it."""
+    return read_facts(platform.engine, platform.bootstrap, broker.data)
+
+
+@pytest.fixture(scope="package")
 def airflow(places: tuple[SeededPlatform, ApiServer]) -> ApiServer:
     return places[1]
 
 
-@pytest.fixture(scope="module")
-def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:  # noqa: F811
+@pytest.fixture(scope="package")
+def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """By user what his browser keeps after he has logged in, by Airflow's own form."""
     folder = tmp_path_factory.mktemp("sessions")
 
@@ -90,7 +112,7 @@ def sessions(browser: Browser, airflow: ApiServer, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture
-def open_page(browser: Browser, airflow: ApiServer, sessions: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:  # noqa: F811
+def open_page(browser: Browser, airflow: ApiServer, sessions: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:
     """Opens an address below Airflow's as somebody, at a size and in a theme."""
     opened: list[Page] = []
 

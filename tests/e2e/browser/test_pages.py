@@ -274,8 +274,6 @@ def test_numbers_times_and_places_are_as_people_read_them(open_page: Open) -> No
 DOWN = [
     ("ingestion?warehouse_conn_id=warehouse_nowhere", "The warehouse does not answer", "Hours are not known"),
     ("ingestion?warehouse_conn_id=warehouse_empty", "", "logbus pipeline register"),
-    ("ingestion?kafka_conn_id=kafka_nowhere", "The broker does not answer", "payments"),
-    ("topics?kafka_conn_id=kafka_nowhere", "The broker does not answer", "Not known yet"),
     ("topics?warehouse_conn_id=warehouse_nowhere", "The warehouse does not answer", "clickstream"),
     ("window?pipeline=access_log&start=2001-01-01T00:00:00Z", "", "This hour is not there"),
     ("window?pipeline=access_log", "", "No hour was asked for"),

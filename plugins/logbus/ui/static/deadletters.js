@@ -38,7 +38,7 @@ function sample(record) {
       { tabindex: "0", "aria-label": "value" },
       record.value ?? (record.value_base64 ? `base64 ${record.value_base64}` : MISSING),
     ),
-    record.value_bytes > (record.value?.length ?? 0) * 4 && record.value
+    record.value_is_cut
       ? h("p", { class: "quiet" }, `the first of ${bytes(record.value_bytes)}`)
       : null,
   );

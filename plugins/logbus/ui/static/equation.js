@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { many, whole } from "./format.js";
+import { sum } from "./sums.js";
 
 const PARTS = [
   ["loaded", "loaded", "part-loaded"],
@@ -34,6 +35,8 @@ function tick(equation, isAudited) {
 export function equationPanel(data) {
   const equation = data.equation;
   if (!equation || equation.read === null || equation.read === undefined) {
+    const gone = sum(Object.values(data.cell.gone));
+    const rest = gone ? `${whole(gone)} of them can no longer be read.` : "the next attempt reads exactly these.";
     return h(
       "section",
       { class: "panel" },
@@ -41,7 +44,7 @@ export function equationPanel(data) {
       h(
         "p",
         { class: "quiet" },
-        `${many(data.records ?? 0, "record")} frozen for this hour; the next attempt reads exactly these.`,
+        `${many(data.records ?? 0, "record")} frozen for this hour; ${rest}`,
       ),
     );
   }
@@ -91,15 +94,17 @@ export function rangesPanel(data) {
   const top = Math.max(...ranges.map((range) => range.end_offset - range.start_offset), 1);
   const row = (range) => {
     const known = range.loaded !== null && range.loaded !== undefined;
+    const gone = data.cell.gone[range.partition] ?? 0; // deleted unloaded, which nobody has declared yet
+    const lost = range.lost + gone;
     const shown = known
       ? [
-          ["part-lost", range.lost],
+          ["part-lost", lost],
           ["part-loaded", range.loaded],
           ["part-dead", range.dead_lettered],
         ]
       : [
-          ["part-lost", range.lost],
-          ["part-filtered", range.count],
+          ["part-lost", lost],
+          ["part-filtered", range.count - gone],
         ];
     const size = Math.max((range.end_offset - range.start_offset) / top, 0.01);
     return h(
@@ -111,7 +116,7 @@ export function rangesPanel(data) {
       h("td", { class: "number" }, whole(range.count)),
       h("td", { class: "number" }, whole(range.loaded)),
       h("td", { class: `number ${range.dead_lettered ? "warn" : ""}` }, whole(range.dead_lettered)),
-      h("td", { class: `number ${range.lost ? "bad" : ""}` }, whole(range.lost)),
+      h("td", { class: `number ${lost ? "bad" : ""}` }, whole(lost)),
       h("td", { class: "range-bar" }, h("div", { style: { width: `${(100 * size).toFixed(1)}%` } }, parts(shown))),
     );
   };

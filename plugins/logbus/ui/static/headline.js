@@ -47,23 +47,21 @@ export function verdict(found, count) {
       title: "Nobody knows how far behind",
       more: "the broker and the ledger have to answer both",
     };
+  const unknown = found.unknown ? `nothing is known of ${many(found.unknown, "pipeline")}` : null;
   if (found.hours > 0) {
     const where = `${many(found.late, "pipeline")} of ${whole(count)}`;
     return {
       kind: reasons.length ? "bad" : "warn",
       sign: "!",
       title: `${many(found.hours, "hour")} not in yet`,
-      more: [where, ...reasons].join(" \u00b7 "),
+      more: [where, ...reasons, unknown].filter(Boolean).join(" \u00b7 "),
     };
   }
-  if (reasons.length) return { kind: "bad", sign: "!", title: "Every hour is in, but", more: reasons.join(" \u00b7 ") };
-  if (found.unknown)
-    return {
-      kind: "warn",
-      sign: "?",
-      title: "Every known hour is in",
-      more: `nothing is known of ${many(found.unknown, "pipeline")}`,
-    };
+  if (reasons.length) {
+    const title = found.unknown ? "Every known hour is in, but" : "Every hour is in, but";
+    return { kind: "bad", sign: "!", title, more: [...reasons, unknown].filter(Boolean).join(" \u00b7 ") };
+  }
+  if (unknown) return { kind: "warn", sign: "?", title: "Every known hour is in", more: unknown };
   return {
     kind: "good",
     sign: "\u2713",
@@ -86,6 +84,7 @@ export function headline(pipelines) {
   const found = totals(pipelines);
   const said = verdict(found, pipelines.length);
   const taken = found.next?.lag.seconds_until_taken;
+  const nobodyKnows = found.hours === null;
   const size = found.bytes === null ? "" : `${found.estimated ? "about " : ""}${bytes(found.bytes)}`;
   return [
     h(
@@ -98,12 +97,16 @@ export function headline(pipelines) {
     tile(
       "Oldest not loaded",
       found.oldest ? span(found.oldest.lag.age_seconds) : MISSING,
-      found.oldest ? found.oldest.name : "nothing waits",
+      found.oldest ? found.oldest.name : nobodyKnows ? "not known" : "nothing waits",
     ),
     tile(
       "Next to expire",
       taken === undefined ? MISSING : `in ${span(taken)}`,
-      found.next ? `${found.next.name}, by ${found.next.lag.taken_by}` : "nothing that waits is due",
+      found.next
+        ? `${found.next.name}, by ${found.next.lag.taken_by}`
+        : nobodyKnows
+          ? "not known"
+          : "nothing that waits is due",
       taken !== undefined && taken < SOON_SECONDS ? "bad" : "",
     ),
     tile(

@@ -18,13 +18,3 @@ const byName = new Map(STATES.map((state) => [state.name, state]));
 export function stateOf(name) {
   return byName.get(name) ?? { ...UNKNOWN, label: name || UNKNOWN.label };
 }
-
-// The state of a window as its own page knows it, in the order of the heat map.
-export function windowState(data) {
-  if (data.cell_state) return stateOf(data.cell_state);
-  const isLoaded = data.loaded_attempt !== null && data.loaded_attempt !== undefined;
-  const last = data.attempts?.at(-1)?.state;
-  if (data.head_unknown || data.ranges?.some((range) => range.lost)) return stateOf("lost");
-  if (isLoaded) return stateOf(data.dead_letters?.total ? "dead_letters" : data.audited_at ? "audited" : "loaded");
-  return stateOf({ failed: "failed", running: "loading" }[last] ?? "closed");
-}

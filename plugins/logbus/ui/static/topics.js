@@ -14,10 +14,11 @@ function share(value, top, style = "") {
 }
 
 function retention(topic) {
-  const kept = topic.retention ?? {};
+  const kept = topic.retention;
+  if (!kept) return MISSING;
   if (kept.managed) return "managed";
   const limits = [kept.ms > 0 ? span(kept.ms / 1000) : null, kept.bytes > 0 ? bytes(kept.bytes) : null].filter(Boolean);
-  return limits.join(", ") || "for ever";
+  return limits.join(", ") || (kept.managed === null ? MISSING : "for ever");
 }
 
 function small(heads, rows) {
@@ -54,17 +55,18 @@ function small(heads, rows) {
 }
 
 function partitions(topic) {
-  return small(
-    ["partition", "leader", "first offset", "end offset", "records", "size"],
-    topic.partition_list.map((part) => [
-      String(part.partition),
-      part.leader === null ? "none" : String(part.leader),
-      part.start_offset,
-      part.end_offset,
-      difference(part.end_offset, part.start_offset),
-      bytes(part.size_bytes),
-    ]),
-  );
+  const rows = topic.partition_list.map((part) => [
+    String(part.partition),
+    part.leader === null ? "none" : String(part.leader),
+    part.start_offset,
+    part.end_offset,
+    difference(part.end_offset, part.start_offset),
+    `${topic.size_is_estimated ? "~" : ""}${bytes(part.size_bytes)}`,
+  ]);
+  return [
+    trouble(topic.problem),
+    small(["partition", "leader", "first offset", "end offset", "records", "size"], rows),
+  ];
 }
 
 const difference = (end, start) => (typeof end === "number" && typeof start === "number" ? end - start : null);
@@ -89,7 +91,7 @@ const topicTable = new SortedTable({
       isNumber: true,
       isLater: true,
       of: (topic) => topic.size_bytes,
-      show: (topic) => [bytes(topic.size_bytes), share(topic.size_bytes, tops.size)],
+      show: (topic) => [`${topic.size_is_estimated ? "~" : ""}${bytes(topic.size_bytes)}`, share(topic.size_bytes, tops.size)],
     },
     {
       label: "Coming in",
@@ -102,6 +104,17 @@ const topicTable = new SortedTable({
     { label: "Loaded by", isLater: true, of: (topic) => topic.pipelines?.join() || null, show: pipelinesOf },
   ],
 });
+
+// Without offsets there is no lag; with offsets in topics that are gone nobody knows it.
+function lagOf(group) {
+  if (group.lag !== null) return whole(group.lag);
+  const hasOffsets = group.problem || group.partitions?.some((part) => part.committed_offset !== null);
+  return hasOffsets ? "not known" : "no offsets";
+}
+
+function trouble(text) {
+  return text ? h("p", { class: "bad" }, text) : null;
+}
 
 function members(group) {
   const rows = (group.members ?? []).map((member) => [
@@ -118,6 +131,7 @@ function members(group) {
     part.member_id ?? "nobody",
   ]);
   return [
+    trouble(group.problem),
     rows.length ? small(["member", "host", "assigned", "lag"], rows) : h("p", { class: "quiet" }, "Nobody is in this group now."),
     offsets.length
       ? h("p", {}, small(["partition", "committed", "end", "lag", "read by"], offsets))
@@ -139,7 +153,7 @@ const groupTable = new SortedTable({
       label: "Lag",
       isNumber: true,
       of: (group) => group.lag,
-      show: (group) => [group.lag === null ? "no offsets" : whole(group.lag), share(group.lag, tops.lag, "lag")],
+      show: (group) => [lagOf(group), share(group.lag, tops.lag, "lag")],
     },
     {
       label: "Partitions",
@@ -188,11 +202,11 @@ function draw() {
   replace(
     spots.totals,
     [
-      [many(topics.length, "topic"), ""],
+      [isTold(topicPoll) ? many(topics.length, "topic") : MISSING, isTold(topicPoll) ? "" : " topics"],
       [short(total((one) => one.records)), " records"],
       [bytes(total((one) => one.size_bytes)), ""],
       [rate(total((one) => one.produced_per_second)), " coming in"],
-      [many(groups.length, "group"), ""],
+      [isTold(groupPoll) ? many(groups.length, "group") : MISSING, isTold(groupPoll) ? "" : " groups"],
     ].map(([value, label]) => h("span", {}, h("b", {}, value), label)),
   );
   const [foundTopics, foundGroups] = [topics.filter((one) => matches(one.name)), groups.filter((one) => matches(one.group_id))];
@@ -210,8 +224,13 @@ function draw() {
   );
 }
 
+// Whether the broker has answered: nothing at all is known before, and no topic is not "0 topics" then.
+function isTold(poll) {
+  return poll.data !== null && poll.data.broker?.state !== "down";
+}
+
 function nothing(poll, text, command) {
-  if (!poll.data || poll.data.broker?.state === "down") return h("p", { class: "quiet" }, "Not known yet.");
+  if (!isTold(poll)) return h("p", { class: "quiet" }, "Not known yet.");
   return search ? h("p", { class: "quiet" }, "None is called like that.") : empty("", text, command);
 }
 

@@ -1,15 +1,15 @@
 // The page of one hour of one pipeline.
 
-import { airflowLink, empty, furnish, keepFresh, notice, tellProblems } from "./chrome.js";
+import { airflowLink, empty, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
 import { Actions } from "./actions.js";
 import { attemptsPanel, redrivesPanel } from "./attempts.js";
 import { deadLettersPanel } from "./deadletters.js";
 import { byId, h, replace } from "./dom.js";
 import { equationPanel, rangesPanel } from "./equation.js";
-import { hour, MISSING, moment } from "./format.js";
+import { hour, many, MISSING, moment } from "./format.js";
 import { apiAddress, asked, pageAddress, windowAddress } from "./frame.js";
 import { Poll } from "./live.js";
-import { windowState } from "./states.js";
+import { stateOf } from "./states.js";
 
 const pipeline = asked.get("pipeline");
 const start = asked.get("start");
@@ -32,7 +32,7 @@ function beside(data, direction) {
 }
 
 function badge(data) {
-  const state = windowState(data);
+  const state = stateOf(data.cell.state);
   return h(
     "span",
     { class: "badge", id: "state", dataset: { state: state.name }, title: state.meaning },
@@ -92,6 +92,7 @@ function warnings(data) {
   const problems = data.audit?.problems ?? [];
   return [
     ...problems.map((text) => notice("bad", "The audit found a difference", text)),
+    data.cell.lost ? notice("bad", `${many(data.cell.lost, "record")} lost`, `${sentence(data.cell.note)}.`) : null,
     data.head_unknown
       ? notice(
           "warn",

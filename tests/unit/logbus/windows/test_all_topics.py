@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from logbus.errors import BrokerUnavailable, TopicMissing
-from logbus.windows.all_topics import TopicOwners, TopicReading, read_topics, topic_json, with_rates
+from logbus.windows.all_topics import TopicOwners, TopicReading, read_topics, retention_json, topic_json, with_rates
 from logbus.windows.rates import Rates
 
 from tests.support.fake_batches import FakeBatches
@@ -61,6 +61,7 @@ def test_where_nobody_has_loaded_anything_nobody_knows_a_size() -> None:
 def test_what_the_broker_did_not_tell_is_none_and_said() -> None:
     found = topic_json(TopicReading(name="t", places=None, error=BrokerUnavailable("no answer")), TopicOwners())
     assert (found["records"], found["topic_id"], found["partitions"], found["problem"]) == (None, None, 0, "no answer")
+    assert found["retention"] is None
 
 
 def test_a_partition_without_a_leader_hides_nothing_of_the_others_and_makes_totals_unknown() -> None:
@@ -104,3 +105,10 @@ def test_how_fast_a_topic_grows_is_known_at_the_second_look_at_all_of_it() -> No
     log.append("t", *range(1, 31))
     assert [one.produced_per_second for one in with_rates(read(log, ("t", 1)).values(), rates, later)] == [None]
     assert [one.produced_per_second for one in with_rates(read(log).values(), rates, later)] == [3.0]
+
+
+def test_a_topic_that_is_only_compacted_loses_nothing_by_age_or_size() -> None:
+    settings = {"cleanup.policy": "compact", "retention.ms": "604800000", "retention.bytes": "1000"}
+    assert retention_json(settings, is_managed=False) == {"ms": None, "bytes": None, "managed": False}
+    both = retention_json({**settings, "cleanup.policy": "compact,delete"}, is_managed=None)
+    assert both == {"ms": 604_800_000, "bytes": 1000, "managed": None}

@@ -1,0 +1,125 @@
+"""A pipeline to which everything has happened that leaves a figure on the page of an hour, and of which nobody can say how far it is
+behind. Made as a platform gets there; nothing is written into the ledger by hand.
+
+    orders    loaded into another table by no Dag; a record from the future hides where its hours end, so its lag is a problem
+              hour 9    retention was faster than the load, which was told to accept it
+              hour 8    more dead letters than a page shows, long ones and one that is no text among them
+              hour 6    dead letters that were redriven, some of which became rows
+              hour 4    loaded twice
+              hour 3    records that came after their hour, and before it
+              hour 2    a row was taken out of the table behind the ledger's back, and the audit found it
+    sleepers  a group with offsets, in one of two partitions, and nobody in it
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from logbus.reparsing import reparser_for
+from logbus.warehouse.redrive import Redrive
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.boundaries import milliseconds
+from logbus.windows.model import HOUR, Pipeline
+from logbus.windows.retention_model import RetentionPolicy
+from logbus.windows.retention_store import RetentionStore
+from sqlalchemy import text
+
+from tests.support.seeded_platform import HEAD, PARTITIONS, SeededPlatform, Story
+from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic
+
+NAME, TABLE, SLEEPERS = "orders", "orders_rows", "sleepers"
+CUT, MANY_DEAD, REDRIVEN, TWICE, ODD_TIMES, SPOILT = 9, 8, 6, 4, 3, 2
+PER_HOUR = 12
+FROM_THE_FUTURE = timedelta(days=30)
+STRICT, LAX = r"(?P<word>[a-z]+)", r"(?P<word>[a-z0-9]+)"
+LONG = "x" + "\u00e9" * 3_000  # cut in the middle of a character: a page shows 2,000 bytes
+STORY = Story(name=NAME, per_hour=PER_HOUR, parse="regex", audited_until=CUT + 1, has_dag=False)
+CONFIG = {
+    "retention.ms": str(90 * 86_400_000),
+    "retention.bytes": str(3 * 2**30),
+    "message.timestamp.after.max.ms": str(90 * 86_400_000),  # else the broker takes no record from the future
+}
+SLEPT_AT = 100
+
+
+def tell(platform: SeededPlatform) -> None:
+    create_topic(platform.bootstrap, NAME, partitions=PARTITIONS, config=CONFIG)
+    produce(platform)
+    register(platform, STRICT)
+    platform.freeze(STORY, CUT)
+    platform.cut_log(NAME, CUT)
+    platform.load(STORY, range(CUT, 0, -1))
+    platform.load(STORY, [TWICE], try_number=2)
+    for hours_ago in (MANY_DEAD, REDRIVEN, TWICE, ODD_TIMES):
+        assert audit(platform, hours_ago) == ()
+    spoil(platform)
+    redrive(platform)
+    RetentionStore(platform.engine).set_policy(RetentionPolicy(topic="search", retain=timedelta(days=7)), platform.now)
+    fall_asleep(platform)
+
+
+def values(hours_ago: int) -> list[bytes]:
+    """Of the records of an hour, in their order."""
+    plain = [f"word{chr(97 + number)}".encode() for number in range(PER_HOUR)]
+    more = {
+        MANY_DEAD: [LONG.encode(), b"\xff\xfe no text", *(f"{number} is no word".encode() for number in range(28))],
+        REDRIVEN: [b"a1", b"b2", b"c3", b"#4", b"#5"],
+    }
+    return plain + more.get(hours_ago, [])
+
+
+def produce(platform: SeededPlatform) -> None:
+    producer = Producer({**platform.client_config, "linger.ms": 20})
+    for hours_ago in range(CUT, 0, -1):
+        found = values(hours_ago)
+        stamps = [platform.start(hours_ago) + HOUR * (number / len(found)) for number in range(len(found))]
+        if hours_ago == ODD_TIMES:
+            stamps[4] -= 2 * HOUR
+            stamps[6] -= HOUR
+            stamps[8] = platform.now + FROM_THE_FUTURE
+        for number, (value, stamp) in enumerate(zip(found, stamps, strict=True)):
+            producer.produce(
+                NAME, value, key=f"key-{number}".encode(), partition=number % PARTITIONS, timestamp=milliseconds(stamp)
+            )
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+
+
+def register(platform: SeededPlatform, pattern: str) -> None:
+    settings = {"pattern": pattern, "accept_loss": True}
+    pipeline = Pipeline(name=NAME, topic=NAME, table=TABLE, parse="regex", lateness=timedelta(0), settings=settings)
+    platform.ledger.register(pipeline, platform.log, platform.start(CUT + 1))
+
+
+def audit(platform: SeededPlatform, hours_ago: int) -> tuple[str, ...]:
+    """The problems."""
+    start = platform.start(hours_ago)
+    return audit_window(platform.engine, platform.log, NAME, start, start + HOUR + 2 * HEAD, sink_for=sink_for).problems
+
+
+def spoil(platform: SeededPlatform) -> None:
+    one = f"select min(_offset) from {TABLE} where _window_start = :start and _partition = 0"
+    statement = text(f"delete from {TABLE} where _window_start = :start and _partition = 0 and _offset = ({one})")
+    with platform.engine.begin() as connection:
+        assert connection.execute(statement, {"start": platform.start(SPOILT)}).rowcount == 1
+    assert audit(platform, SPOILT) != ()
+
+
+def redrive(platform: SeededPlatform) -> None:
+    register(platform, LAX)
+    pipeline = platform.ledger.pipeline(NAME)
+    done = Redrive(
+        engine=platform.engine,
+        pipeline=pipeline,
+        reparser=reparser_for(pipeline),
+        run_id="redrive by hand",
+        now=lambda: platform.now,
+    ).run(platform.ledger.window(NAME, platform.start(REDRIVEN)))
+    assert (done.tried, done.loaded) == (5, 3)
+
+
+def fall_asleep(platform: SeededPlatform) -> None:
+    client = admin(platform.bootstrap)
+    offsets = ConsumerGroupTopicPartitions(SLEEPERS, [TopicPartition("access_log", 1, SLEPT_AT)])
+    client.alter_consumer_group_offsets([offsets])[SLEEPERS].result(TIMEOUT_SECONDS)

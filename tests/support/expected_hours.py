@@ -1,0 +1,237 @@
+"""What the Ingestion page must say of a pipeline at an instant, worked out anew from ledger rows and the records themselves.
+
+It holds for the pipelines of the seeded platform: hours, no lateness, every hour of the past holds records, stamps rise with the
+offsets. So it is simple where the product cannot be: records are counted one by one, hours are looked at one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from logbus.windows.model import HOUR
+
+from tests.support.platform_facts import Facts, Row
+
+SOON, SHARE = (
+    timedelta(hours=24),
+    4,
+)  # an hour expires soon if it goes within a day, or a quarter of the time for which it is kept
+DOWN = "the broker does not answer"
+HIDDEN = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` reads on"
+FUTURE = timedelta(hours=2)  # stamps further ahead are no evidence of an hour
+SERIES = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """A cell of the map."""
+
+    start: datetime
+    state: str
+    records: int | None = None
+    loaded: int = 0
+    dead: int = 0
+    lost: int = 0
+    attempts: int = 0
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """How far a pipeline is behind; None where nobody knows."""
+
+    problem: str | None = None
+    hours: int | None = None
+    records: int | None = None
+    size_bytes: int | None = None
+    is_estimated: bool = False
+    open_records: int | None = None
+    oldest: datetime | None = None
+    taken_at: datetime | None = None
+    taken_by: str | None = None
+
+
+def hour_of(at: datetime) -> datetime:
+    return at.replace(minute=0, second=0, microsecond=0)
+
+
+def stamp(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def kept_for(facts: Facts, topic: str) -> timedelta | None:
+    """By time; None for ever."""
+    milliseconds = int(facts.settings.get(topic, {}).get("retention.ms", "-1"))
+    return None if milliseconds < 0 else timedelta(milliseconds=milliseconds)
+
+
+def gone(facts: Facts, window: Row) -> dict[int, int]:
+    """By partition the records of a window that nobody loaded and that the broker has no more."""
+    if window["loaded_attempt"] is not None or not facts.has_broker:
+        return {}
+    topic = facts.topics[facts.pipeline(window["pipeline"])["topic"]]
+    return {
+        one["partition"]: max(0, min(topic[one["partition"]].start, one["end_offset"]) - one["start_offset"])
+        for one in facts.of_window("window_range", window, "partition")
+    }
+
+
+def state_of(facts: Facts, window: Row, at: datetime) -> str:
+    ranges = facts.of_window("window_range", window, "partition")
+    if any(one["lost"] for one in ranges) or sum(gone(facts, window).values()) or window["head_unknown"]:
+        return "lost"
+    if window["loaded_attempt"] is not None:
+        return "dead_letters" if window["dead_lettered_count"] else "audited" if window["audited_at"] else "loaded"
+    if expires_soon(facts, window["pipeline"], window["starts_at"], at):
+        return "expiring"
+    attempts = facts.of_window("attempt", window, "number")
+    return {"failed": "failed", "running": "loading"}.get(attempts[-1]["state"], "closed") if attempts else "closed"
+
+
+def expires_soon(facts: Facts, name: str, start: datetime, at: datetime) -> bool:
+    kept = kept_for(facts, facts.pipeline(name)["topic"])
+    return kept is not None and start + kept - at <= min(SOON, kept / SHARE)
+
+
+def window_hour(facts: Facts, window: Row, at: datetime) -> Hour:
+    ranges = facts.of_window("window_range", window, "partition")
+    declared, deleted = sum(one["lost"] for one in ranges), sum(gone(facts, window).values())
+    attempts = facts.of_window("attempt", window, "number")
+    failure = attempts[-1]["error"] if attempts and attempts[-1]["state"] == "failed" else None
+    problems = window["audit_problems"]
+    notes = (
+        f"retention has deleted {deleted} records before they were loaded" if deleted else None,
+        f"{declared} records are declared lost" if declared else None,
+        failure and failure.partition("\n")[0],
+        f"the audit found: {problems[0]}" if problems else None,
+    )
+    return Hour(
+        start=window["starts_at"],
+        state=state_of(facts, window, at),
+        records=sum(one["end_offset"] - one["start_offset"] for one in ranges) - declared,
+        loaded=window["loaded_count"] or 0,
+        dead=window["dead_lettered_count"] or 0,
+        lost=declared + deleted,
+        attempts=window["last_attempt"],
+        note=next((note for note in notes if note), None),
+    )
+
+
+def hours_of(facts: Facts, name: str, since: datetime, until: datetime, at: datetime) -> Iterator[Hour]:
+    """The cells of a span, by time."""
+    windows = facts.windows(name)
+    start = since
+    while start < until:
+        window = facts.window(name, start)
+        if window is not None:
+            yield window_hour(facts, window, at)
+        elif start == hour_of(at):
+            yield Hour(start=start, state="open")
+        elif windows and windows[-1]["starts_at"] < start < at:
+            yield unfrozen(facts, name, start, at)
+        start += HOUR
+
+
+def unfrozen(facts: Facts, name: str, start: datetime, at: datetime) -> Hour:
+    if problem(facts, name) is not None:
+        return Hour(start=start, state="closed", note="not frozen; nobody knows what it holds")
+    state = "expiring" if expires_soon(facts, name, start, at) else "closed"
+    return Hour(start=start, state=state, note="not frozen yet")
+
+
+def problem(facts: Facts, name: str) -> str | None:
+    """What keeps the lag from being counted."""
+    if not facts.has_broker:
+        return DOWN
+    newest = facts.kept(f"newest {name}", lambda: max((one for _, _, one in records(facts, name)), default=0))
+    return HIDDEN.format(name=name) if stamp(newest) > facts.at + FUTURE else None
+
+
+def records(facts: Facts, name: str) -> Iterator[tuple[int, int, int]]:
+    """Every record of the pipeline's topic: partition, offset, milliseconds."""
+    for number, partition in facts.topics[facts.pipeline(name)["topic"]].items():
+        yield from ((number, offset, milliseconds) for offset, milliseconds in partition.stamps)
+
+
+def waiting(facts: Facts, name: str) -> list[tuple[datetime, int, int]]:
+    """The records that lie in no loaded window: their stamp, partition and offset, by time."""
+    loaded = [
+        (one["partition"], one["start_offset"], one["end_offset"])
+        for window in facts.windows(name)
+        if window["loaded_attempt"] is not None
+        for one in facts.of_window("window_range", window, "partition")
+    ]
+    return sorted(
+        (stamp(milliseconds), number, offset)
+        for number, offset, milliseconds in records(facts, name)
+        if not any(part == number and start <= offset < end for part, start, end in loaded)
+    )
+
+
+def behind(facts: Facts, name: str, at: datetime) -> Behind:
+    trouble = problem(facts, name)
+    if trouble is not None:
+        return Behind(problem=trouble)
+    found = facts.kept(f"waiting {name}", lambda: waiting(facts, name))
+    late = [one for one in found if one[0] < hour_of(at)]
+    not_loaded = [
+        one for one in hours_of(facts, name, since_of(facts, name, at), hour_of(at), at) if not is_loaded(facts, name, one)
+    ]
+    size, is_estimated = estimate(facts, name, len(late))
+    same = {"hours": len(not_loaded), "records": len(late), "open_records": len(found) - len(late)}
+    if not late:
+        return Behind(**same, size_bytes=0)
+    oldest = min(moment for moment, _, _ in late if moment >= not_loaded[0].start)
+    kept = kept_for(facts, facts.pipeline(name)["topic"])
+    return Behind(
+        **same,
+        size_bytes=size,
+        is_estimated=is_estimated,
+        oldest=oldest,
+        taken_at=None if kept is None else oldest + kept,
+        taken_by=None if kept is None else "retention.ms",
+    )
+
+
+def since_of(facts: Facts, name: str, at: datetime) -> datetime:
+    windows = facts.windows(name)
+    found: datetime = windows[0]["starts_at"] if windows else hour_of(at)
+    return found
+
+
+def is_loaded(facts: Facts, name: str, hour: Hour) -> bool:
+    window = facts.window(name, hour.start)
+    return window is not None and window["loaded_attempt"] is not None
+
+
+def estimate(facts: Facts, name: str, records: int) -> tuple[int | None, bool]:
+    """By what a loaded record of the pipeline had."""
+    loaded = [window for window in facts.windows(name) if window["loaded_attempt"] is not None]
+    read, size = (sum(window[column] for window in loaded) for column in ("read_count", "byte_count"))
+    return (round(records * size / read), True) if read else (None, False)
+
+
+def loaded_per_second(facts: Facts, name: str, at: datetime) -> float:
+    """Rows that became public within the last hour."""
+    return sum(one["loaded_count"] for one in facts.windows(name) if one["loaded_at"] and one["loaded_at"] > at - HOUR) / 3600
+
+
+def series(facts: Facts, name: str, until: datetime) -> list[dict[str, Any]]:
+    """Of the last day, hour by hour: what the windows hold, and what was loaded."""
+    steps = [until - SERIES + number * HOUR for number in range(int(SERIES / HOUR))]
+    windows = facts.windows(name)
+    return [{"produced": held(facts, windows, step), "loaded": loaded_in(windows, step)} for step in steps]
+
+
+def held(facts: Facts, windows: Sequence[Row], step: datetime) -> int | None:
+    ranges = [
+        one for window in windows if window["starts_at"] == step for one in facts.of_window("window_range", window, "partition")
+    ]
+    return sum(one["end_offset"] - one["start_offset"] for one in ranges) if ranges else None
+
+
+def loaded_in(windows: Sequence[Row], step: datetime) -> int:
+    return sum(one["loaded_count"] for one in windows if one["loaded_at"] and step <= one["loaded_at"] < step + HOUR)
