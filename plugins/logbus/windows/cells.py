@@ -8,10 +8,11 @@ loaded are the hours behind, as `logbus lag` counts them, as far as they lie in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from logbus.windows.catch_up import floor
@@ -26,6 +27,7 @@ EXPIRING_SHARE = 4
 
 NOTE_CHARACTERS_MAX = 200
 HOURS_REMEMBERED = 10_000  # as texts: a year
+END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 class CellState(StrEnum):
@@ -46,10 +48,10 @@ class CellState(StrEnum):
 class WindowFacts:
     """A frozen window as the ledger has it, with its last attempt. `records` can be read, `lost` are gone by somebody's word.
 
-    Made by the thousand for each look at the page, from a row: so it is plain, and its fields are in the row's order.
+    Thousands are needed for each look at the page: so it is plain, its fields are in a row's order, equal ones are one object
+    (`fleet_ledger.facts_of`), and `settled` keeps its cell where nothing but the window's own row can change that.
     """
 
-    pipeline: str
     interval: Interval
     records: int
     lost: int
@@ -61,8 +63,9 @@ class WindowFacts:
     attempts: int = 0
     last_state: str | None = None
     last_error: str | None = None
-    audit_problems: Sequence[str] | None = None
+    audit_problem: str | None = None
     of_run: bool = False
+    settled: Cell | None = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,9 +81,15 @@ class Cell:
     attempts: int = 0
     note: str | None = None
     of_run: bool = False
+    said: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def summary(self) -> dict[str, Any]:
-        """As JSON-ready values."""
+        """As JSON-ready values; made once, so nobody changes them."""
+        if self.said is None:
+            self.said = self._values()
+        return self.said
+
+    def _values(self) -> dict[str, Any]:
         return {
             "start": text_of(self.interval.start),
             "end": text_of(self.interval.end),
@@ -104,10 +113,19 @@ def text_of(instant: datetime) -> str:
 def cells_of(reading: PipelineReading, windows: Sequence[WindowFacts], span: Interval, now: datetime) -> list[Cell]:
     """By time; `windows` are those of the pipeline in the span."""
     gone = gone_by_start(reading)
-    frozen = [window_cell(reading, window, gone.get(window.interval.start, 0), now) for window in windows]
+    frozen = [settled_cell(reading, window, gone.get(window.interval.start, 0), now) for window in windows]
     covered = [window.interval for window in windows]
     unfrozen = [unfrozen_cell(reading, interval, now) for interval in unfrozen_hours(reading, covered, span, now)]
     return sorted(with_losses(unfrozen, reading) + frozen, key=lambda cell: cell.interval.start)
+
+
+def settled_cell(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> Cell:
+    """What is loaded stays as it is, whatever the broker says and the time: its cell is made once."""
+    if gone or not window.is_loaded:
+        return window_cell(reading, window, gone, now)
+    if window.settled is None:
+        window.settled = window_cell(reading, window, 0, now)
+    return window.settled
 
 
 def window_cell(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> Cell:
@@ -148,8 +166,8 @@ def window_note(window: WindowFacts, state: CellState, gone: int) -> str | None:
         return "retention had cut the log before the hour was frozen: nobody knows what it held"
     if window.last_state == "failed" and window.last_error:
         return first_line(window.last_error)
-    if window.audit_problems:
-        return first_line(f"the audit found: {window.audit_problems[0]}")
+    if window.audit_problem:
+        return first_line(f"the audit found: {window.audit_problem}")
     return "a rerun is under way" if window.is_loaded and window.last_state == "running" else None
 
 
@@ -183,21 +201,28 @@ def gone_by_partition(window: FrozenWindow, starts: Mapping[int, int]) -> dict[i
 
 def unfrozen_hours(reading: PipelineReading, covered: Iterable[Interval], span: Interval, now: datetime) -> Iterator[Interval]:
     """Hours that are the pipeline's and that no window of the span covers, up to the open one."""
-    pipeline, taken = reading.pipeline, sorted(covered)
-    ours = expected(reading, now)
+    pipeline, ours = reading.pipeline, expected(reading, now)
     if ours is None:
         return
     start, end = max(ours.start, floor(span.start, pipeline.interval)), min(ours.end, span.end)
-    reached = 0
-    while start < end:
-        hour_end = start + pipeline.interval
-        while reached < len(taken) and taken[reached].end <= start:
-            reached += 1
-        if reached == len(taken) or taken[reached].start >= hour_end:
-            hour = Interval(start, hour_end)
+    for gap_start, gap_end in gaps(start, end, covered):
+        hour_start = gap_start + (start - gap_start) % pipeline.interval
+        while hour_start < end and hour_start + pipeline.interval <= gap_end:
+            hour = Interval(hour_start, hour_start + pipeline.interval)
             if is_open(pipeline, hour, now) or is_missing(reading, hour):
                 yield hour
-        start = hour_end
+            hour_start = hour.end
+
+
+def gaps(start: datetime, end: datetime, covered: Iterable[Interval]) -> Iterator[tuple[datetime, datetime]]:
+    """What none of the intervals covers from `start` on; the last gap is endless, for an hour may reach beyond `end`."""
+    reached = start
+    for taken in sorted(covered, key=attrgetter("start")):
+        if taken.start > reached:
+            yield reached, taken.start
+        reached = max(reached, taken.end)
+    if reached < end:
+        yield reached, END_OF_TIME
 
 
 def expected(reading: PipelineReading, now: datetime) -> Interval | None:

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, DateTime, Text, and_, column, func, or_, select, values
+from sqlalchemy import ARRAY, ColumnElement, Connection, DateTime, Text, and_, func, literal, or_, select
 
 from logbus.windows import schema
 from logbus.windows.model import Interval
@@ -91,9 +91,8 @@ def ranges_of(connection: Connection, ids: Iterable[int]) -> dict[int, dict[int,
     """The edges of windows by their ids and partitions."""
     query = select(RANGE.c.window_id, RANGE.c.partition, RANGE.c.start_offset, RANGE.c.end_offset, WINDOW.c.ends_at)
     found: dict[int, dict[int, Edge]] = {one: {} for one in ids}
-    for window_id, partition, start, end, ends_at in connection.execute(
-        query.join(WINDOW, WINDOW.c.id == RANGE.c.window_id).where(among(RANGE.c.window_id, found))
-    ):
+    query = query.join(WINDOW, WINDOW.c.id == RANGE.c.window_id).where(among(RANGE.c.window_id, found))
+    for window_id, partition, start, end, ends_at in connection.execute(query).all():
         found[window_id][partition] = Edge(start, Anchor(offset=end, at=ends_at))
     return found
 
@@ -109,7 +108,9 @@ def with_windows(
     """The chains with their windows that start at an instant or later."""
     if not chains:
         return {}
-    names = values(column("name", Text), column("since", DateTime(timezone=True)), name="wanted").data(list(since.items()))
+    # Two parameters and one text, however many: the statement is compiled once.
+    arrays = literal(list(since), ARRAY(Text)), literal(list(since.values()), ARRAY(DateTime(timezone=True)))
+    names = func.unnest(*arrays).table_valued("name", "since", name="wanted").render_derived()
     query = (
         select(WINDOW)
         .join(PIPELINE, and_(PIPELINE.c.name == WINDOW.c.pipeline, PIPELINE.c.topic_id == WINDOW.c.topic_id))
@@ -128,6 +129,6 @@ def anchors_of(connection: Connection) -> dict[str, dict[int, Anchor]]:
     same = and_(PIPELINE.c.name == ANCHOR.c.pipeline, PIPELINE.c.topic_id == ANCHOR.c.topic_id)
     query = select(ANCHOR.c.pipeline, ANCHOR.c.partition, ANCHOR.c.offset, ANCHOR.c.at).join(PIPELINE, same)
     found: dict[str, dict[int, Anchor]] = {}
-    for pipeline, partition, offset, at in connection.execute(query):
+    for pipeline, partition, offset, at in connection.execute(query).all():
         found.setdefault(pipeline, {})[partition] = Anchor(offset=offset, at=at)
     return found

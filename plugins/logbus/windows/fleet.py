@@ -3,7 +3,7 @@
 The same code counts: it runs over answers that are there already, and where it asks for one that is not, the question is put
 down and the pipeline waits. When all wait (or are done), the questions are asked together, for all topics in one request to
 each broker, and everybody goes on. So the rounds are as many as the longest chain of questions of one pipeline, however many
-there are. What every pipeline asks is asked while the ledger's windows are read.
+there are. End offsets are asked for while the ledger's windows are read; what those let us guess goes with the second round.
 
 What only reading records can tell (a timestamp from the future hides the end of the hours) is not read here: such a pipeline
 has a problem, and `logbus lag` tells.
@@ -123,9 +123,12 @@ def read_pipelines(
     pipelines = {row["name"]: to_pipeline(row) for row in rows}
     with ThreadPoolExecutor(1) as beside:
         loading = beside.submit(read_chains, engine, rows)
-        answers, partitions = first_answers(log, list(pipelines.values()), utc(now))
+        answers, partitions = with_ends(log, list(pipelines.values()))
         loaded = loading.result()
     chains = {row["name"]: on_topic(loaded[row["name"]], row, answers) for row in rows}
+    there = [pipeline for pipeline in pipelines.values() if pipeline.topic in partitions]
+    guessed = {question for one in there for question in second_questions(one, chains[one.name], utc(now))}
+    answers.known |= log.answers(guessed, partitions)
 
     def count(name: str) -> Lag:
         return lag_or_problem(pipelines[name], chains[name], answers, policies.get(pipelines[name].topic), utc(now))
@@ -139,15 +142,15 @@ def read_chains(engine: Engine, rows: Sequence[Row]) -> dict[str, PipelineChain]
         return load_chains(connection, rows, is_loaded())
 
 
-def first_answers(log: LogBatches, pipelines: Sequence[Pipeline], now: datetime) -> tuple[Answers, dict[str, Sequence[int]]]:
-    """What every pipeline asks; and each topic's partitions. A broker that answers nothing is an error here."""
+def with_ends(log: LogBatches, pipelines: Sequence[Pipeline]) -> tuple[Answers, dict[str, Sequence[int]]]:
+    """The topics, with the end offsets of those that are there, and their partitions. `BrokerUnavailable` is raised here."""
     log.topic_names()
     answers = Answers(log.topics(pipeline.topic for pipeline in pipelines))
     partitions: dict[str, Sequence[int]] = {
         name: one.facts.partitions for name, one in answers.topics.items() if isinstance(one, TopicPlaces)
     }
-    for round_of_questions in first_questions(pipelines, partitions, now):
-        answers.known |= log.answers(round_of_questions, partitions)
+    ends = {Question(Kind.END, one.topic, one.isolation_level) for one in pipelines if one.topic in partitions}
+    answers.known |= log.answers(ends, partitions)
     return answers, partitions
 
 
@@ -157,22 +160,17 @@ def on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
     return replace(chain, is_other_topic=isinstance(found, TopicPlaces) and found.topic_id != row["topic_id"])
 
 
-def first_questions(
-    pipelines: Iterable[Pipeline], partitions: Mapping[str, Sequence[int]], now: datetime
-) -> Iterator[set[Question]]:
-    """What every pipeline will ask, in the order in which it must be: end offsets before first records."""
-    there = [pipeline for pipeline in pipelines if pipeline.topic in partitions]
-    yield {Question(Kind.END, pipeline.topic, pipeline.isolation_level) for pipeline in there}
-    closed = {pipeline.name: floor(now - pipeline.lateness, pipeline.interval) for pipeline in there}
-    yield {
-        question
-        for pipeline in there
-        for question in (
-            Question(Kind.AT, pipeline.topic, milliseconds(closed[pipeline.name])),
-            Question(Kind.START, pipeline.topic),
-            Question(Kind.SETTINGS, pipeline.topic),
-        )
-    }
+def second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
+    """What a pipeline will ask after its end offsets: end offsets come before first records. The oldest hour behind is most often
+    that of the first window that is not loaded."""
+    instants = {floor(now - pipeline.lateness, pipeline.interval)}
+    oldest = next((one for one in chain.windows if one.loaded_attempt is None), None)
+    if oldest is not None:
+        instants.add(oldest.interval.start)
+    for instant in instants:
+        yield Question(Kind.AT, pipeline.topic, milliseconds(instant))
+    yield Question(Kind.START, pipeline.topic)
+    yield Question(Kind.SETTINGS, pipeline.topic)
 
 
 def settle(names: Sequence[str], compute: Callable[[str], Result], ask: Callable[[set[Question]], None]) -> dict[str, Result]:

@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from logbus.errors import BrokerUnavailable
 from logbus.windows import fleet_ledger
 from logbus.windows.catch_up import floor
-from logbus.windows.cells import Cell, CellState, WindowFacts, cells_of, gone_by_partition
+from logbus.windows.cells import CellState, WindowFacts, cells_of, gone_by_partition
 from logbus.windows.fleet import PipelineReading, read_chains, read_pipelines
 from logbus.windows.fleet_ledger import LOADED_WITHIN, Loaded
 from logbus.windows.lag import Lag
@@ -203,7 +203,7 @@ def pipeline_json(
     windows: Sequence[WindowFacts],
     ledger: SpanReading,
 ) -> dict[str, Any]:
-    pipeline, cells = one.pipeline, cells_of(one, windows, ledger.span, reading.at)
+    pipeline, said = one.pipeline, [cell.summary() for cell in cells_of(one, windows, ledger.span, reading.at)]
     series = fleet_ledger.series(pipeline.name, windows, ledger.loaded, ledger.span)
     return {
         "name": pipeline.name,
@@ -213,16 +213,16 @@ def pipeline_json(
         "interval_seconds": int(pipeline.interval.total_seconds()),
         "lag": lag_json(one.lag, reading.loaded.get(pipeline.name), reading.at),
         "throughput": throughput_json(reading, pipeline.name, series),
-        "states": states_of(cells),
-        "dead_letters": sum(cell.dead_lettered for cell in cells),
-        "cells": [cell.summary() for cell in cells],
+        "states": states_of(said),
+        "dead_letters": sum(cell["dead_lettered"] for cell in said),
+        "cells": said,
     }
 
 
-def states_of(cells: Sequence[Cell]) -> dict[str, int]:
+def states_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """How many cells of the span are in each state; every state is there."""
-    counted = Counter(cell.state for cell in cells)
-    return {str(state): counted[state] for state in CellState}
+    counted = Counter(cell["state"] for cell in cells)
+    return {state.value: counted[state.value] for state in CellState}
 
 
 UNKNOWN_LAG = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from logbus.windows.model import FrozenWindow, Interval, OffsetRange, instant_text
 
@@ -16,6 +17,8 @@ OTHER_TOPIC = "the topic was made again; `logbus pipeline rebase {pipeline}` beg
 
 # Behind every offset there is.
 ENDLESS = 2**63
+
+INTERVALS_REMEMBERED = 2_000  # as texts: more hours than are behind where somebody looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +100,14 @@ def range_of(window: FrozenWindow, partition: int) -> OffsetRange | None:
     return next((part for part in window.ranges if part.partition == partition), None)
 
 
+@lru_cache(maxsize=INTERVALS_REMEMBERED)
+def text_of(interval: Interval) -> str:
+    """All partitions of all pipelines have the same hours."""
+    return str(interval)
+
+
 def not_loaded(window: FrozenWindow, is_running: bool) -> str | None:
-    return f"window {window.interval} is not loaded" if window.loaded_attempt is None else None
+    return f"window {text_of(window.interval)} is not loaded" if window.loaded_attempt is None else None
 
 
 def not_settled(window: FrozenWindow, is_running: bool) -> str | None:

@@ -20,7 +20,7 @@ LATENESS = timedelta(minutes=5)
 
 
 def facts(number: int, **changes: Any) -> WindowFacts:
-    return WindowFacts(**{"pipeline": "p", "interval": hour(number), "records": 10, "lost": 0, **changes})
+    return WindowFacts(**{"interval": hour(number), "records": 10, "lost": 0, **changes})
 
 
 def frozen(number: int, start: int, end: int) -> FrozenWindow:
