@@ -134,6 +134,12 @@ def cpu_seconds(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def scheduled_seconds(pid: int) -> float:
+    """What the living threads of one process have run: in nanoseconds, where `cpu_seconds` has ticks of 10 ms."""
+    tasks = Path("/proc", str(pid), "task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
 def kernel_cpu_seconds() -> float:
     """Seconds of the kernel's own threads, of the whole machine: they write back what nobody has flushed."""
     ticks = sum(int(one) for fields in _stats().values() if fields[1] == KTHREADD for one in fields[11:13])

@@ -18,12 +18,13 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from benchmarks.costs.wire import Connection, Refused, check_produced, fetch_frame, fetched, produce_frame, whole_batches
 from benchmarks.peers.server import Server
-from benchmarks.processes import wait_until
+from benchmarks.processes import scheduled_seconds, wait_until
 from broker.records.batch import read_header
 
 ADMIN_SECONDS_MAX = 60.0
 IN_FLIGHT = 5  # requests on their way, as Kafka's producer has them by default
 REQUESTS_PER_SECOND = 250  # of the steady producer
+ROUNDS_PER_ROUND = 2  # where seconds of CPU are compared: many short turns, since a machine's pace changes
 POLL_MS = 200  # how long the steady consumer lets the broker wait, and so how long it takes to stop
 
 
@@ -84,9 +85,9 @@ def wait_visible(connection: Connection, topic: str, end_offset: int) -> None:
 
 def cpu_per_million(server: Server, records: int, work: Callable[[], None]) -> float:
     """CPU seconds that the work costs the server, for each million of its records."""
-    before = server.cpu_seconds()
+    before = scheduled_seconds(server.pid)
     work()
-    return (server.cpu_seconds() - before) * 1_000_000 / records
+    return (scheduled_seconds(server.pid) - before) * 1_000_000 / records
 
 
 class _Steady:

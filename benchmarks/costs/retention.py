@@ -36,7 +36,7 @@ PARTITIONS = 2_000
 SEGMENTS, DUE = 5, 3
 AGE_MS = 8 * DAY_MS  # retention takes what is older than seven
 VALUE_BYTES = 16 << 10
-QUIET_SECONDS = 5.0
+QUIET_SECONDS = 4.0
 PASS_SECONDS_MAX = 120.0
 POLL_SECONDS = 0.002
 TOPIC, STEADY_TOPIC = "old", "steady"
@@ -129,11 +129,12 @@ def is_gone(file: Path) -> bool:
 
 
 def pass_figures(passes: Sequence[Pass], count: int) -> Iterator[Figure]:
-    title = f"retention, {count:,} partitions"
-    yield figure(f"{title}: {count * DUE:,} segments deleted", "s", ours=[one.seconds for one in passes])
+    yield figure(
+        f"retention: {count * DUE:,} segments of {count:,} partitions deleted", "s", ours=[one.seconds for one in passes]
+    )
     for name, share in (("median", 0.5), ("99th percentile", 0.99), ("latest", 1.0)):
         yield figure(
-            f"{title}: acknowledgement of another topic's producer, {name}",
+            f"producer beside retention: acknowledged, {name}",
             "ms",
             ours=[percentile(one.busy_ms, share) for one in passes],
             peer=[percentile(one.quiet_ms, share) for one in passes],

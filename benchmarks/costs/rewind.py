@@ -23,6 +23,7 @@ from benchmarks.loads import RECORD_BYTES, Scale
 from benchmarks.peers.logbus import LogbusBroker
 
 RECORDS = 1_000_000
+DIFFERENT_LINES = 50_000
 CHUNK_RECORDS = 10_000
 TIMEOUT_SECONDS = 30.0
 TOPIC = "rewound"
@@ -43,8 +44,9 @@ class Reading:
 
 
 def figures(directory: Path, scale: Scale, console: Console) -> Iterator[Figure]:
-    batches = batches_of(log_lines(50_000, seed=2), now_ms=time.time_ns() // 1_000_000)
-    requests = scale.records(RECORDS) // BATCH_RECORDS
+    records = scale.records(RECORDS)
+    batches = batches_of(log_lines(min(DIFFERENT_LINES, records), seed=2), now_ms=time.time_ns() // 1_000_000)
+    requests = records // BATCH_RECORDS
     with LogbusBroker(directory / "logbus") as broker:
         create_topic(broker.bootstrap, TOPIC)
         produce_all(broker.bootstrap, TOPIC, batches, requests=requests)

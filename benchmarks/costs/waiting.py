@@ -1,9 +1,8 @@
 """What clients that wait cost (the paper's stateless broker and its blocking iterator): 500 connections that ask nothing and
 1,000 more with a fetch that waits on an idle topic.
 
-Memory is resident memory before and after they came. Idle CPU is read from the scheduler's nanoseconds, since ten idle seconds
-cost less than the tick of /proc/PID/stat. At the end a record goes to the idle topic, and every one of the thousand must get it:
-so they did wait all the time. Apache Kafka gets the same crowd and is idle at the same time.
+Memory is resident memory before and after they came. At the end a record goes to the idle topic, and every one of the thousand
+must get it: so they did wait all the time. Apache Kafka gets the same crowd and is idle at the same time.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.costs.lines import BATCH_RECORDS, batches_of, log_lines
-from benchmarks.costs.load import cpu_per_million, create_topic, produce_all
+from benchmarks.costs.load import ROUNDS_PER_ROUND, cpu_per_million, create_topic, produce_all
 from benchmarks.costs.wire import Connection, Refused, check_produced, fetch_frame, fetched, produce_frame
 from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import Scale
 from benchmarks.peers.kafka import ApacheKafka
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.peers.server import Server
+from benchmarks.processes import scheduled_seconds
 from benchmarks.sides import KAFKA, OURS
 from benchmarks.turns import FAILURES, in_one_line
 from broker.node import raise_open_files_limit
@@ -34,7 +34,7 @@ from broker.node import raise_open_files_limit
 SILENT, WAITING = 500, 1_000
 IDLE_SECONDS = 10.0
 SETTLED_SECONDS = 2.0  # after the crowd has come
-RECORDS = 1_000_000
+RECORDS = 500_000
 WARM_UP_REQUESTS = 4_000
 MEMORY_MIB_MAX = 80  # what the broker's own tests bound the crowd by
 WAIT_MS = 600_000  # longer than all of this
@@ -89,19 +89,13 @@ def _prepare(server: LogbusBroker | ApacheKafka, batches: Sequence[bytes], *, re
 
 def observe(servers: Mapping[str, Server], seconds: float) -> dict[str, Idle]:
     """All at the same time: they do nothing."""
-    time.sleep(SETTLED_SECONDS)
+    time.sleep(min(SETTLED_SECONDS, seconds))
     before = {name: scheduled_seconds(server.pid) for name, server in servers.items()}
     time.sleep(seconds)
     return {
         name: Idle(rss_bytes=server.rss_bytes(), cpu_seconds=scheduled_seconds(server.pid) - before[name])
         for name, server in servers.items()
     }
-
-
-def scheduled_seconds(pid: int) -> float:
-    """What all threads of a process have run, from the scheduler's own count in nanoseconds."""
-    tasks = Path("/proc", str(pid), "task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 @contextmanager
@@ -168,10 +162,10 @@ def _beside(ours: LogbusBroker, batches: Sequence[bytes], scale: Scale, console:
     """A producer on another topic, without the crowd and with it, in turns."""
     requests = scale.records(RECORDS) // BATCH_RECORDS
     alone, crowded = [], []
-    for number in range(scale.rounds):
+    for number in range(ROUNDS_PER_ROUND * scale.rounds):
         alone.append(_cost(ours, f"alone-{number}", batches, requests))
         with crowd(ours.bootstrap, offset=number + 1) as waiting:
-            time.sleep(SETTLED_SECONDS * scale.share)
+            time.sleep(SETTLED_SECONDS / 4)
             crowded.append(_cost(ours, f"crowded-{number}", batches, requests))
             check_all_waited(ours.bootstrap, waiting)
         console.print(f"waiting: {alone[-1]:.2f} s CPU a million alone, {crowded[-1]:.2f} beside the crowd", highlight=False)

@@ -24,7 +24,7 @@ from broker.protocol.framing import Request, frame_length, read_request, respons
 
 Dispatch = Callable[[Request], Parts | Pending]
 
-_BUFFER_BYTES_FIRST = 16 * 1024
+_BUFFER_BYTES_FIRST = 4 * 1024  # whoever only asks and waits needs no more: it was most of what a waiting client cost
 _BUFFER_BYTES_EAGER = 512 * 1024  # a busy sender's buffer grows to here without a large frame: fewer turns per byte
 _BUFFER_BYTES_KEPT = 1 << 20  # an empty buffer larger than this is given back
 

@@ -11,6 +11,7 @@ from benchmarks.startup import METADATA_V4_OF_NO_TOPIC
 def test_memory_and_cpu_of_this_process_are_counted():
     assert processes.rss_bytes(os.getpid()) > 1 << 20
     assert processes.cpu_seconds(os.getpid()) > 0
+    assert processes.scheduled_seconds(os.getpid()) > 0
 
 
 def test_a_tree_is_a_process_and_all_its_living_descendants():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from benchmarks.costs.waiting import KIB, MIB, SILENT, WAITING, Idle, idle_figures, scheduled_seconds
+from benchmarks.costs.waiting import KIB, MIB, SILENT, WAITING, Idle, idle_figures
 from benchmarks.sides import KAFKA, OURS
 
 ALONE = {OURS: Idle(rss_bytes=30 * MIB, cpu_seconds=0.01), KAFKA: Idle(rss_bytes=600 * MIB, cpu_seconds=0.2)}
@@ -23,7 +21,3 @@ def test_a_missing_peer_keeps_its_rows_and_the_reason():
     rows = list(idle_figures({OURS: ALONE[OURS]}, {OURS: CROWDED[OURS]}, 10.0, "no `java` on PATH"))
     assert {row.note for row in rows if row.against} == {"no `java` on PATH"}
     assert all(row.held is not False for row in rows)
-
-
-def test_what_this_process_has_run_is_counted():
-    assert scheduled_seconds(os.getpid()) > 0
