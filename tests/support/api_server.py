@@ -21,6 +21,7 @@ from logbus.provider import CONNECTION_TYPE
 from logbus.warehouse.embedded import EmbeddedPostgres
 
 STARTED_WITHIN_SECONDS = 180.0
+BASE_PATH = "/team/airflow"  # for those who have other things at the root, and a proxy before them
 USERS: Mapping[str, str] = {"admin": "admin", "olga": "op", "vic": "viewer"}  # each one's password is the name
 
 # Airflow looks for these two words in a file before it reads it.
@@ -43,11 +44,12 @@ class ApiServer:
     more_connections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     users: Mapping[str, str] = field(default_factory=lambda: USERS)
     settings: Mapping[str, str] = field(default_factory=dict)  # more of Airflow's, by their environment variables
+    base_path: str = ""  # below which Airflow is served, such as /team/airflow
 
     def __enter__(self) -> ApiServer:
         self._ports = ReservedPorts(1)
         self._supervisor = Supervisor()
-        self.url = f"http://127.0.0.1:{self._ports.numbers[0]}"
+        self.url = f"http://127.0.0.1:{self._ports.numbers[0]}{self.base_path}"
         try:
             self._start()
         except BaseException:
@@ -100,6 +102,7 @@ class ApiServer:
         passwords.write_text(json.dumps({name: name for name in self.users}))
         return {
             **airflow_environment(settings, os.environ),
+            "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in self.users.items()),

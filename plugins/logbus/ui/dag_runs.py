@@ -44,7 +44,7 @@ class AirflowRest:
     def __init__(self, request: Request) -> None:
         headers = {name: request.headers[name] for name in CREDENTIALS if name in request.headers}
         transport = httpx.ASGITransport(app=request.scope[SCOPE_KEY])
-        address = f"{request.url.scheme}://{request.url.netloc}"
+        address = f"{request.url.scheme}://{request.url.netloc}{root_path()}"
         self._client = httpx.AsyncClient(transport=transport, base_url=address, headers=headers)
 
     async def is_paused(self, dag_id: str) -> bool | None:

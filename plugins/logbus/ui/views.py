@@ -1,6 +1,7 @@
 """Where Airflow shows our pages: in its navigation, and as a tab of each Dag and Dag run. Plain: every process imports this.
 
 In its navigation Airflow's own address follows the frame: /plugin/logbus-ingestion/logbus/ui/window?... is a link to an hour.
+Addresses have no slash in front: they are below Airflow's own, which may lie below a path (`[api] base_url`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 NAME = "Ingestion"
 NAV_ROUTE = "logbus-ingestion"
-PAGE = "/logbus/ui/ingestion"
+PAGE = "logbus/ui/ingestion"
 
 EXTERNAL_VIEWS: list[dict[str, Any]] = [
     {
@@ -18,7 +19,7 @@ EXTERNAL_VIEWS: list[dict[str, Any]] = [
         "destination": "nav",
         "url_route": NAV_ROUTE,
         "nav_top_level": True,
-        "icon": "/logbus/static/icon.svg",
+        "icon": "logbus/static/icon.svg",
     },
     {"name": NAME, "href": f"{PAGE}?dag_id={{DAG_ID}}", "destination": "dag", "url_route": "logbus-dag"},
     {"name": NAME, "href": f"{PAGE}?dag_id={{DAG_ID}}&run_id={{RUN_ID}}", "destination": "dag_run", "url_route": "logbus-run"},

@@ -12,7 +12,7 @@ import pytest
 from logbus.warehouse.embedded import EmbeddedPostgres
 from playwright.sync_api import Browser, Page
 
-from tests.support.api_server import DAGS, ApiServer
+from tests.support.api_server import BASE_PATH, DAGS, ApiServer
 from tests.support.broker import LogbusBroker
 from tests.support.browsing import PATIENCE_MS, WIDE, chromium, errors_of
 from tests.support.eventful_pipeline import tell
@@ -54,6 +54,7 @@ def places(
             postgres=postgres_server,
             warehouse="pages",
             bootstrap=broker.bootstrap,
+            base_path=BASE_PATH,
             dags={"pipelines.py": DAGS.format(pipelines={story.name: story.parse for story in STORIES})},
             more_connections={
                 "kafka_nowhere": {"conn_type": "kafka", "extra": {"bootstrap.servers": NOWHERE}},
@@ -119,7 +120,7 @@ def open_page(browser: Browser, airflow: ApiServer, sessions: Callable[[str], Pa
     def open_as(user: str | None, path: str, size: tuple[int, int] = WIDE, theme: str = "light") -> Page:
         options: dict[str, Any] = {"storage_state": sessions(user)} if user else {}
         context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]}, color_scheme=theme, base_url=airflow.url, **options
+            viewport={"width": size[0], "height": size[1]}, color_scheme=theme, base_url=f"{airflow.url}/", **options
         )
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()

@@ -1,4 +1,5 @@
-"""The pages as people use them: in Airflow's own, as real users, at two widths and in both themes, by mouse and by keyboard."""
+"""The pages as people use them: in Airflow's own, which lies below a path, as real users, at two widths and in both themes, by mouse
+and by keyboard."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ import pytest
 from logbus.windows.model import instant_text
 from playwright.sync_api import FrameLocator, Page, Route, expect
 
-from tests.support.api_server import ApiServer
+from tests.support.api_server import BASE_PATH, ApiServer
 from tests.support.browsing import PHONE, WIDE, ours
 from tests.support.seeded_platform import PARTITIONS, SCRIPT, SeededPlatform
 
 pytestmark = pytest.mark.timeout(600)
 
 Open = Callable[..., Page]
-ALONE = "/logbus/ui"  # the page itself, which costs less than with Airflow's around it
-IN_AIRFLOW = "/plugin/logbus-ingestion"
+ALONE = "logbus/ui"  # the page itself, which costs less than with Airflow's around it
+IN_AIRFLOW = "plugin/logbus-ingestion"
 SEEDED = [
     ("clickstream", 21, "lost"),
     ("clickstream", 20, "expiring"),
@@ -125,7 +126,7 @@ def test_a_cell_leads_to_its_hour_and_airflows_address_goes_with_it(open_page: O
     expect(frame.locator(".tip")).to_contain_text("Dead letters")
     chosen.click()
     expect(frame.locator("#state")).to_have_attribute("data-state", "dead_letters")
-    page.wait_for_url(re.compile(r"/plugin/logbus-ingestion/logbus/ui/window\?pipeline=access_log"))
+    page.wait_for_url(re.compile(rf"{BASE_PATH}/plugin/logbus-ingestion{BASE_PATH}/logbus/ui/window\?pipeline=access_log"))
     frame.get_by_role("link", name="Later").click()
     expect(frame.locator("#state")).to_have_attribute("data-state", "audited")
     frame.get_by_role("navigation", name="Pages").get_by_role("link", name="Ingestion").click()
@@ -133,12 +134,35 @@ def test_a_cell_leads_to_its_hour_and_airflows_address_goes_with_it(open_page: O
 
 
 def test_links_to_airflows_own_pages_lead_out_of_the_frame(open_page: Open, platform: SeededPlatform) -> None:
-    page = open_page("admin", IN_AIRFLOW + window_path(platform, "access_log", 5))
+    page = open_page("admin", f"{IN_AIRFLOW}{BASE_PATH}/{window_path(platform, 'access_log', 5)}")
     ours(page).get_by_role("link", name="access_log", exact=True).last.click()
-    page.wait_for_url(re.compile(r"/dags/access_log"))
+    expect(page).to_have_url(re.compile(rf"\d{BASE_PATH}/dags/access_log"))
     page.go_back()
     ours(page).get_by_role("link", name="Task log in Airflow").click()
-    page.wait_for_url(re.compile(r"/dags/access_log/runs/scheduled__.+/tasks/load"))
+    expect(page).to_have_url(re.compile(rf"\d{BASE_PATH}/dags/access_log/runs/scheduled__.+/tasks/load"))
+
+
+def test_the_link_that_a_task_writes_leads_to_its_hour_inside_airflow(open_page: Open, platform: SeededPlatform) -> None:
+    page = open_page("admin", f"logbus/windows/access_log/{instant_text(platform.start(5))}")
+    expect(page).to_have_url(
+        re.compile(rf"\d{BASE_PATH}/plugin/logbus-ingestion{BASE_PATH}/logbus/ui/window\?pipeline=access_log")
+    )
+    expect(ours(page).locator("#state")).to_have_attribute("data-state", "dead_letters")
+
+
+def test_a_rerun_is_asked_of_the_airflow_around_us(open_page: Open, platform: SeededPlatform, airflow: ApiServer) -> None:
+    start, end = (instant_text(platform.start(hours)) for hours in (9, 8))
+    run = {"logical_date": start, "data_interval_start": start, "data_interval_end": end, "run_after": end}
+    httpx.post(
+        f"{airflow.url}/api/v2/dags/access_log/dagRuns",
+        json=run,
+        headers={"Authorization": f"Bearer {airflow.token('admin')}"},
+        trust_env=False,
+    ).raise_for_status()
+    frame = open_page("admin", window_path(platform, "access_log", 9))
+    frame.get_by_role("button", name="Load this hour again").click()
+    frame.get_by_role("dialog").get_by_role("button", name="Load this hour again").click()
+    expect(frame.locator("main")).to_contain_text("the Dag access_log is paused")
 
 
 def test_the_hours_are_walked_by_keyboard(open_page: Open, platform: SeededPlatform) -> None:
@@ -202,7 +226,7 @@ def test_topics_and_groups_sort_and_open(open_page: Open, platform: SeededPlatfo
 
 
 def test_a_dags_tab_shows_what_the_dag_loads(open_page: Open) -> None:
-    frame = ours(open_page("admin", "/dags/payments/plugin/logbus-dag"))
+    frame = ours(open_page("admin", "dags/payments/plugin/logbus-dag"))
     expect(frame.locator(".row .name b")).to_have_text(["payments"])
     expect(frame.locator(".scope")).to_have_text("Only payments")
 
@@ -245,7 +269,7 @@ def test_a_server_that_does_not_answer_says_so_and_keeps_what_was_known(open_pag
 
 
 SAID = """async () => {
-    const [format, map, choices] = await Promise.all(['format', 'heatmap', 'choices'].map(name => import(`/logbus/static/${name}.js`)));
+    const [format, map, choices] = await Promise.all(['format', 'heatmap', 'choices'].map(name => import(`../static/${name}.js`)));
     const span = {start: '2026-11-21T10:00:00Z', end: '2026-11-21T12:00:00Z', step_seconds: 3600};
     const place = (start, end, interval) => map.placeOf({start: `2026-11-21T${start}:00Z`, end: `2026-11-21T${end}:00Z`}, span, interval);
     return {

@@ -36,21 +36,15 @@ export function apiAddress(path, values = {}) {
   return withKept(`../api/${path}`, values, KEPT);
 }
 
+// What the server calls an address is whole: the path below which Airflow is served is in it.
 export function actionAddress(href) {
-  const base = new URL("../", window.location.href); // what the server calls /logbus/ may lie below a path of Airflow's
-  const at = href.indexOf("/logbus/");
-  const inside = at >= 0 ? href.slice(at + "/logbus/".length) : href.replace(/^\//, "");
-  return withKept(
-    new URL(inside.split("?")[0], base).pathname,
-    Object.fromEntries(new URLSearchParams(href.split("?")[1] ?? "")),
-    KEPT,
-  );
+  const [path, query] = href.split("?");
+  return withKept(path, Object.fromEntries(new URLSearchParams(query ?? "")), KEPT);
 }
 
-// A page of Airflow's: `href` is absolute, or a path below Airflow's own address.
+// A page of Airflow's: an address that the server gave, or one below Airflow's own, without a slash in front.
 export function airflowAddress(href) {
-  if (/^https?:/.test(href)) return href;
-  return new URL(href.replace(/^\//, ""), new URL("../../", window.location.href)).href;
+  return new URL(href, new URL("../../", window.location.href)).href;
 }
 
 export function follow(event, address) {

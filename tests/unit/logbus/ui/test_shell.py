@@ -65,8 +65,8 @@ def test_no_script_makes_html_of_text() -> None:
 
 def test_airflow_shows_the_page_in_its_navigation_and_on_dags_and_runs() -> None:
     assert {view["destination"]: view["href"] for view in EXTERNAL_VIEWS} == {
-        "nav": "/logbus/ui/ingestion",
-        "dag": "/logbus/ui/ingestion?dag_id={DAG_ID}",
-        "dag_run": "/logbus/ui/ingestion?dag_id={DAG_ID}&run_id={RUN_ID}",
+        "nav": "logbus/ui/ingestion",
+        "dag": "logbus/ui/ingestion?dag_id={DAG_ID}",
+        "dag_run": "logbus/ui/ingestion?dag_id={DAG_ID}&run_id={RUN_ID}",
     }
     assert len({view["url_route"] for view in EXTERNAL_VIEWS} | {NAV_ROUTE}) == 3
