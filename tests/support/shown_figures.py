@@ -64,7 +64,7 @@ READ = """places => places.map(([place, attribute]) => [...document.querySelecto
 
 FORMAT = """async calls => {
     const modules = {};
-    for (const [module] of calls) modules[module] ??= await import(`/logbus/static/${module}.js`);
+    for (const [module] of calls) modules[module] ??= await import(`../static/${module}.js`);
     return calls.map(([module, name, values]) => modules[module][name](...values));
 }"""
 

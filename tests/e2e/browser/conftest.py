@@ -125,7 +125,7 @@ def open_page(browser: Browser, airflow: ApiServer, sessions: Callable[[str], Pa
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.errors = errors_of(page)  # type: ignore[attr-defined]
-        page.goto(path)
+        page.goto(path.lstrip("/"))  # below Airflow, which is not at the root
         opened.append(page)
         return page
 

@@ -339,7 +339,7 @@ def views(facts: Facts, before: datetime) -> list[View]:
 
 def test_each_figure_of_the_map_is_what_ledger_and_broker_say(open_page: Open, facts: Facts) -> None:
     before = datetime.now(UTC)
-    page = open_page("admin", "/logbus/ui/ingestion?hours=24")
+    page = open_page("admin", "logbus/ui/ingestion?hours=24")
     by_name(page)
     assert wrong_figures(page, FIGURES, views(facts, before)) == {}
     assert unaccounted(page, FIGURES) == []
@@ -347,7 +347,7 @@ def test_each_figure_of_the_map_is_what_ledger_and_broker_say(open_page: Open, f
 
 def test_with_the_broker_down_the_map_shows_the_ledgers_part_and_what_nobody_knows(open_page: Open, facts: Facts) -> None:
     before = datetime.now(UTC)
-    page = open_page("admin", "/logbus/ui/ingestion?hours=24&kafka_conn_id=kafka_nowhere")
+    page = open_page("admin", "logbus/ui/ingestion?hours=24&kafka_conn_id=kafka_nowhere")
     by_name(page)
     expect(page.locator("#notices")).to_contain_text("The broker does not answer")
     assert wrong_figures(page, FIGURES, views(facts.without_broker(), before)) == {}
@@ -355,7 +355,7 @@ def test_with_the_broker_down_the_map_shows_the_ledgers_part_and_what_nobody_kno
 
 
 def test_with_the_warehouse_down_the_map_shows_no_figure(open_page: Open) -> None:
-    page = open_page("admin", "/logbus/ui/ingestion?hours=24&warehouse_conn_id=warehouse_nowhere")
+    page = open_page("admin", "logbus/ui/ingestion?hours=24&warehouse_conn_id=warehouse_nowhere")
     expect(page.get_by_text("Hours are not known")).to_be_visible()
     assert page.locator(", ".join(one.place for one in FIGURES)).count() == 0
     assert unaccounted(page, [Figure(name="title", place=".empty h2", source="", expected=lambda view: [])]) == []
@@ -382,7 +382,7 @@ FIRST_OF_EACH = """states => states.map(state => document.querySelector(`.cell.s
 
 def test_the_summary_of_an_hour_is_what_ledger_and_broker_say(open_page: Open, facts: Facts) -> None:
     before = datetime.now(UTC)
-    page = open_page("admin", "/logbus/ui/ingestion?hours=24")
+    page = open_page("admin", "logbus/ui/ingestion?hours=24")
     expect(page.locator(".cell").first).to_be_visible()
     for state, name, start in page.evaluate(FIRST_OF_EACH, list(LABELS)):
         page.locator(f".cell.s-{state}").first.hover()

@@ -161,7 +161,7 @@ def open_all(page: Page) -> None:
 
 
 def test_each_figure_of_topics_and_groups_is_what_the_broker_says(open_page: Open, facts: Facts) -> None:
-    page = open_page("admin", "/logbus/ui/topics")
+    page = open_page("admin", "logbus/ui/topics")
     open_all(page)
     assert {"crashes", "notebook"} <= {*facts.topics, *facts.groups}
     assert sum(one.end for one in facts.topics["crashes"].values()) == 0
@@ -171,14 +171,14 @@ def test_each_figure_of_topics_and_groups_is_what_the_broker_says(open_page: Ope
 
 
 def test_with_the_warehouse_down_topics_and_groups_are_what_the_broker_says(open_page: Open, facts: Facts) -> None:
-    page = open_page("admin", "/logbus/ui/topics?warehouse_conn_id=warehouse_nowhere")
+    page = open_page("admin", "logbus/ui/topics?warehouse_conn_id=warehouse_nowhere")
     open_all(page)
     assert wrong_figures(page, FIGURES, [View(facts.without_warehouse(), has_warehouse=False)]) == {}
     assert unaccounted(page, FIGURES) == []
 
 
 def test_with_the_broker_down_no_topic_and_no_group_is_not_nought(open_page: Open) -> None:
-    page = open_page("admin", "/logbus/ui/topics?kafka_conn_id=kafka_nowhere")
+    page = open_page("admin", "logbus/ui/topics?kafka_conn_id=kafka_nowhere")
     expect(page.locator("#notices")).to_contain_text("The broker does not answer")
     expect(page.locator(".totals span")).to_have_text(
         [f"{UNKNOWN}{what}" for what in (" topics", " records", "", " coming in", " groups")]
@@ -200,7 +200,7 @@ def test_rates_are_shown_and_added_up(open_page: Open, facts: Facts) -> None:
         route.fulfill(json=answer)
 
     page.route("**/logbus/api/topics*", with_rates)
-    page.goto("/logbus/ui/topics")
+    page.goto("logbus/ui/topics")
     expect(page.locator(f"{TOPICS} .opener").first).to_be_visible()
     numbers = range(1, len(facts.topics) + 1)
     figures = [

@@ -349,7 +349,7 @@ def window_of(facts: Facts, platform: SeededPlatform, name: str, hours_ago: int)
 
 def address(name: str, start: datetime, **values: str) -> str:
     more = "".join(f"&{key}={value}" for key, value in values.items())
-    return f"/logbus/ui/window?pipeline={name}&start={instant_text(start)}{more}"
+    return f"logbus/ui/window?pipeline={name}&start={instant_text(start)}{more}"
 
 
 def wrong(page: Page, facts: Facts, window: Row, before: datetime, query: str = "") -> Mapping[str, Any]:
