@@ -17,6 +17,7 @@ from benchmarks.figures import Figure, cells
 from benchmarks.loads import Scale
 from benchmarks.peers.maven import java
 from benchmarks.plot import Bar, Panel, svg
+from benchmarks.processes import Missing
 from benchmarks.sides import ACTIVEMQ, KAFKA, RABBITMQ, RABBITMQ_STREAM
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -92,12 +93,20 @@ def _bars(figures: Sequence[Figure], panel: str, measure: str) -> Sequence[Bar]:
 def _machine() -> str:
     """What matters of the machine, and nothing that names it."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    said = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
     parts = (
         f"{os.cpu_count()} cores ({_processor()})", f"{memory:.0f} GiB", f"Linux {platform.release().split('-')[0]}",
-        f"Python {platform.python_version()}", said[0] if said else "",
+        f"Python {platform.python_version()}", _java(),
     )  # fmt: skip
     return ", ".join(part for part in parts if part)
+
+
+def _java() -> str:
+    """Its version; empty where there is none, which most benchmarks can do without."""
+    try:
+        said = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    except Missing:
+        return ""
+    return said[0] if said else ""
 
 
 def _processor() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from xml.etree import ElementTree
 
 import pytest
@@ -10,6 +11,7 @@ from benchmarks import report
 from benchmarks.figures import figure
 from benchmarks.loads import FULL
 from benchmarks.plot import svg
+from benchmarks.processes import Missing
 
 FIGURES = [
     figure("producer, batch 50, acks=1: throughput", "records/s", ours=[400_000.0], peer=[300_000.0], against="Apache Kafka"),
@@ -47,6 +49,15 @@ def test_each_benchmark_has_a_part_of_its_own_and_only_the_paper_a_plot(page):
     assert "| consumer: throughput |" in ingest
     assert "paper.svg" not in ingest
     assert not report.PLOT.exists()
+
+
+def test_a_machine_without_java_is_described_without_it(page, monkeypatch):
+    def no_java() -> str:
+        raise Missing("no `java` on PATH")
+
+    monkeypatch.setattr(report, "java", no_java)
+    report.write("ingest", FIGURES[1:], FULL)
+    assert f"Python {platform.python_version()}. Medians of 3 rounds" in page.read_text()
 
 
 def test_a_page_that_lost_its_marks_is_not_overwritten(page):
