@@ -1,14 +1,22 @@
 """The plugin Airflow finds in its plugins folder. Everything lives in the package `logbus` beside it.
 
-Every Airflow process imports this, each task included: so the pages are imported when the api-server is first asked for one.
+Every Airflow process imports this, each task included. The pages are imported when the api-server starts, which alone asks for
+applications: whoever looks first would wait half a second for it.
 """
 
 from __future__ import annotations
 
+import importlib
+import logging
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 from logbus.ui.views import EXTERNAL_VIEWS
+
+# The pages, and what one of them imports with its first question (logbus.windows.broker_facts).
+NEEDED = ("logbus.ui.app", "kafka.admin")
+
+logger = logging.getLogger("logbus.ui")
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
@@ -23,5 +31,18 @@ class LogbusPlugin(AirflowPlugin):
     """Puts this folder on Airflow's path, by being found in it; mounts our pages and shows them in Airflow's own."""
 
     name = "logbus"
-    fastapi_apps = [{"app": pages, "url_prefix": "/logbus", "name": "logbus"}]
     external_views = EXTERNAL_VIEWS
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the base's is an attribute
+        import_pages()
+        return [{"app": pages, "url_prefix": "/logbus", "name": "logbus"}]
+
+
+def import_pages() -> None:
+    """Pages that cannot be imported take nothing else of Airflow's with them: who asks for one gets the error, too."""
+    for module in NEEDED:
+        try:
+            importlib.import_module(module)
+        except Exception:
+            logger.exception("the pages below /logbus cannot be imported")
