@@ -132,9 +132,11 @@ def broker_error(source: Source) -> BrokerUnavailable | None:
 @router.get("/windows/{pipeline}/{start}")
 def get_window(request: Request, target: actions.TargetDep) -> Response:
     """One window: everything the ledger knows of it, and what the user may do with it."""
+    target.asked.source.fleet.begin()
     with told():
-        engine, reading = target.asked.source.engine(), target.asked.source.fleet.get()
+        engine = target.asked.source.engine()
         found = detail(engine, target.history)
+        reading = target.asked.source.fleet.get()
         cell = overview.window_cell_json(engine, reading, target.history.window)
     for attempt in found["attempts"]:
         attempt["log_url"] = log_url(**{name: attempt[name] for name in LOG_URL_FIELDS})

@@ -142,7 +142,7 @@ function planText(answer) {
       known.map(([name, value]) => [h("dt", { class: "number" }, whole(value)), h("dd", {}, name)]),
     ),
     (plan.notes ?? []).map((note) => h("p", { class: "quiet" }, note)),
-    command ? h("pre", { class: "command" }, command) : null,
+    command ? h("pre", { class: "command", tabindex: "0" }, command) : null,
     known.length || answer.message ? null : h("p", {}, many(0, "window")),
   );
 }

@@ -76,7 +76,7 @@ export function redrivesPanel(data) {
     h("h2", {}, "Redrives ", h("span", { class: "quiet" }, "dead letters that were parsed again")),
     h(
       "div",
-      { class: "scroll" },
+      { class: "scroll", role: "group", "aria-label": "Redrives", tabindex: "0" },
       h(
         "table",
         {},

@@ -107,7 +107,7 @@ export function notice(kind, title, text, command) {
       {},
       h("strong", {}, title),
       text ? h("span", {}, text) : null,
-      command ? h("div", {}, h("pre", { class: "command" }, command)) : null,
+      command ? h("div", {}, h("pre", { class: "command", tabindex: "0" }, command)) : null,
     ),
   );
 }
@@ -118,7 +118,7 @@ export function empty(title, text, command) {
     { class: "panel empty" },
     title ? h("h2", {}, title) : null,
     text ? h("p", {}, text) : null,
-    command ? h("pre", { class: "command" }, command) : null,
+    command ? h("pre", { class: "command", tabindex: "0" }, command) : null,
   );
 }
 

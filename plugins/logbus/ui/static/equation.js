@@ -127,7 +127,7 @@ export function rangesPanel(data) {
     h("h2", {}, "Ranges ", h("span", { class: "quiet" }, "frozen: every load of this hour reads these offsets")),
     h(
       "div",
-      { class: "scroll" },
+      { class: "scroll", role: "group", "aria-label": "Ranges", tabindex: "0" },
       h(
         "table",
         {},

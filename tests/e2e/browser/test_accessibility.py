@@ -1,0 +1,53 @@
+"""Whether everybody can use the pages, as far as a program can judge it: axe-core over each of them, in both themes and both widths.
+
+It sees contrasts, names, roles and structure. What it cannot see is tested beside it: the keyboard, the order of the focus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from logbus.windows.model import instant_text
+from playwright.sync_api import Page, expect
+
+from tests.support import eventful_pipeline as orders
+from tests.support.browsing import PHONE, WIDE
+from tests.support.seeded_platform import SeededPlatform
+
+pytestmark = pytest.mark.timeout(600)
+
+Open = Callable[..., Page]
+RULES = {
+    "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]},
+    "resultTypes": ["violations"],
+}
+OPEN_ALL = "() => document.querySelectorAll('.opener').forEach(one => one.click())"
+
+
+def violations(page: Page) -> list[str]:
+    found = Axe().run(page, options=RULES).response["violations"]
+    return [f"{one['id']}: {one['help']}: {node['html']} {node['failureSummary']}" for one in found for node in one["nodes"]]
+
+
+@pytest.mark.parametrize(("size", "theme"), [(WIDE, "light"), (PHONE, "dark")], ids=["wide-light", "phone-dark"])
+def test_no_page_breaks_a_rule_of_accessibility(
+    size: tuple[int, int], theme: str, open_page: Open, platform: SeededPlatform
+) -> None:
+    page = open_page("admin", "/logbus/ui/ingestion", size, theme)
+    page.emulate_media(reduced_motion="reduce", color_scheme=theme)  # a colour that pulses has no contrast to measure
+    expect(page.locator(".cell").first).to_be_visible()
+    found = {"ingestion": violations(page)}
+    page.goto("/logbus/ui/topics")
+    expect(page.locator(".opener").first).to_be_visible()
+    page.evaluate(OPEN_ALL)
+    found["topics"] = violations(page)
+    for hours_ago in (orders.MANY_DEAD, orders.REDRIVEN):
+        page.goto(f"/logbus/ui/window?pipeline={orders.NAME}&start={instant_text(platform.start(hours_ago))}")
+        expect(page.locator("#state")).to_be_visible()
+        found[f"window {hours_ago}"] = violations(page)
+    page.get_by_role("button", name="What would a replay do?").click()
+    expect(page.locator("dialog .plan")).to_be_visible()
+    found["dialog"] = violations(page)
+    assert found == {name: [] for name in found}
