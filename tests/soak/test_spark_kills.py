@@ -48,15 +48,23 @@ def drivers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return found
 
 
-def settle(pipeline: RealPipeline, engine: Engine) -> None:
-    """A retry loads everything, and nothing is left lying about."""
-    assert pipeline.found() == pipeline.expected(), "whole hours or none"
-    assert [outcome.state for outcome in pipeline.load(*HOURS)] == [LoadState.COMMITTED] * len(HOURS)
-    assert pipeline.found() == pipeline.expected()
-    assert pipeline.loaded_hours() == list(HOURS)
-    assert [pipeline.audit(number).problems for number in HOURS] == [(), ()]
+def retry(pipeline: RealPipeline) -> list[LoadState]:
+    return [outcome.state for outcome in pipeline.load(*HOURS)]
+
+
+def problems(pipeline: RealPipeline) -> list[str]:
+    """What the audits of all hours find; first of all whether they are loaded."""
+    missing = [f"hour {number} is not loaded" for number in HOURS if number not in pipeline.loaded_hours()]
+    return missing + [str(problem) for number in HOURS for problem in pipeline.audit(number).problems]
+
+
+def left_over(engine: Engine) -> list[str]:
+    """Tables of attempts that nobody works at any more."""
     with engine.connect() as connection:
-        assert connection.execute(text("select count(*) from pg_tables where schemaname = 'logbus_staging'")).scalar_one() == 0
+        return list(connection.execute(text("select tablename from pg_tables where schemaname = 'logbus_staging'")).scalars())
+
+
+ALL_COMMITTED = [LoadState.COMMITTED] * len(HOURS)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -73,7 +81,10 @@ def test_an_application_killed_at_any_step_leaves_whole_hours(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
-    settle(two_hours, engine)
+    assert two_hours.found() == two_hours.expected(), "whole hours or none"
+    assert retry(two_hours) == ALL_COMMITTED
+    assert two_hours.found() == two_hours.expected()
+    assert (problems(two_hours), left_over(engine)) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +108,10 @@ def test_a_driver_that_survives_its_spark_submit_never_makes_half_an_hour_public
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
-    settle(two_hours, engine)
+    assert two_hours.found() == two_hours.expected(), "whole hours or none"
+    assert retry(two_hours) == ALL_COMMITTED
+    assert two_hours.found() == two_hours.expected()
+    assert (problems(two_hours), left_over(engine)) == ([], [])
 
 
 @pytest.mark.parametrize("how", ["kill", "fail"])
@@ -111,5 +125,6 @@ def test_tasks_that_fail_after_their_commit_are_repeated_and_count_once(
     assert load.wait(300) == 0, (tmp_path / "output").read_text()[-3000:]
     assert list(tmp_path.glob("task-*")), "some task ended badly"
     assert two_hours.found() == two_hours.expected()
-    assert two_hours.loaded_hours() == list(HOURS)
-    settle(two_hours, engine)
+    assert (problems(two_hours), left_over(engine)) == ([], [])
+    assert retry(two_hours) == ALL_COMMITTED
+    assert two_hours.found() == two_hours.expected()

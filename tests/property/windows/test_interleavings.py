@@ -8,6 +8,7 @@ Spark is left out. Loads run side by side, one transaction or task at a time, in
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -49,10 +50,11 @@ class Load:
 
 
 class Interleavings(LogMachine):
-    """One pipeline over one topic of its own, in a database shared with the other examples."""
+    """One pipeline over one topic of its own, in a database shared with the other examples. `proven` counts what held to the end."""
 
-    def __init__(self, url: str, engine: Engine) -> None:
+    def __init__(self, url: str, engine: Engine, proven: Counter[str]) -> None:
         super().__init__(url, engine)
+        self.proven = proven
         self.loads: list[Load] = []
 
     @rule(number=st.integers(FIRST_HOUR, LAST_HOUR - 1))
@@ -268,6 +270,7 @@ class Interleavings(LogMachine):
         self.windows_are_disjoint_and_touch()
         if not any(hour(number).start not in self.windows for number in range(first, LAST_HOUR + 2)):
             self.no_record_is_homeless()
+        self.proven.update(histories=1, windows=len(self.windows), rows=sum(len(window.rows) for window in self.windows.values()))
 
     def no_record_is_homeless(self) -> None:
         held = {
@@ -290,8 +293,9 @@ def test_no_record_twice_none_missing_windows_disjoint_and_touching(
 ) -> None:
     url = postgres_server.create_database("interleavings")
     engine = create_engine(sqlalchemy_url(url))
+    proven: Counter[str] = Counter()
     run_state_machine_as_test(
-        lambda: Interleavings(url, engine),
+        lambda: Interleavings(url, engine, proven),
         settings=settings(
             max_examples=examples(30),
             stateful_step_count=30,
@@ -301,3 +305,4 @@ def test_no_record_twice_none_missing_windows_disjoint_and_touching(
         ),
     )
     engine.dispose()
+    assert all(proven[what] > 0 for what in ("histories", "windows", "rows")), f"nothing was tried: {dict(proven)}"
