@@ -172,7 +172,8 @@ def list_policies(warehouse_url: str, as_json: bool) -> None:
         table.add_row(policy.topic, str(policy), hours_text(policy.max_hold), policy.when_overdue, mine or "-")
     output.show(table)
     for topic in unmanaged:
-        click.echo(f"topic {topic} is left to the broker, which deletes loaded or not: `logbus retention adopt {topic}`")
+        advice = f"`logbus retention adopt {topic}`, or `set` where it has no limit"
+        click.echo(f"topic {topic} is left to the broker, which deletes loaded or not: {advice}")
     for one in (one for one in holds if one.topic not in managed):
         click.echo(f"topic {one.topic}: {one}; it is not managed, so the broker deletes of it as it is set")
 
@@ -216,16 +217,19 @@ def tell(report: RetentionReport, as_json: bool) -> None:
         output.show_json(report.summary())
         return
     if not report.plans and not report.alarms:
-        raise UserError("no topic is managed: `logbus retention adopt TOPIC` takes one over")
+        raise UserError(
+            "no topic is managed: `logbus retention adopt TOPIC` takes over the limits that one has, "
+            "`logbus retention set TOPIC --hours N` gives it some"
+        )
     for one in report.plans:
+        click.echo(f"{one.policy.topic}: keeps {one.policy}; {one.records} records go")
         output.show(plan_table(one))
         for line in remarks(one):
             click.echo(f"  {line}")
 
 
 def plan_table(plan: TopicPlan) -> Table:
-    title = f"{plan.policy.topic}: keeps {plan.policy}; {plan.records} records go"
-    table = Table("partition", "delete from", "up to", "records", title=title, title_justify="left")
+    table = Table("partition", "delete from", "up to", "records")
     for one in plan.deletions:
         table.add_row(str(one.partition), str(one.start_offset), str(one.end_offset), str(one.records))
     return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,8 @@ from logbus.windows.retention_run import RetentionReport
 
 from tests.support.retention import at, chain, hourly, policy, state
 
+LONG_NAME = "orders-of-all-shops-in-all-countries-that-anybody-has-ever-thought-of-delivering-to"
+
 
 class FakeRetention:
     """Window 6 of 20 is not loaded; what is older than 24 hours may go."""
@@ -24,7 +27,7 @@ class FakeRetention:
 
     def plan(self, now: datetime, topics: Sequence[str] | None = None) -> RetentionReport:
         windows = [hourly(number, loaded=number != 6) for number in range(20)]
-        limit = policy(max_hold=timedelta(hours=2))
+        limit = replace(policy(max_hold=timedelta(hours=2)), topic=LONG_NAME)
         plan = plan_topic(limit, state(), [chain(windows)], (), at(34))
         return RetentionReport(plans=(plan,), alarms=plan.alarms)
 
@@ -46,7 +49,7 @@ def retention(*words: str) -> Result:
 
 def test_a_plan_shows_what_goes_what_is_held_back_and_what_is_no_longer_replayable(fake: FakeRetention) -> None:
     result = retention("plan")
-    assert "t: keeps 24 hours; 60 records go" in result.stdout
+    assert result.stdout.splitlines()[0] == f"{LONG_NAME}: keeps 24 hours; 60 records go", "in a pipe nothing is folded"
     assert "partition 0 held back at offset 60 for 3 hours by pipeline p" in result.stdout
     assert "no longer replayable: 6 windows, 600 bytes: p@2026-11-01T00:00:00Z" in result.stdout
     assert "nothing was deleted" in result.stderr
@@ -57,7 +60,7 @@ def test_a_plan_shows_what_goes_what_is_held_back_and_what_is_no_longer_replayab
 def test_an_alarm_is_said_last_and_ends_with_status_5(fake: FakeRetention, words: tuple[str, ...]) -> None:
     result = retention(*words)
     assert result.exit_code == 5
-    assert "error: topic t: pipeline p has held back 40 records for 3 hours" in result.stderr
+    assert f"error: topic {LONG_NAME}: pipeline p has held back 40 records for 3 hours" in result.stderr
     assert fake.ran == ("--execute" in words)
 
 
