@@ -28,6 +28,9 @@ CHUNK_RECORDS = 10_000
 TIMEOUT_SECONDS = 30.0
 TOPIC = "rewound"
 START = TopicPartition(TOPIC, 0, 0)
+# At the end of the log a fetch waits for more, and the seek for that fetch; where its queue is full the client rests a second.
+# Neither of them is reading.
+UNHINDERED = {"fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +76,7 @@ def figures(directory: Path, scale: Scale, console: Console) -> Iterator[Figure]
 
 
 def read_twice(bootstrap: str, count: int) -> tuple[Reading, Reading]:
-    # At the end of the log a fetch waits for more, and a seek takes place after it: that wait is not reading.
-    settings = {"group.id": "rewind", "enable.auto.commit": False, "auto.offset.reset": "error", "fetch.wait.max.ms": 10}
+    settings = {"group.id": "rewind", "enable.auto.commit": False, "auto.offset.reset": "error", **UNHINDERED}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     try:
         consumer.get_watermark_offsets(START, timeout=TIMEOUT_SECONDS)  # finding the broker is not reading

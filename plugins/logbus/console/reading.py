@@ -30,6 +30,7 @@ SETTINGS: Mapping[str, Any] = {
     "enable.partition.eof": True,
     "enable.auto.offset.store": False,  # stored once it is printed
     "fetch.wait.max.ms": 500,
+    "fetch.queue.backoff.ms": 10,  # by default the client rests for a second whenever its queue is full
 }
 # Errors that the client mends by itself; those it gives up on are marked fatal.
 PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)

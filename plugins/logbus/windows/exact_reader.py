@@ -39,6 +39,9 @@ CONSUMER_CONFIG: Mapping[str, Any] = {
     "check.crcs": True,
     "fetch.wait.max.ms": 100,  # a range at the end of a log would otherwise wait half a second for its end
     "queued.max.messages.kbytes": 32_768,  # memory of one reader
+    # How long the client rests when that is full. Its default, a second, is longer than the records last: of 2 kB with 15 us of
+    # work each it was measured to read 24,000 a second instead of 50,000.
+    "fetch.queue.backoff.ms": 10,
 }
 
 
