@@ -26,7 +26,6 @@ TARGET, SAME = Target(ours_max=300), Target(ratio_max=1.1)
 PARTITIONS_FEW, PARTITIONS_MANY = 1, 8
 COLD_LOOKS, WARM_LOOKS, BROWSERS = 3, 10, 20  # a round
 LARGEST = "overview"
-NEVER_KEPT = "window"  # each look reads the ledger
 SETTLED_SECONDS = 2.0  # after a look: what is read beside it is done
 REQUESTS = "kafka_network_requestmetrics_requests_total"
 
@@ -59,10 +58,8 @@ def times(client: httpx.Client, paths: Paths, scale: Scale) -> Iterator[Figure]:
     for name, first in first_after_a_minute(client, paths, scale).items():
         yield from spread(f"{name}, first after a minute", first)
     for name, path in paths.items():
-        if name != NEVER_KEPT:
-            yield from spread(f"{name}, cold", [cold_look(client, path) for _ in range(COLD_LOOKS * scale.rounds)])
-        state = "any look" if name == NEVER_KEPT else "warm"
-        yield from spread(f"{name}, {state}", [look(client, path) for _ in range(WARM_LOOKS * scale.rounds)])
+        yield from spread(f"{name}, cold", [cold_look(client, path) for _ in range(COLD_LOOKS * scale.rounds)])
+        yield from spread(f"{name}, warm", [look(client, path) for _ in range(WARM_LOOKS * scale.rounds)])
     cold, warm = [], []
     for _ in range(scale.rounds):
         time.sleep(KEPT_SECONDS + 0.1)

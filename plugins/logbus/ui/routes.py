@@ -16,8 +16,8 @@ from logbus.ui import actions
 from logbus.ui.asked import NO_LEDGER_ADVICE, Asked, AskedDep, answer, instant, told
 from logbus.ui.dag_runs import AirflowRest, log_url
 from logbus.ui.errors import ledger_errors
-from logbus.ui.parts import Part, answer_of, object_with_list
-from logbus.ui.sources import Source
+from logbus.ui.parts import Part, answer_of, object_begun, rest_of_object
+from logbus.ui.sources import PIPELINES, Source
 from logbus.windows import fleet_ledger, overview
 from logbus.windows.all_groups import group_json
 from logbus.windows.all_topics import TopicOwners, topic_json
@@ -75,7 +75,7 @@ def get_overview(
     names = {
         name for name in asked.seen(reading) if dag_id is None or dag_id in (reading.dag_ids.get(name, ()) if reading else ())
     }
-    span, pieces = None, list[Part]()
+    span, pieces = None, object_begun(PIPELINES, ())
     if reading is not None:
         try:
             span, pieces = shown(asked, reading, names, view)
@@ -86,8 +86,8 @@ def get_overview(
                 warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
     broker = asked.broker_state(reading.broker_error if reading else broker_error(asked.source))
     common = {"now": instant_text(asked.now), "refresh_seconds": REFRESH_SECONDS}
-    head = {**common, "span": span, "warehouse": warehouse, "broker": broker}
-    return answer_of(object_with_list(head, "pipelines", pieces), accept_encoding)
+    rest = rest_of_object({**common, "span": span, "warehouse": warehouse, "broker": broker})
+    return answer_of(pieces, rest, accept_encoding)
 
 
 def begin_reading(asked: Asked, view: View) -> None:
@@ -99,17 +99,17 @@ def begin_reading(asked: Asked, view: View) -> None:
         asked.source.pieces(span).span.begin()
 
 
-def shown(asked: Asked, reading: Reading, names: Collection[str], view: View) -> tuple[dict[str, Any], list[Part]]:
+def shown(asked: Asked, reading: Reading, names: Collection[str], view: View) -> tuple[dict[str, Any], Part]:
     """The span, and the pipelines of these names in it."""
     span = overview.span_of(reading, names, view, asked.now, span_of_run(asked.source, view))
-    pieces = asked.source.pieces(span, view.run).get(reading)
+    pieces = asked.source.pieces(span, view.run).get(reading, names)
     step = overview.step_of(overview.pipelines_of(reading, names))
     shown_span = {
         "start": instant_text(span.start),
         "end": instant_text(span.end),
         "step_seconds": int(step.total_seconds()),
     }
-    return shown_span, [piece for name, piece in pieces.items() if name in names]
+    return shown_span, pieces
 
 
 def span_of_run(source: Source, view: View) -> Interval | None:

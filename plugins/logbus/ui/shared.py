@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 KEPT_SECONDS = 5.0  # half of what pages wait between two looks
 STALE_SECONDS_MAX = 60.0  # older than this is nobody's answer, even while the next is being read
-PATIENCE_SECONDS = 0.25  # since a reading began, of those for whom there is an older answer; what is well has answered by then
+PATIENCE_SECONDS = 0.2  # since a reading began, of those for whom there is an older answer; what is well has answered by then
 THREAD_NAME = "logbus-pages"
 
 

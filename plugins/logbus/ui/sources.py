@@ -19,7 +19,7 @@ from logbus.errors import LogbusError, UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.ui.errors import NotConfigured, ledger_errors
-from logbus.ui.parts import Part, json_part
+from logbus.ui.parts import Part, json_part, object_begun
 from logbus.ui.shared import KEPT_SECONDS, Shared
 from logbus.warehouse.engine import connect
 from logbus.windows.all_groups import GroupBatches, GroupReading, end_offsets_of
@@ -40,6 +40,10 @@ SOURCES_MAX = 8
 
 # Spans of which the overview is kept: megabytes each, with fifty pipelines.
 SPANS_MAX = 6
+
+# Choices of pipelines that somebody sees, for each of which the overview is kept whole.
+JOINED_MAX = 4
+PIPELINES = "pipelines"  # their name in the answer
 
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
 
@@ -100,21 +104,30 @@ class KeptEngine:
 
 
 class Pieces:
-    """Each pipeline's part of the overview of one span: made once of two readings, for all who look at it."""
+    """The pipelines' part of the overview of one span: each made once of two readings, for all who look at it, and put together
+    once for all who see the same."""
 
     def __init__(self, span: Shared[SpanReading]) -> None:
         self.span = span
         self._lock = Lock()
-        self._made: tuple[Reading, SpanReading, Mapping[str, Part]] | None = None
+        self._readings: tuple[Reading, SpanReading] | None = None
+        self._made: Mapping[str, Part] = {}
+        self._joined: dict[frozenset[str], Part] = {}
 
-    def get(self, reading: Reading) -> Mapping[str, Part]:
-        """By name."""
-        ledger = self.span.get()
+    def get(self, reading: Reading, names: Collection[str]) -> Part:
+        """The beginning of the answer to who sees these."""
+        ledger, wanted = self.span.get(), frozenset(names)
         with self._lock:
-            if self._made is None or self._made[0] is not reading or self._made[1] is not ledger:
-                made = {name: json_part(value) for name, value in pipelines_json(reading, ledger).items()}
-                self._made = reading, ledger, made
-            return self._made[2]
+            if self._readings is None or self._readings[0] is not reading or self._readings[1] is not ledger:
+                self._made = {name: json_part(value) for name, value in pipelines_json(reading, ledger).items()}
+                self._readings = reading, ledger
+                self._joined.clear()
+            found = self._joined.get(wanted)
+            if found is None:
+                found = object_begun(PIPELINES, (part for name, part in self._made.items() if name in wanted))
+                if len(self._joined) < JOINED_MAX:
+                    self._joined[wanted] = found
+            return found
 
 
 class Source:

@@ -8,6 +8,7 @@ disks; where it does not tell them, a page estimates them from what loaded recor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -87,9 +88,11 @@ def read_topics(
     wanted = log.topic_names() if names is None else list(names)
     described = log.topics(wanted)
     led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
-    known = log.answers([question for name in led for question in questions(name, with_settings)], led)
+    with ThreadPoolExecutor(1) as beside:  # another client's conversation: it takes as long as ours
+        asked_sizes = beside.submit(sizes)
+        known = log.answers([question for name in led for question in questions(name, with_settings)], led)
     answers = {name: [known.get(asked, {}) for asked in questions(name)] for name in wanted}
-    return with_sizes([to_reading(name, described[name], answers[name]) for name in wanted], sizes)
+    return with_sizes([to_reading(name, described[name], answers[name]) for name in wanted], asked_sizes.result)
 
 
 def questions(topic: str, with_settings: bool = True) -> list[Question]:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Subquery, and_, cast, extract, false, func, select
@@ -24,6 +22,9 @@ LOADED_WITHIN = timedelta(hours=1)
 
 # Windows of which what is known of them is remembered: a week of 180 pipelines, some 30 MB. Most stay as they are for ever.
 FACTS_REMEMBERED = 30_000
+
+# Few enough that they are gone before the garbage collector looks for them, which takes long in a process like the api-server.
+ROWS_AT_ONCE = 200
 
 SERIES_HOURS = 24  # of a sparkline
 SERIES_STEP = timedelta(hours=1)
@@ -68,8 +69,9 @@ def windows_in(connection: Connection, span: Interval, run: tuple[str, str] | No
     last = and_(ATTEMPT.c.window_id == WINDOW.c.id, ATTEMPT.c.number == WINDOW.c.last_attempt)
     query = select(*columns).join(counts, counts.c.window_id == WINDOW.c.id).outerjoin(ATTEMPT, last)
     query = query.where(*inside(span)).order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)
-    for name, windows in groupby(connection.execute(query).all(), key=itemgetter(0)):
-        found[name] = [facts_of(*values) for _, *values in windows]
+    for some in connection.execute(query).partitions(ROWS_AT_ONCE):
+        for name, *values in some:
+            found.setdefault(name, []).append(facts_of(*values))
     return found
 
 
