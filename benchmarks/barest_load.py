@@ -71,7 +71,8 @@ def _gathered(batches: Iterator[Any]) -> Iterator[list[Any]]:
 def _batches(ask: Ask, partition: int) -> Iterator[Any]:
     from confluent_kafka import Consumer, Message, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": ask.bootstrap, "group.id": "barest", "enable.auto.commit": False})
+    settings = {"group.id": "barest", "enable.auto.commit": False, "fetch.queue.backoff.ms": 10}  # it rests no longer than ours
+    consumer = Consumer({"bootstrap.servers": ask.bootstrap, **settings})
     consumer.assign([TopicPartition(ask.topic, partition, 0)])
     position, end = 0, ask.ends[partition]
     while position < end:
