@@ -15,14 +15,27 @@ from logbus.windows.model import HOUR
 
 from tests.support.platform_facts import Facts, Row
 
-SOON, SHARE = (
-    timedelta(hours=24),
-    4,
-)  # an hour expires soon if it goes within a day, or a quarter of the time for which it is kept
+# An hour expires soon if it goes within a day, or within a quarter of the time for which it is kept where that is less.
+SOON, SHARE = timedelta(hours=24), 4
 DOWN = "the broker does not answer"
 HIDDEN = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` reads on"
-FUTURE = timedelta(hours=2)  # stamps further ahead are no evidence of an hour
+FUTURE = timedelta(hours=1)  # stamps further ahead are no evidence of an hour
 SERIES = timedelta(hours=24)
+LABELS = {  # in the order of the legend
+    **{"lost": "Lost", "expiring": "Expiring", "failed": "Failed", "loading": "Loading", "dead_letters": "Dead letters"},
+    **{"closed": "Closed", "loaded": "Loaded", "audited": "Audited", "open": "Open"},
+}
+MEANINGS = {
+    "lost": "records were deleted before they were loaded",
+    "expiring": "not loaded, and retention takes it soon",
+    "failed": "the last attempt failed, nothing is loaded",
+    "loading": "an attempt is at work",
+    "dead_letters": "loaded, but some records did not parse",
+    "closed": "over, waits to be loaded",
+    "loaded": "loaded, not yet audited",
+    "audited": "loaded, and a second witness counted the same",
+    "open": "not over yet, or records may still come",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,10 @@ def said(function: str, *arguments: Any) -> Said:
     return Said(function, tuple(instant(one) if isinstance(one, datetime) else one for one in arguments))
 
 
+def many(count: int, one: str) -> Said:
+    return said("many", count, one)
+
+
 def instant(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 

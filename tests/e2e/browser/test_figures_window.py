@@ -1,32 +1,26 @@
-"""Each figure of the page of an hour against the ledger, the pipeline's own table and the broker: the table below has every one of
-them, and nothing else on the page may look like a figure. Looked at in hours to which something has happened each (`HOURS`).
+"""Each figure of the page of an hour against the ledger, the pipeline's own table and the broker. tests/support/window_figures.py has the
+table of them, and nothing else on the page may look like a figure. Looked at in hours to which something has happened each (`HOURS`).
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Any
-from urllib.parse import quote
 
 import pytest
-from logbus.windows.model import HOUR, instant_text
+from logbus.windows.model import instant_text
 from playwright.sync_api import Page, expect
 
 from tests.support import eventful_pipeline as orders
-from tests.support import expected_hours
 from tests.support.platform_facts import Facts, Row
 from tests.support.seeded_platform import SeededPlatform
-from tests.support.shown_figures import Figure, Text, said, seconds, unaccounted, wrong_figures
+from tests.support.shown_figures import Figure, seconds, unaccounted, wrong_figures
+from tests.support.window_figures import FIGURES, RANGES, TABLE, View, plan
 
 pytestmark = pytest.mark.timeout(600)
 
 Open = Callable[..., Page]
-UNKNOWN, APART = "\u2013", " \u00b7 "
-SAMPLES, BYTES_SHOWN = 20, 2_000
 HOURS = (
     *(
         (name, number)
@@ -38,307 +32,6 @@ HOURS = (
     ),
 )
 PLANS = (("access_log", 5), ("clickstream", 21), ("payments", 3))
-BADGES = {
-    **{"lost": "Lost", "failed": "Failed", "loading": "Loading", "dead_letters": "Dead letters", "closed": "Closed"},
-    **{"loaded": "Loaded", "audited": "Audited", "expiring": "Expiring"},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What an hour's page must show at an instant."""
-
-    facts: Facts
-    at: datetime
-    window: Row
-    query: str = ""  # with which the page was asked for
-
-    def rows(self, table: str, order: str) -> list[Row]:
-        return self.facts.of_window(table, self.window, order)
-
-    @property
-    def name(self) -> str:
-        return str(self.window["pipeline"])
-
-    @property
-    def start(self) -> datetime:
-        start: datetime = self.window["starts_at"]
-        return start
-
-    @property
-    def is_loaded(self) -> bool:
-        return self.window["loaded_attempt"] is not None
-
-    @property
-    def hour(self) -> expected_hours.Hour:
-        return expected_hours.window_hour(self.facts, self.window, self.at)
-
-
-def many(count: int, one: str) -> Text:
-    return said("many", count, one)
-
-
-def equation(view: View) -> list[Text]:
-    counts = ("read_count", "loaded_count", "dead_lettered_count", "filtered_count")
-    return [said("whole", view.window[name]) for name in counts] if view.is_loaded else []
-
-
-def tick(view: View) -> list[Text]:
-    window = view.window
-    if not view.is_loaded:
-        return []
-    assert window["read_count"] == window["loaded_count"] + window["dead_lettered_count"] + window["filtered_count"]
-    return ["\u2713adds up, audited" if window["audited_at"] else "\u2713adds up"]
-
-
-def key(view: View) -> list[Text]:
-    if not view.is_loaded:
-        return []
-    remarks = (
-        ("lost_count", lambda count: (many(count, "record"), " lost before they were read")),
-        ("late_count", lambda count: (said("whole", count), " came after their hour was over")),
-        ("early_count", lambda count: (said("whole", count), " are stamped behind the hour")),
-    )
-    found: list[Text] = ["loaded", "dead-lettered", "filtered"]
-    return found + [text(view.window[name]) for name, text in remarks if view.window[name]]
-
-
-def frozen(view: View) -> list[Text]:
-    if view.is_loaded:
-        return []
-    gone = sum(expected_hours.gone(view.facts, view.window).values())
-    rest: Text = (said("whole", gone), " of them can no longer be read.") if gone else "the next attempt reads exactly these."
-    return [(many(view.hour.records or 0, "record"), " frozen for this hour; ", rest)]
-
-
-def ranges(view: View) -> list[Text]:
-    gone = expected_hours.gone(view.facts, view.window)
-    letters = [one["partition"] for one in view.rows("dead_letter", "offset")]
-    found: list[Text] = []
-    for one in view.rows("window_range", "partition"):
-        part = one["partition"]
-        count = one["end_offset"] - one["start_offset"] - one["lost"]
-        loaded, dead = (loaded_of(view, part), letters.count(part)) if view.is_loaded else (None, None)
-        found += [str(part), str(one["start_offset"]), str(one["end_offset"])]
-        found += [said("whole", value) for value in (count, loaded, dead, one["lost"] + gone.get(part, 0))]
-    return found
-
-
-def loaded_of(view: View, part: int) -> int:
-    """Rows in the pipeline's table; what somebody took out of it behind the ledger's back was loaded all the same."""
-    spoilt = view.name == orders.NAME and view.window["audit_problems"] and part == 0
-    return view.facts.rows[view.window["id"], part] + bool(spoilt)
-
-
-def classes(view: View) -> list[tuple[str, int]]:
-    names = sorted(one["error_class"] for one in view.rows("dead_letter", "offset"))
-    found = [(name, len(list(same))) for name, same in groupby(names)]
-    return sorted(found, key=lambda one: (-one[1], one[0]))
-
-
-def letters(view: View) -> list[Row]:
-    """Those that are shown: the first of each class, then the second, and so on."""
-    nth: dict[str, int] = {}
-    numbered = []
-    for one in sorted(view.rows("dead_letter", "offset"), key=lambda one: (one["partition"], one["offset"])):
-        nth[one["error_class"]] = nth.get(one["error_class"], 0) + 1
-        numbered.append((nth[one["error_class"]], one["error_class"], one))
-    return [one for _, _, one in sorted(numbered, key=lambda found: found[:2])[:SAMPLES]]
-
-
-def letter_head(one: Row) -> Text:
-    place = f"partition {one['partition']}, offset {one['offset']}"
-    return (one["error_class"], place, said("moment", one["timestamp"]), f"key {one['key'].decode()}")
-
-
-def letter_value(one: Row) -> Text:
-    head = one["value"][:BYTES_SHOWN]
-    text = head.decode(errors="ignore")
-    return text if text.encode() in (head, head[:-1]) else f"base64 {base64.b64encode(head).decode()}"
-
-
-def letters_shown(view: View) -> list[Text]:
-    count = len(view.rows("dead_letter", "offset"))
-    command = f"logbus dead-letter show --pipeline {view.name} {instant_text(view.start)}"
-    return (
-        [(said("whole", SAMPLES), " of ", said("whole", count), f" are shown; all of them: {command}")] if count > SAMPLES else []
-    )
-
-
-def redrives(view: View) -> list[Text]:
-    found: list[Text] = []
-    for one in view.rows("redrive", "id"):
-        counts = [said("whole", one[name]) for name in ("tried_count", "loaded_count", "dead_lettered_count")]
-        found += [said("moment", one["redriven_at"]), *counts, one["run_id"]]
-    return found
-
-
-def attempts(view: View) -> list[Row]:
-    """The newest first."""
-    return view.rows("attempt", "number")[::-1]
-
-
-def attempt_line(view: View, one: Row) -> Text:
-    state = {"committed": "committed", "failed": "failed", "superseded": "taken over", "running": "at work"}[one["state"]]
-    is_current = one["number"] == view.window["loaded_attempt"]
-    return f"Attempt {one['number']}{state}{'this is what the table holds' if is_current else ''}"
-
-
-def attempt_story(view: View, one: Row) -> list[Text]:
-    return [attempt_times(view, one), attempt_origin(one)]
-
-
-def attempt_times(view: View, one: Row) -> Text:
-    if one["state"] == "running":
-        lasted = said("span", (view.at - one["began_at"]).total_seconds())
-        return ("for ", lasted, ", heard of ", said("ago", one["heartbeat_at"], view.at))
-    lasted = said("span", (one["ended_at"] - one["began_at"]).total_seconds())
-    return (said("moment", one["began_at"]), ", took ", lasted)
-
-
-def attempt_origin(one: Row) -> Text:
-    task = f"{one['dag_id']}{APART}{one['task_id']}" if one["dag_id"] else None
-    tries = f"try {one['try_number']}" if one["try_number"] > 1 else None
-    parts = APART.join(part for part in (task, one["run_id"], tries) if part)
-    counts = (APART, many(one["read_count"], "record"), " read, ", said("whole", one["loaded_count"]), " loaded")
-    return (parts, *(counts if one["read_count"] is not None else ()))
-
-
-def notices(view: View) -> list[Text]:
-    found: list[Text] = [f"The audit found a difference{problem}" for problem in view.window["audit_problems"] or ()]
-    if view.hour.lost:
-        note = view.hour.note or ""
-        found += [(many(view.hour.lost, "record"), f" lost{note[0].upper()}{note[1:]}.")]
-    head = "Retention had deleted before the hour was frozen; how much belonged to it nobody can know."
-    return found + ([f"Records may be missing at its beginning{head}"] if view.window["head_unknown"] else [])
-
-
-def about(view: View) -> list[Text]:
-    window, moments = view.window, ("frozen_at", "loaded_at", "audited_at")
-    times = [said("moment", window[name] and instant_text(window[name])) for name in moments]
-    dags = ", ".join(view.facts.dags(view.name))
-    return [window["fingerprint"] or UNKNOWN, *times, view.facts.pipeline(view.name)["topic"], dags or UNKNOWN]
-
-
-def beside(view: View) -> list[Text]:
-    """The hours before and behind, as addresses."""
-    starts = [start for start in (view.start - HOUR, view.start + HOUR) if start <= view.at]
-    return [f"window?{view.query}pipeline={view.name}&start={quote(instant_text(start), safe='')}" for start in starts]
-
-
-def possible(view: View) -> list[Text]:
-    """What an administrator may do, and why not."""
-    by_hand = f"`logbus replay run --pipeline {view.name} --window {instant_text(view.start)}` loads it"
-    rerun = "Reads the same offsets again and replaces the hour's rows in one transaction."
-    redrive = "Parses the dead letters again, with the parser as it is now."
-    why_not = "the window has no dead letters" if view.is_loaded else "the window is not loaded: rerun it"
-    return [
-        rerun if view.facts.dags(view.name) else f"no Dag works on this pipeline; {by_hand}",
-        redrive if view.window["dead_lettered_count"] else why_not,
-        "Only looks: records, rows that would be replaced, what is still retained.",
-    ]
-
-
-WINDOW, TABLE = "the window's row in the ledger", "rows of the pipeline's own table, counted"
-RANGES, ATTEMPTS, LETTERS = "the ledger's ranges; the log's first offsets", "the ledger's attempts", "the ledger's dead letters"
-LEFT = ".two > div:first-child"
-
-FIGURES = (
-    Figure(name="hour", place=".crumbs h1", source=WINDOW, expected=lambda view: [said("hour", view.start, view.start + HOUR)]),
-    Figure(name="pipeline", place=".crumbs a ~ span:nth-of-type(2)", source=WINDOW, expected=lambda view: [view.name]),
-    Figure(name="state", place="#state", source=f"{WINDOW}, {RANGES}", expected=lambda view: [BADGES[view.hour.state]]),
-    Figure(name="hours beside it", place=".steps a", attribute="href", source=WINDOW, expected=beside),
-    Figure(name="notices", place="#page > .notice", source=f"{WINDOW}, {RANGES}", expected=notices),
-    Figure(name="equation", place=".equation .term b", source=WINDOW, expected=equation),
-    Figure(name="whether it adds up", place=".equation .tick", source=WINDOW, expected=tick),
-    Figure(name="remarks", place=".key > span", source=WINDOW, expected=key),
-    Figure(name="what is frozen", place=f"{LEFT} > section:first-child > p.quiet", source=RANGES, expected=frozen),
-    Figure(
-        name="ranges",
-        place="tr:has(td.range-bar) td:not(.range-bar)",
-        source=f"{RANGES}; {TABLE}; {LETTERS}",
-        expected=ranges,
-    ),
-    Figure(
-        name="dead letters",
-        place="#dead-letters h2 .quiet",
-        source=LETTERS,
-        expected=lambda view: (
-            [(many(sum(count for _, count in found), "record"), " that did not parse; nothing of them is lost")]
-            if (found := classes(view))
-            else []
-        ),
-    ),
-    Figure(
-        name="their classes", place=".errors .one b", source=LETTERS, expected=lambda view: [name for name, _ in classes(view)]
-    ),
-    Figure(
-        name="of each class",
-        place=".errors .one .number",
-        source=LETTERS,
-        expected=lambda view: [said("whole", count) for _, count in classes(view)],
-    ),
-    Figure(
-        name="an example of each class",
-        place=".errors .one",
-        attribute="title",
-        source=LETTERS,
-        expected=lambda view: [
-            min(one["error"][:500] for one in view.rows("dead_letter", "offset") if one["error_class"] == name)
-            for name, _ in classes(view)
-        ],
-    ),
-    Figure(
-        name="samples", place=".sample .line", source=LETTERS, expected=lambda view: [letter_head(one) for one in letters(view)]
-    ),
-    Figure(
-        name="their errors",
-        place=".sample > .line + div",
-        source=LETTERS,
-        expected=lambda view: [one["error"][:500] for one in letters(view)],
-    ),
-    Figure(
-        name="their values",
-        place=".sample pre",
-        source=LETTERS,
-        expected=lambda view: [letter_value(one) for one in letters(view)],
-    ),
-    Figure(
-        name="how much of them",
-        place=".sample > p",
-        source=LETTERS,
-        expected=lambda view: [
-            ("the first of ", said("bytes", len(one["value"]))) for one in letters(view) if len(one["value"]) > BYTES_SHOWN
-        ],
-    ),
-    Figure(name="how many are shown", place="#dead-letters > p", source=LETTERS, expected=letters_shown),
-    Figure(
-        name="redrives",
-        place=f"{LEFT} tbody tr:not(:has(.range-bar)) td",
-        source="the ledger's redrives",
-        expected=redrives,
-    ),
-    Figure(
-        name="attempts",
-        place=".attempts .line",
-        source=ATTEMPTS,
-        expected=lambda view: [attempt_line(view, one) for one in attempts(view)],
-    ),
-    Figure(
-        name="how they went",
-        place=".attempts li > .quiet",
-        source=ATTEMPTS,
-        expected=lambda view: [text for one in attempts(view) for text in attempt_story(view, one)],
-    ),
-    Figure(
-        name="why they failed",
-        place=".attempts pre",
-        source=ATTEMPTS,
-        expected=lambda view: [" ".join(one["error"].split()) for one in attempts(view) if one["error"]],
-    ),
-    Figure(name="what can be done", place=".actions small", source=f"{WINDOW}; its pipeline's Dags", expected=possible),
-    Figure(name="about the hour", place=".facts dd", source=WINDOW, expected=about),
-)
 
 
 def window_of(facts: Facts, platform: SeededPlatform, name: str, hours_ago: int) -> Row:
@@ -403,18 +96,3 @@ def test_the_plan_of_a_replay_has_the_figures_of_ledger_and_log(open_page: Open,
         )
         found[name] = wrong_figures(page, [figure], [None])
     assert found == {name: {} for name, _ in PLANS}
-
-
-def plan(facts: Facts, window: Row) -> list[Text]:
-    """Nothing is read again of an hour that retention has cut."""
-    held, topic = facts.of_window("window_range", window, "partition"), facts.topics[window["pipeline"]]
-    is_cut = any(one["start_offset"] < topic[one["partition"]].start for one in held)
-    records = 0 if is_cut else sum(one["end_offset"] - one["start_offset"] for one in held)
-    rows = 0 if is_cut else sum(count for (number, _), count in facts.rows.items() if number == window["id"])
-    counts = [
-        ("windows", 1),
-        ("records to read", records),
-        ("rows to replace", rows),
-        ("windows that retention has cut", int(is_cut)),
-    ]
-    return [text for what, count in counts for text in (said("whole", count), what)]
