@@ -35,16 +35,16 @@ def violations(page: Page) -> list[str]:
 def test_no_page_breaks_a_rule_of_accessibility(
     size: tuple[int, int], theme: str, open_page: Open, platform: SeededPlatform
 ) -> None:
-    page = open_page("admin", "/logbus/ui/ingestion", size, theme)
+    page = open_page("admin", "logbus/ui/ingestion", size, theme)
     page.emulate_media(reduced_motion="reduce", color_scheme=theme)  # a colour that pulses has no contrast to measure
     expect(page.locator(".cell").first).to_be_visible()
     found = {"ingestion": violations(page)}
-    page.goto("/logbus/ui/topics")
+    page.goto("logbus/ui/topics")
     expect(page.locator(".opener").first).to_be_visible()
     page.evaluate(OPEN_ALL)
     found["topics"] = violations(page)
     for hours_ago in (orders.MANY_DEAD, orders.REDRIVEN):
-        page.goto(f"/logbus/ui/window?pipeline={orders.NAME}&start={instant_text(platform.start(hours_ago))}")
+        page.goto(f"logbus/ui/window?pipeline={orders.NAME}&start={instant_text(platform.start(hours_ago))}")
         expect(page.locator("#state")).to_be_visible()
         found[f"window {hours_ago}"] = violations(page)
     page.get_by_role("button", name="What would a replay do?").click()
