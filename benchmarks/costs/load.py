@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from types import TracebackType
@@ -90,7 +91,7 @@ def cpu_per_million(server: Server, records: int, work: Callable[[], None]) -> f
     return (scheduled_seconds(server.pid) - before) * 1_000_000 / records
 
 
-class _Steady:
+class _Steady(ABC):
     """A thread that works until its `with` ends, and whose failure is raised there."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -116,8 +117,9 @@ class _Steady:
         except BaseException as failure:
             self._failure = failure
 
+    @abstractmethod
     def work(self, connection: Connection) -> None:
-        raise NotImplementedError
+        """Until `_stopped`."""
 
 
 class SteadyProducer(_Steady):
