@@ -120,12 +120,13 @@ class SeededPlatform:
         self.leave_unloaded(story)
 
     def produce(self, story: Story, hours: Sequence[int]) -> None:
-        """Records of these hours, more by day than by night, spread over the partitions and, but for the open hour, over the hour."""
+        """Records of these hours, in waves of a day, spread over the partitions and, but for the open hour, over the hour. How many
+        depends on how long ago it was, never on the time of day: every run has the same figures."""
         producer = Producer({**self.client_config, "linger.ms": 20})
         for hours_ago in hours:
             start = self.start(hours_ago)
             length = min(HOUR, self.now - start)
-            count = max(4, int(self.scale * story.per_hour * (1 + 0.6 * math.sin(start.hour / DAY_HOURS * math.tau))))
+            count = max(4, int(self.scale * story.per_hour * (1 + 0.6 * math.sin(hours_ago / DAY_HOURS * math.tau))))
             for number in range(count if hours_ago else count // 2):
                 is_bad = hours_ago in story.bad_hours and number % 25 == 7
                 value = NOT_LINES[number // 25 % len(NOT_LINES)] if is_bad else line(story, start, number)

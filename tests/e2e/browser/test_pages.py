@@ -193,7 +193,7 @@ def test_an_hour_shows_where_every_record_went(open_page: Open, platform: Seeded
     expect(frame.locator(".equation .term b")).to_have_text([f"{count:,}" for count in terms])
     expect(frame.locator(".equation .tick")).to_contain_text("adds up, audited")
     expect(frame.get_by_text(str(window.fingerprint))).to_be_visible()
-    expect(frame.locator("#dead-letters pre").filter(has_text="script")).to_have_text(SCRIPT)
+    expect(frame.locator("#dead-letters pre").filter(has_text="script").first).to_have_text(SCRIPT)
     offsets = [[str(part.start_offset), str(part.end_offset)] for part in window.ranges]
     shown = frame.locator("table tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.querySelectorAll('.mono')].map(one => one.textContent))"
