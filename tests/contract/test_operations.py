@@ -32,6 +32,7 @@ DAY = datetime(2015, 5, 17, tzinfo=UTC)
 NOW = DAY + timedelta(days=1)
 HOURS = range(10, 14)
 NEVER = {"retention.ms": "-1"}
+HUNDRED_YEARS_MS = str(100 * 365 * 86_400_000)
 TWELVE_HOURS_MS = "43200000"
 
 LOADED = """
@@ -99,6 +100,16 @@ def test_lag_counts_the_hour_that_is_not_loaded(site: Site) -> None:
         24,
     )
     assert (lag["oldest_record_at"], lag["taken_by"]) == ("2015-05-17T13:01:00Z", None)
+
+
+def test_a_limit_by_age_takes_nothing_of_a_topic_that_is_only_compacted(site: Site) -> None:
+    site.admin.change_settings(site.topic, {"retention.ms": HUNDRED_YEARS_MS})
+    (lag,) = site.json("lag")
+    assert (lag["taken_by"], lag["seconds_until_taken"] > 0) == ("retention.ms", True)
+    site.admin.change_settings(site.topic, {"cleanup.policy": "compact"})
+    (lag,) = site.json("lag")
+    assert (lag["hours_behind"], lag["taken_by"], lag["seconds_until_taken"]) == (1, None, None)
+    assert "is only compacted" in site.at_broker("retention", "adopt", site.topic).stderr
 
 
 def test_a_group_goes_to_a_window_and_to_an_instant(site: Site) -> None:

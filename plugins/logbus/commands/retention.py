@@ -12,13 +12,17 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
-from logbus.errors import RetentionOverdue, UserError
+from logbus.errors import RetentionOverdue
 from logbus.windows.log_admin import TopicAdmin
 from logbus.windows.retention_model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
 from logbus.windows.retention_run import Retention, RetentionReport
 from logbus.windows.retention_store import RetentionStore
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
+NONE_MANAGED = (
+    "no topic is managed: `logbus retention adopt TOPIC` takes over the limits that one has, "
+    "`logbus retention set TOPIC --hours N` gives it some"
+)
 
 
 @click.group("retention")
@@ -48,7 +52,8 @@ def plan(topics: Sequence[str], warehouse_url: str, bootstrap: str, client_confi
     """Show what a run would delete now, of all managed topics or of TOPICS, and which windows stop being replayable."""
     report = open_retention(warehouse_url, bootstrap, client_config).plan(options.clock(), list(topics) or None)
     tell(report, as_json)
-    output.say("nothing was deleted; `logbus retention run --execute` does it")
+    if report.plans:
+        output.say("nothing was deleted; `logbus retention run --execute` does it")
     fail_on_alarms(report)
 
 
@@ -76,7 +81,7 @@ def run(
     retention, wanted = open_retention(warehouse_url, bootstrap, client_config), list(topics) or None
     report = retention.run(options.clock(), "command line", wanted) if is_executed else retention.plan(options.clock(), wanted)
     tell(report, as_json)
-    if not is_executed:
+    if report.plans and not is_executed:
         output.say("dry run: nothing was deleted; --execute does it")
     fail_on_alarms(report)
 
@@ -213,14 +218,12 @@ def policy_text(policy: RetentionPolicy) -> str:
 
 
 def tell(report: RetentionReport, as_json: bool) -> None:
+    """Prints it. That no topic is managed is said, and is no failure: nothing was to be done, and it is done."""
+    if not report.plans and not report.alarms:
+        output.say(NONE_MANAGED)
     if as_json:
         output.show_json(report.summary())
         return
-    if not report.plans and not report.alarms:
-        raise UserError(
-            "no topic is managed: `logbus retention adopt TOPIC` takes over the limits that one has, "
-            "`logbus retention set TOPIC --hours N` gives it some"
-        )
     for one in report.plans:
         click.echo(f"{one.policy.topic}: keeps {one.policy}; {one.records} records go")
         output.show(plan_table(one))

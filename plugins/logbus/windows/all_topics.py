@@ -15,9 +15,9 @@ from typing import Any
 
 from logbus.errors import BrokerUnavailable, LogbusError
 from logbus.windows.broker_questions import LATEST, Place
-from logbus.windows.lag import NO_LIMIT
 from logbus.windows.log_batches import Kind, LogBatches, PartitionPlace, Question, TopicPlaces
 from logbus.windows.model import utc
+from logbus.windows.own_limits import RETENTION_BYTES, RETENTION_MS, limits_in_force
 from logbus.windows.rates import Rates
 
 
@@ -179,11 +179,5 @@ def retention_json(settings: Mapping[str, str], is_managed: bool | None) -> dict
     """How long records are kept; None where nobody told. A topic that is only compacted loses none by age or size."""
     if not settings and not is_managed:
         return None
-    limits = settings if "delete" in settings.get("cleanup.policy", "delete") else {}
-    return {"ms": limit(limits, "retention.ms"), "bytes": limit(limits, "retention.bytes"), "managed": is_managed}
-
-
-def limit(settings: Mapping[str, str], name: str) -> int | None:
-    """None where there is no limit."""
-    text = settings.get(name, NO_LIMIT)
-    return None if text == NO_LIMIT else int(text)
+    limits = limits_in_force(settings)
+    return {"ms": limits.get(RETENTION_MS), "bytes": limits.get(RETENTION_BYTES), "managed": is_managed}

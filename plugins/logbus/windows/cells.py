@@ -17,8 +17,8 @@ from typing import Any
 
 from logbus.windows.catch_up import floor
 from logbus.windows.fleet import PipelineReading
-from logbus.windows.lag import NO_LIMIT
 from logbus.windows.model import FrozenWindow, Interval, Pipeline, instant_text
+from logbus.windows.own_limits import age_kept, deletes, end_of
 from logbus.windows.retention_model import DELETE
 
 # An hour whose records go within this time is worth a colour of its own. Where little is kept, a quarter of what is kept.
@@ -278,16 +278,14 @@ def is_expiring(reading: PipelineReading, hour: Interval, now: datetime) -> bool
 
 def limits_of(reading: PipelineReading, hour: Interval) -> Iterator[tuple[datetime, timedelta]]:
     """When each limit takes the hour, and how long before that is soon."""
-    milliseconds = reading.settings.get("retention.ms", NO_LIMIT)
-    if milliseconds != NO_LIMIT:
-        kept = timedelta(milliseconds=min(int(milliseconds), 10**14))  # three thousand years: what a datetime holds
+    kept = age_kept(reading.settings)
+    if kept is not None:
         yield from bounded(hour.start, kept)
-    if reading.policy is not None and reading.policy.when_overdue == DELETE:
+    if reading.policy is not None and reading.policy.when_overdue == DELETE and deletes(reading.settings):
         yield from bounded(hour.end, (reading.policy.retain or timedelta(0)) + reading.policy.max_hold)
 
 
 def bounded(since: datetime, kept: timedelta) -> Iterator[tuple[datetime, timedelta]]:
-    try:
-        yield since + kept, min(EXPIRING_WITHIN, kept / EXPIRING_SHARE)
-    except OverflowError:  # behind the end of all datetimes: never
-        return
+    taken_at = end_of(since, kept)
+    if taken_at is not None:
+        yield taken_at, min(EXPIRING_WITHIN, kept / EXPIRING_SHARE)

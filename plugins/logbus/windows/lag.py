@@ -20,7 +20,7 @@ from logbus.windows.coverage import first_gap
 from logbus.windows.lag_questions import Seen
 from logbus.windows.log_admin import SettingsLog
 from logbus.windows.model import Interval, Pipeline, instant_text, utc
-from logbus.windows.retention import OWN_LIMITS
+from logbus.windows.own_limits import LIMIT_SETTINGS, RETENTION_BYTES, RETENTION_MS, age_kept, deletes, end_of, limits_in_force
 from logbus.windows.retention_model import DELETE, RetentionPolicy
 from logbus.windows.retention_store import RetentionStore
 from logbus.windows.rows import pipeline_row, to_pipeline
@@ -29,7 +29,6 @@ from logbus.windows.stretches import OTHER_TOPIC, PipelineChain, Stretch, not_lo
 # Bytes of the keys and values in the offsets [start, end) of a partition of a topic; only reading them tells.
 Measure = Callable[[str, int, int, int], int]
 
-NO_LIMIT = "-1"
 MANAGED = "managed retention"
 
 
@@ -116,7 +115,7 @@ def lag_over(
     if lag.oldest_hour is not None:
         lag = replace(lag, oldest_record_at=lag_questions.first_record_at(log, pipeline, undone, seen, lag.oldest_hour))
     size = None if measure is None else measured(pipeline.topic, undone, seen, measure)
-    return replace(lag, bytes_behind=size, **taken(lag, pipeline, policy, log.settings(pipeline.topic, OWN_LIMITS)))
+    return replace(lag, bytes_behind=size, **taken(lag, pipeline, policy, log.settings(pipeline.topic, LIMIT_SETTINGS)))
 
 
 def count(pipeline: Pipeline, chain: PipelineChain, undone: Mapping[int, Sequence[Stretch]], seen: Seen) -> Lag:
@@ -160,13 +159,14 @@ def measured(topic: str, undone: Mapping[int, Sequence[Stretch]], seen: Seen, me
 
 def taken(lag: Lag, pipeline: Pipeline, policy: RetentionPolicy | None, own: Mapping[str, str]) -> dict[str, Any]:
     """When the oldest record that is behind would be deleted, and by what; nothing where nothing would."""
-    if lag.oldest_hour is None or not lag.records:
+    if lag.oldest_hour is None or not lag.records or not deletes(own):
         return {}
-    limits: dict[datetime, str] = {}
-    if own.get("retention.ms", NO_LIMIT) != NO_LIMIT and lag.oldest_record_at is not None:
-        limits[lag.oldest_record_at + timedelta(milliseconds=int(own["retention.ms"]))] = "retention.ms"
+    kept, limits = age_kept(own), dict[datetime | None, str]()
+    if kept is not None and lag.oldest_record_at is not None:
+        limits[end_of(lag.oldest_record_at, kept)] = RETENTION_MS
     if policy is not None and policy.when_overdue == DELETE:
-        limits[lag.oldest_hour + pipeline.interval + (policy.retain or timedelta(0)) + policy.max_hold] = MANAGED
-    if limits:
-        return {"taken_at": min(limits), "taken_by": limits[min(limits)]}
-    return {"taken_by": "retention.bytes"} if own.get("retention.bytes", NO_LIMIT) != NO_LIMIT else {}
+        limits[end_of(lag.oldest_hour + pipeline.interval, (policy.retain or timedelta(0)) + policy.max_hold)] = MANAGED
+    soonest = min((at for at in limits if at is not None), default=None)
+    if soonest is not None:
+        return {"taken_at": soonest, "taken_by": limits[soonest]}
+    return {"taken_by": RETENTION_BYTES} if RETENTION_BYTES in limits_in_force(own) else {}

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from logbus.windows.model import FrozenWindow
+from logbus.windows.own_limits import CLEANUP_POLICY, deletes, limits_in_force
 from logbus.windows.retention_model import (
     Deletion,
     Held,
@@ -30,9 +31,6 @@ from logbus.windows.retention_model import (
 )
 from logbus.windows.retention_reach import overdue_since, reach
 from logbus.windows.stretches import OTHER_TOPIC, PipelineChain
-
-# Settings of a topic by which the broker deletes without asking anybody.
-OWN_LIMITS = ("retention.ms", "retention.bytes")
 
 # By pipeline and partition how far it has come.
 Reaches = Mapping[tuple[str, int], Reach]
@@ -67,18 +65,16 @@ def stopping(state: TopicState, chains: Sequence[PipelineChain], holds: Iterable
     reasons = [str(hold) for hold in holds]
     if not chains:
         reasons.append("no registered pipeline reads the topic, so no window says what may go: leave it to the broker")
-    cleanup = state.settings.get("cleanup.policy", "delete")
-    if "delete" not in cleanup:
+    if not deletes(state.settings):
+        cleanup = state.settings[CLEANUP_POLICY]
         reasons.append(f"cleanup.policy is {cleanup}: a compacted topic keeps the last record of each key, whatever its age")
     return reasons
 
 
 def own_limits(state: TopicState) -> Iterator[str]:
     """Limits that the broker applies by itself, asking nobody."""
-    for name in OWN_LIMITS:
-        value = state.settings.get(name, "-1")
-        if value != "-1":
-            yield f"its own {name}={value} deletes too, loaded or not: `logbus retention adopt {state.topic}` takes it over"
+    for name, limit in limits_in_force(state.settings).items():
+        yield f"its own {name}={limit} deletes too, loaded or not: `logbus retention adopt {state.topic}` takes it over"
 
 
 def limits(policy: RetentionPolicy, chains: Iterable[PipelineChain], now: datetime) -> dict[int, int]:

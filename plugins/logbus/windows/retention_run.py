@@ -23,14 +23,11 @@ from logbus.windows.ledger import Ledger
 from logbus.windows.log_admin import LogAdmin
 from logbus.windows.log_offsets import TopicFacts
 from logbus.windows.model import Interval, utc
-from logbus.windows.retention import OWN_LIMITS, plan_topic
+from logbus.windows.own_limits import LIMIT_SETTINGS, NO_LIMIT, RETENTION_BYTES, age_kept, deletes, limits_in_force
+from logbus.windows.retention import plan_topic
 from logbus.windows.retention_model import DELETE, Held, RetentionPolicy, TopicPlan, TopicState
 from logbus.windows.retention_store import RetentionStore
 from logbus.windows.stretches import PipelineChain
-
-# What a topic must answer for; -1 is how Kafka says "no limit".
-SETTINGS = (*OWN_LIMITS, "cleanup.policy")
-NO_LIMIT = "-1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,20 +87,24 @@ class Retention:
 
     def adopt(self, topic: str, now: datetime) -> RetentionPolicy:
         """Takes the topic's own limits over into a policy and sets them to "no limit" at the broker."""
-        own = self.log.settings(topic, OWN_LIMITS)
-        limited = {name: value for name, value in own.items() if value != NO_LIMIT}
-        if not limited:
+        own = self.log.settings(topic, LIMIT_SETTINGS)
+        limits = limits_in_force(own)
+        if not deletes(own):
+            raise UserError(
+                f"topic {topic} is only compacted: the broker deletes nothing of it by age or size, so leave it to the broker"
+            )
+        if not limits:
             raise UserError(f"topic {topic} has no limit of its own to adopt: `logbus retention set {topic} --hours N` sets one")
         if not self._chains(topic, self.log.topic(topic)):
             raise UserError(f"no pipeline reads topic {topic}: nobody's windows would say what may go, so leave it to the broker")
         partitions = len(self.log.topic(topic).partitions)
         policy = RetentionPolicy(
             topic=topic,
-            retain=timedelta(milliseconds=int(own["retention.ms"])) if "retention.ms" in limited else None,
-            retain_bytes=int(own["retention.bytes"]) * partitions if "retention.bytes" in limited else None,
+            retain=age_kept(own),
+            retain_bytes=limits[RETENTION_BYTES] * partitions if RETENTION_BYTES in limits else None,
         )
-        self.store.set_policy(policy, now, adopted=limited)
-        self.log.change_settings(topic, dict.fromkeys(limited, NO_LIMIT))
+        self.store.set_policy(policy, now, adopted={name: own[name] for name in limits})
+        self.log.change_settings(topic, dict.fromkeys(limits, NO_LIMIT))
         return policy
 
     def give_back(self, topic: str) -> dict[str, str]:
@@ -137,7 +138,7 @@ class Retention:
             starts=self.log.start_offsets(facts.name, facts.partitions),
             ends=ends,
             young=self._young(policy, facts, ends, now),
-            settings=self.log.settings(facts.name, SETTINGS),
+            settings=self.log.settings(facts.name, LIMIT_SETTINGS),
         )
 
     def _young(self, policy: RetentionPolicy, facts: TopicFacts, ends: Mapping[int, int], now: datetime) -> dict[int, int]:

@@ -198,6 +198,13 @@ def test_a_topic_that_no_pipeline_reads_is_not_adopted(world: World, retention: 
         retention.adopt("other", LATER)
 
 
+def test_a_topic_that_is_only_compacted_is_not_adopted(world: World, retention: Retention) -> None:
+    world.log.change_settings("t", {"cleanup.policy": "compact"})
+    with pytest.raises(UserError, match="topic t is only compacted"):
+        retention.adopt("t", LATER)
+    assert "retention.ms" not in world.log.own_settings["t"]
+
+
 def test_a_topic_without_a_policy_says_how_to_give_it_one(retention: Retention) -> None:
     with pytest.raises(UserError, match="`logbus retention set` sets others"):
         retention.plan(LATER, ["t"])

@@ -24,8 +24,11 @@ class FakeRetention:
     """Window 6 of 20 is not loaded; what is older than 24 hours may go."""
 
     ran = False
+    is_managing = True
 
     def plan(self, now: datetime, topics: Sequence[str] | None = None) -> RetentionReport:
+        if not self.is_managing:
+            return RetentionReport(plans=(), alarms=())
         windows = [hourly(number, loaded=number != 6) for number in range(20)]
         limit = replace(policy(max_hold=timedelta(hours=2)), topic=LONG_NAME)
         plan = plan_topic(limit, state(), [chain(windows)], (), at(34))
@@ -68,3 +71,15 @@ def test_a_report_can_be_read_by_a_program(fake: FakeRetention) -> None:
     report: dict[str, Any] = json.loads(retention("plan", "--json").stdout)
     assert report["records"] == 60
     assert len(report["topics"][0]["no_longer_replayable"]) == 6
+
+
+@pytest.mark.parametrize("words", [("plan",), ("run",), ("run", "--execute")])
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_without_a_managed_topic_nothing_is_to_be_done_and_nothing_has_failed(
+    fake: FakeRetention, words: tuple[str, ...], form: str
+) -> None:
+    fake.is_managing = False
+    result = retention(*words, "-o", form)
+    assert result.exit_code == 0
+    assert "no topic is managed: `logbus retention adopt TOPIC`" in result.stderr
+    assert result.stdout == "" if form == "table" else json.loads(result.stdout)["topics"] == []

@@ -123,6 +123,14 @@ def test_managed_retention_expires_what_it_would_delete_unloaded_and_only_that()
     assert state_of(reading(policy=policy), facts(10, records=0)) == CellState.CLOSED
 
 
+def test_no_hour_of_a_topic_that_is_only_compacted_expires() -> None:
+    settings = {"retention.ms": str(7 * 3_600_000), "cleanup.policy": "compact"}
+    policy = RetentionPolicy(topic="t", retain=timedelta(hours=2), max_hold=timedelta(hours=4), when_overdue=DELETE)
+    assert state_of(reading(settings=settings, policy=policy), facts(10)) == CellState.CLOSED
+    both = {**settings, "cleanup.policy": "compact,delete"}
+    assert state_of(reading(settings=both), facts(10)) == CellState.EXPIRING
+
+
 def test_a_limit_of_any_length_is_a_limit() -> None:
     assert state_of(reading(settings={"retention.ms": str(2**63 - 1)}), facts(10)) == CellState.CLOSED
 

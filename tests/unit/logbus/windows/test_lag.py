@@ -131,3 +131,21 @@ def test_when_the_oldest_record_would_be_deleted_and_by_what(log: FakeLog) -> No
     assert (lag(log, loaded(0, 1, 2)).taken_at, lag(log, loaded(0, 1, 2)).taken_by) == (None, "retention.bytes")
     managed = lag(log, loaded(0, 1, 2), limit=policy(24, max_hold=timedelta(hours=10), when_overdue="delete"))
     assert (managed.taken_at, managed.taken_by) == (at(4 + 34), MANAGED)
+
+
+def test_of_a_topic_that_is_only_compacted_nothing_is_deleted_whatever_its_limits(log: FakeLog) -> None:
+    limit = policy(24, max_hold=timedelta(hours=10), when_overdue="delete")
+    log.change_settings("t", {"cleanup.policy": "compact", "retention.bytes": "1000000"})
+    found = lag(log, loaded(0, 1, 2), limit=limit)
+    assert (found.records, found.taken_at, found.taken_by) == (30, None, None)
+    log.change_settings("t", {"cleanup.policy": "compact,delete"})
+    assert lag(log, loaded(0, 1, 2)).taken_by == "retention.ms"
+
+
+@pytest.mark.parametrize("retention_ms", [10**14, 2**63 - 1])
+def test_a_limit_behind_the_end_of_all_datetimes_takes_nothing(log: FakeLog, retention_ms: int) -> None:
+    log.create("t")
+    log.append("t", *stamps(24 * 365 * 7_900))
+    log.change_settings("t", {"retention.ms": str(retention_ms)})
+    found = lag(log, chain([]), at(24 * 365 * 7_950))
+    assert (found.records, found.taken_at, found.taken_by) == (1, None, None)
