@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.costs.lines import BATCH_RECORDS, batches_of, log_lines
-from benchmarks.costs.load import SteadyConsumer, SteadyProducer, alter_topic, create_topic, percentile, produce_all
+from benchmarks.costs.load import SteadyConsumer, SteadyProducer, acknowledged_beside, alter_topic, create_topic, produce_all
 from benchmarks.figures import Figure, figure
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
@@ -98,11 +98,4 @@ def pass_figures(passes: Sequence[Pass]) -> Iterator[Figure]:
     yield figure("compaction: what is left of a log", "MB", ours=after, peer=before, against="logbus, before")
     speed = [one.bytes_before / MB / one.seconds for one in passes]
     yield figure("compaction: speed, beside other work", "MB/s", ours=speed)
-    for name, share in (("median", 0.5), ("99th percentile", 0.99), ("latest", 1.0)):
-        yield figure(
-            f"producer beside compaction: acknowledged, {name}",
-            "ms",
-            ours=[percentile(one.busy_ms, share) for one in passes],
-            peer=[percentile(one.quiet_ms, share) for one in passes],
-            against="logbus, before",
-        )
+    yield from acknowledged_beside("compaction", [one.busy_ms for one in passes], [one.quiet_ms for one in passes])

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ from typing import Self
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from benchmarks.costs.wire import Connection, Refused, check_produced, fetch_frame, fetched, produce_frame, whole_batches
+from benchmarks.figures import Figure, figure
 from benchmarks.peers.server import Server
 from benchmarks.processes import scheduled_seconds, wait_until
 from broker.records.batch import read_header
@@ -27,11 +28,24 @@ IN_FLIGHT = 5  # requests on their way, as Kafka's producer has them by default
 REQUESTS_PER_SECOND = 250  # of the steady producer
 ROUNDS_PER_ROUND = 2  # where seconds of CPU are compared: many short turns, since a machine's pace changes
 POLL_MS = 200  # how long the steady consumer lets the broker wait, and so how long it takes to stop
+SHARES = {"median": 0.5, "99th percentile": 0.99, "latest": 1.0}
 
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least `share` of all do not exceed; values must not be empty."""
     return sorted(values)[max(math.ceil(share * len(values)), 1) - 1]
+
+
+def acknowledged_beside(work: str, busy_ms: Sequence[Sequence[float]], quiet_ms: Sequence[Sequence[float]]) -> Iterator[Figure]:
+    """The steady producer's latencies beside the work against those before it, each a sequence for every round."""
+    for name, share in SHARES.items():
+        yield figure(
+            f"producer beside {work}: acknowledged, {name}",
+            "ms",
+            ours=[percentile(one, share) for one in busy_ms],
+            peer=[percentile(one, share) for one in quiet_ms],
+            against="logbus, before",
+        )
 
 
 def create_topic(bootstrap: str, topic: str, **config: str) -> None:

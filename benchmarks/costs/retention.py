@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.costs.lines import batches_of, log_lines
-from benchmarks.costs.load import SteadyProducer, create_topic, percentile
+from benchmarks.costs.load import SteadyProducer, acknowledged_beside, create_topic
 from benchmarks.figures import Figure, figure
 from benchmarks.growth import SparseDisk
 from benchmarks.loads import Scale
@@ -132,11 +132,4 @@ def pass_figures(passes: Sequence[Pass], count: int) -> Iterator[Figure]:
     yield figure(
         f"retention: {count * DUE:,} segments of {count:,} partitions deleted", "s", ours=[one.seconds for one in passes]
     )
-    for name, share in (("median", 0.5), ("99th percentile", 0.99), ("latest", 1.0)):
-        yield figure(
-            f"producer beside retention: acknowledged, {name}",
-            "ms",
-            ours=[percentile(one.busy_ms, share) for one in passes],
-            peer=[percentile(one.quiet_ms, share) for one in passes],
-            against="logbus, before",
-        )
+    yield from acknowledged_beside("retention", [one.busy_ms for one in passes], [one.quiet_ms for one in passes])

@@ -19,8 +19,10 @@ from logbus.collector.sample import write_sample
 from logbus.local.demo import Demo, home_of_log
 from logbus.local.demo_screen import Screen
 from logbus.local.stack import LocalStack, project_directory
+from playwright.sync_api import Browser, Page
 from rich.console import Console
 
+from tests.support.browsing import PATIENCE_MS, WIDE, browser  # noqa: F401
 from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo, processes_of
 from tests.support.pages import blocks
 
@@ -64,3 +66,12 @@ def second(first: FirstDemo, dags: Path) -> Iterator[SecondDemo]:
     with LocalStack(home, project=project_directory(), environment=os.environ, dags=dags) as stack:
         yield SecondDemo(stack=stack, result=Demo(stack, first.log, Screen(Console(stderr=True))).run())
     assert processes_of(first.home) == []
+
+
+@pytest.fixture
+def page(browser: Browser, second: SecondDemo) -> Iterator[Page]:  # noqa: F811
+    """An empty one, as wide as a desk's, for the addresses of the second demo's Airflow."""
+    context = browser.new_context(base_url=second.stack.airflow.settings.url, viewport={"width": WIDE[0], "height": WIDE[1]})
+    context.set_default_timeout(PATIENCE_MS)
+    yield context.new_page()
+    context.close()

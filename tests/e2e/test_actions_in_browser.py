@@ -14,11 +14,11 @@ from logbus.windows.boundaries import milliseconds
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.model import HOUR, Interval, Pipeline, instant_text
-from playwright.sync_api import Browser, FrameLocator, Page, expect
+from playwright.sync_api import FrameLocator, Page, expect
 from sqlalchemy import Engine
 
 from spark_jobs.application import Application
-from tests.support.browsing import PATIENCE_MS, WIDE, browser, ours  # noqa: F401
+from tests.support.browsing import ours
 from tests.support.demos import SecondDemo
 from tests.support.in_process import replace_spark
 from tests.support.ledgers import NOW, at
@@ -38,14 +38,6 @@ def engine(second: SecondDemo) -> Iterator[Engine]:
     engine = connect(second.stack.warehouse_url)
     yield engine
     engine.dispose()
-
-
-@pytest.fixture
-def page(browser: Browser, second: SecondDemo) -> Iterator[Page]:  # noqa: F811
-    context = browser.new_context(base_url=second.stack.airflow.settings.url, viewport={"width": WIDE[0], "height": WIDE[1]})
-    context.set_default_timeout(PATIENCE_MS)
-    yield context.new_page()
-    context.close()
 
 
 def open_window(page: Page, pipeline: str, start: str) -> FrameLocator:

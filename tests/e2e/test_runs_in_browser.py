@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from logbus.local.demo import CATCH_UP_DAG, PIPELINE
 from logbus.windows.model import instant_text
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.support.browsing import PATIENCE_MS, WIDE, browser, ours  # noqa: F401
+from tests.support.browsing import ours
 from tests.support.demos import SecondDemo
 
 pytestmark = pytest.mark.timeout(900)
 
 OF_RUN = "elements => elements.map(one => [one.pipeline.name, one.cell.start])"
-
-
-@pytest.fixture
-def page(browser: Browser, second: SecondDemo) -> Iterator[Page]:  # noqa: F811
-    context = browser.new_context(base_url=second.stack.airflow.settings.url, viewport={"width": WIDE[0], "height": WIDE[1]})
-    context.set_default_timeout(PATIENCE_MS)
-    yield context.new_page()
-    context.close()
 
 
 @pytest.mark.parametrize("dag_id", [PIPELINE, CATCH_UP_DAG])

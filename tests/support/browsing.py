@@ -1,6 +1,6 @@
 """A real browser for tests: the system's Chromium, driven headless.
 
-In a conftest.py or a file of tests: `from tests.support.browsing import browser  # noqa: F401`
+In a conftest.py: `from tests.support.browsing import browser  # noqa: F401`
 """
 
 from __future__ import annotations

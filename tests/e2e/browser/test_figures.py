@@ -14,7 +14,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.expected_hours import LABELS
-from tests.support.map_figures import FIGURES, LEDGER, View, summary
+from tests.support.map_figures import FIGURES, LEDGER
+from tests.support.map_texts import View, summary
 from tests.support.platform_facts import Facts
 from tests.support.shown_figures import Figure, seconds, unaccounted, wrong_figures
 
