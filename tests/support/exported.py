@@ -2,7 +2,8 @@
 
 Two records an hour in partition 0, one in partition 1; `first_hour` is five hours ago. Hour 0 is loaded (its second record does not
 parse) and audited, hour 1 is loaded, hour 2 is frozen and its attempt failed, hour 3 is closed and nobody has frozen it, and one
-record is of the hour that is open. Group `dashboards` has read three records of partition 0 and all of partition 1, group `live` everything.
+record is half an hour ahead: of an hour that stays open while tests look, whenever they do. Group `dashboards` has read three records
+of partition 0 and all of partition 1, group `live` everything.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ HOUR = timedelta(hours=1)
 MINUTES = {0: (6, 30), 1: (12,)}  # of each hour, by partition
 CLOSED_HOURS = 4
 RETENTION_DAYS = 7
+AHEAD = timedelta(minutes=30)
 GROUP, LIVE_GROUP = "dashboards", "live"
 
 
@@ -72,7 +74,7 @@ def make_platform(broker: AnyBroker, url: str, name: str) -> Platform:
 
 def stamps(made: Platform, partition: int) -> list[int]:
     of_hours = [made.at(hour) + timedelta(minutes=minute) for hour in range(CLOSED_HOURS) for minute in MINUTES[partition]]
-    return [milliseconds(at) for at in (*of_hours, *([made.now] if partition == 0 else []))]
+    return [milliseconds(at) for at in (*of_hours, *([made.now + AHEAD] if partition == 0 else []))]
 
 
 def fill_topic(made: Platform) -> None:

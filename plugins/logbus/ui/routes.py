@@ -85,7 +85,7 @@ def get_overview(
             if not names:
                 warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
     broker = asked.broker_state(reading.broker_error if reading else broker_error(asked.source))
-    common = {"now": instant_text(asked.now), "refresh_seconds": REFRESH_SECONDS}
+    common = {"now": instant_text(reading.at if reading else asked.now), "refresh_seconds": REFRESH_SECONDS}
     rest = rest_of_object({**common, "span": span, "warehouse": warehouse, "broker": broker})
     return answer_of(pieces, rest, accept_encoding)
 
@@ -100,8 +100,8 @@ def begin_reading(asked: Asked, view: View) -> None:
 
 
 def shown(asked: Asked, reading: Reading, names: Collection[str], view: View) -> tuple[dict[str, Any], Part]:
-    """The span, and the pipelines of these names in it."""
-    span = overview.span_of(reading, names, view, asked.now, span_of_run(asked.source, view))
+    """The span, and the pipelines of these names in it; both as at the instant of the reading: the hour may have turned since."""
+    span = overview.span_of(reading, names, view, reading.at, span_of_run(asked.source, view))
     pieces = asked.source.pieces(span, view.run).get(reading, names)
     step = overview.step_of(overview.pipelines_of(reading, names))
     shown_span = {

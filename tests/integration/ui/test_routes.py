@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -134,6 +135,21 @@ def test_throughput_is_seen_at_the_second_look(places: UiClient, pipeline: RealP
     pipeline.send([(15, b"more")] * 20)
     places.now = at(16.5 + 10 / 3600)
     assert shown(places, pipeline)["throughput"]["produced_per_second"] == pytest.approx(2.0)
+
+
+def test_a_look_just_behind_the_turn_of_the_hour_shows_one_hour_and_not_two(places: UiClient, pipeline: RealPipeline) -> None:
+    """What was read before it is shared for some seconds: span, clock and cells are those of that instant."""
+    places.now = at(17) - timedelta(seconds=1)
+    before = places.json("/api/overview", hours=8)
+    places.now = at(17) + timedelta(seconds=1)
+    shared = places.get("/api/overview", params={"hours": 8}).json()
+    assert shared == before
+    assert (shared["now"], shared["span"]["end"]) == (instant_text(at(17) - timedelta(seconds=1)), instant_text(at(17)))
+    after = places.json("/api/overview", hours=8)
+    assert (after["now"], after["span"]["end"]) == (instant_text(places.now), instant_text(at(18)))
+    for found, open_hours in ((shared, [16]), (after, [16, 17])):  # records of 16 may come for some minutes more
+        (one,) = [one for one in found["pipelines"] if one["name"] == pipeline.name]
+        assert [number for number, state in states(one).items() if state == "open"] == open_hours
 
 
 def test_a_window_says_what_the_ledger_knows(places: UiClient, pipeline: RealPipeline, engine: Engine) -> None:
