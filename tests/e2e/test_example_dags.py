@@ -148,7 +148,8 @@ def test_each_audited_hour_is_an_event_that_carries_its_window(backfilled: list[
 def test_every_audited_hour_starts_work_downstream_exactly_once(
     backfilled: list[DagRun], api: AirflowApi, engine: Engine
 ) -> None:
-    taken = "select starts_at from logbus.taken_window order by starts_at"
+    end = instant_text(at(HOURS))  # the hour that was due meanwhile may be there too
+    taken = f"select starts_at from logbus.taken_window where starts_at < '{end}' order by starts_at"
     until(lambda: len(rows(engine, taken)) >= HOURS, "the events of all hours")
     wait_for_no_run(api, BY_HOUR)
     api.pause(BY_HOUR)
@@ -160,7 +161,8 @@ def test_every_audited_hour_starts_work_downstream_exactly_once(
         hours = api.xcom(run, "count_visitors") if states["count_visitors"] == "success" else {}
         assert not set(hours) & set(counted)
         counted.update(hours)
-    assert counted == {instant_text(at(hour)): VIEWS_PER_HOUR for hour in range(HOURS)}
+    asked_for = {start: visitors for start, visitors in counted.items() if start < end}
+    assert asked_for == {instant_text(at(hour)): VIEWS_PER_HOUR for hour in range(HOURS)}
 
 
 def test_a_report_waits_for_its_whole_span(backfilled: list[DagRun], day_report: DagRun, api: AirflowApi) -> None:
