@@ -171,7 +171,7 @@ class Connection:
                 return
             self._slots.append((request, answer))
             answer.on_complete = self._on_complete
-            if answer.done:
+            if answer.parts is not None:
                 self._on_complete()
         elif self._slots:
             done = Pending()
@@ -184,13 +184,12 @@ class Connection:
     def _on_complete(self) -> None:
         """Move the answered head of the pipeline to the output; responses leave in request order."""
         slots = self._slots
-        while slots and slots[0][1].done:
+        while slots and (parts := slots[0][1].parts) is not None:
             request, pending = slots.popleft()
             if pending.silent:
                 self._note_silent(pending)
             else:
-                assert pending.parts is not None
-                self._queue(request, pending.parts)
+                self._queue(request, parts)
         self._on_ready(self)
 
     def _note_silent(self, pending: Pending) -> None:

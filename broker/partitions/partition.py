@@ -14,7 +14,7 @@ from broker.counters import Traffic
 from broker.errors import StorageError
 from broker.partitions.producer_memory import ProducerMemory
 from broker.partitions.producer_state import PRODUCERS_MAX, ProducerStates
-from broker.records.batch import BatchHeader, stamp
+from broker.records.batch import NO_PRODUCER_ID, BatchHeader, stamp
 from broker.records.validation import NewBatch
 from broker.storage.partition_log import PartitionLog
 
@@ -80,13 +80,14 @@ class Partition:
         """Give the batch its offset and stamp it, where its producer may send it now. Its bytes must stay as they are until
         `write_staged`."""
         header = batch.header
-        duplicate = self.producers.check(header)
-        if duplicate is not None:
+        is_numbered = header.producer_id != NO_PRODUCER_ID
+        if is_numbered and (duplicate := self.producers.check(header)) is not None:
             return Staged(duplicate.base_offset, True, duplicate.max_timestamp)
         base_offset = self._next_offset
         stamp(batch.view, base_offset, self.leader_epoch)
         header = header.stamped(base_offset, self.leader_epoch)
-        self.producers.stage(header)
+        if is_numbered:
+            self.producers.stage(header)
         self._staged_views.append(batch.view)
         self._staged_headers.append(header)
         self._next_offset = base_offset + header.last_offset_delta + 1

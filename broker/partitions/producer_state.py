@@ -94,17 +94,17 @@ class ProducerStates:
         if header.producer_epoch != state.epoch:
             _check_new_epoch(header, state)
             return None
+        expected = (state.batches[-1].last_sequence + 1) & SEQUENCE_MASK
+        if header.base_sequence == expected:
+            return None
         last_sequence = _last_sequence(header)
         for sent in state.batches:
             if sent.base_sequence == header.base_sequence and sent.last_sequence == last_sequence:
                 return DuplicateBatch(sent.base_offset, sent.last_offset, sent.max_timestamp)
-        expected = (state.batches[-1].last_sequence + 1) & SEQUENCE_MASK
-        if header.base_sequence != expected:
-            raise OutOfOrderSequence(
-                f"producer {header.producer_id} sent sequence {header.base_sequence}: neither {expected}, which follows, "
-                "nor one of its last batches again"
-            )
-        return None
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} sent sequence {header.base_sequence}: neither {expected}, which follows, "
+            "nor one of its last batches again"
+        )
 
     def stage(self, header: BatchHeader) -> None:
         """Count a checked and stamped batch as sent, until `apply_staged` or `discard_staged`."""

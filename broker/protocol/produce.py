@@ -2,9 +2,9 @@
 
 Why by hand: a general codec copies the records and costs a multiple of everything else on the path. Here the records stay
 views of the connection's buffer, and parsing costs one to three microseconds whatever their size. From version 9 on it is
-flexible (compact lengths, tags); its usual shape, one batch for one partition and no tags, is read straight through. Versions
-10 to 12 have the same bytes: 10 may name another leader in a tagged field, which one broker never has to, 11 and 12 are about
-transactions.
+flexible (compact lengths, tags); its usual shape, one batch for one partition and no tags, is read straight through: all before
+the records is the same from one request of a producer to the next, so it is looked up. Versions 10 to 12 have the same bytes: 10
+may name another leader in a tagged field, which one broker never has to, 11 and 12 are about transactions.
 """
 
 from __future__ import annotations
@@ -103,24 +103,32 @@ def _parse_classic(body: memoryview) -> tuple[ProduceRequest, int]:
 
 def _parse_usual(body: memoryview) -> ProduceRequest | None:
     """One batch for one partition, no transaction, no tags; None for anything else, well-formed or not."""
-    name_length = body[8]  # behind: 1 byte transactional id, 2 acks, 4 timeout, 1 topic count
-    partition_count_at = name_length + 8
-    if body[0] or body[7] != 2 or not 1 < name_length < 0x80 or body[partition_count_at] != 2:
+    length_at = (
+        body[8] + 13
+    )  # behind: 1 byte transactional id, 2 acks, 4 timeout, 1 topic count, the name, 1 partition count, 4 index
+    head = _usual_head(bytes(body[:length_at]))
+    if head is None:
         return None
-    length, start = read_uvarint(body, partition_count_at + 5)
+    acks, timeout_ms, topic, index = head
+    length, start = read_uvarint(body, length_at)
     end = start + length - 1
     if not length or len(body) != end + 3 or body[end:] != _NO_TAGS:
         return None
-    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, 1)
-    (index,) = _INT32.unpack_from(body, partition_count_at + 1)
-    topic = _topic_name(bytes(body[9:partition_count_at]))
-    return ProduceRequest(None, acks, timeout_ms, [ProducePartition(topic, index, body[start:end])])
+    part = tuple.__new__(ProducePartition, (topic, index, body[start:end]))  # half the time of calling the class
+    return tuple.__new__(ProduceRequest, (None, acks, timeout_ms, [part]))
 
 
 @lru_cache(maxsize=4096)
-def _topic_name(raw: bytes) -> str:
+def _usual_head(raw: bytes) -> tuple[int, int, str, int] | None:
+    """Acks, timeout, topic and partition index from what precedes the records; None where it is anything but the usual."""
+    name_length = raw[8]
+    count_at = name_length + 8
+    if raw[0] or raw[7] != 2 or not 1 < name_length < 0x80 or len(raw) != count_at + 5 or raw[count_at] != 2:
+        return None
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(raw, 1)
+    (index,) = _INT32.unpack_from(raw, count_at + 1)
     try:
-        return str(raw, "utf-8")
+        return acks, timeout_ms, str(raw[9:count_at], "utf-8"), index
     except UnicodeDecodeError as error:
         raise ProtocolError("a topic name that is not UTF-8") from error
 
@@ -190,4 +198,6 @@ def _encode_answer(row: ProduceAnswer, version: int) -> bytes:
         return head
     if version < FLEXIBLE_FROM:
         return head + b"\0\0\0\0" + write_string(row.message)  # no single-record errors: a batch is taken or refused whole
+    if row.message is None:
+        return head + b"\x01\0\0"
     return head + b"\x01" + write_compact_string(row.message) + b"\0"

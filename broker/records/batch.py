@@ -5,7 +5,8 @@ offset delta 4, base and largest timestamp 8 + 8, producer id 8, producer epoch 
 records. The checksum covers everything from the attributes on, so the two fields that a broker decides, base offset and leader
 epoch, are patched in place without computing it again.
 
-Hot path: one header is read per batch produced. A NamedTuple is built in 0.3 us; a frozen dataclass of 13 fields takes 2 us.
+Hot path: one header is read per batch produced. A NamedTuple is built in 0.3 us; a frozen dataclass of 13 fields takes 2 us. Its
+class is called by `tuple.__new__`, which is what `_make` ends in, two calls of Python later.
 """
 
 from __future__ import annotations
@@ -93,12 +94,12 @@ class BatchHeader(NamedTuple):
 
     def stamped(self, base_offset: int, leader_epoch: int) -> BatchHeader:
         """This header after `stamp` with the same arguments."""
-        return BatchHeader._make((base_offset, self[1], leader_epoch, *self[3:]))
+        return tuple.__new__(BatchHeader, (base_offset, self[1], leader_epoch, *self[3:]))
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`; struct.error where fewer than BATCH_HEADER_BYTES bytes remain."""
-    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    return tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
 
 
 def write_header(buffer: bytearray | memoryview, header: BatchHeader, position: int = 0) -> None:

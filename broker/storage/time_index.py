@@ -22,11 +22,12 @@ _unpack = ENTRY.unpack_from
 class TimeIndex:
     """Ascending (timestamp, relative last offset of its batch) pairs; grows only at its end."""
 
-    __slots__ = ("data",)
+    __slots__ = ("_newest", "data")
     ENTRY_BYTES = ENTRY_BYTES
 
     def __init__(self, data: Buffer = b"") -> None:
         self.data = bytearray(data)
+        self._newest = self.entry(len(self) - 1)[0] if len(self) else NO_TIMESTAMP  # the last entry's timestamp
 
     def __len__(self) -> int:
         return len(self.data) // ENTRY_BYTES
@@ -41,8 +42,9 @@ class TimeIndex:
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> None:
         """Add an entry unless the largest timestamp has not grown since the last one."""
-        if timestamp > (self.entry(len(self) - 1)[0] if self.data else NO_TIMESTAMP):
+        if timestamp > self._newest:
             self.data += ENTRY.pack(timestamp, relative_offset)
+            self._newest = timestamp
 
     def floor(self, timestamp: int) -> tuple[int, int] | None:
         """The last entry not above `timestamp`; None: begin at the segment's start."""
