@@ -41,7 +41,7 @@ class Contest:
     ) -> dict[str, Measured[Result]]:
         """`run` for each of the named sides in turns, with the round's number; every name has its results or its reason."""
         entrants = {name: partial(run, self.present[name]) for name in names if not self.why_missing(name)}
-        measured = in_turns(title, entrants, rounds=rounds or self.scale.rounds, console=self.console)
+        measured = in_turns(title, entrants, rounds=rounds or self.scale.rounds, console=self.console, prepare=self.scale.settle)
         return {name: measured.get(name) or Measured(reason=self.why_missing(name)) for name in names}
 
     def produce(self, load: Load, names: Sequence[str]) -> dict[str, Measured[Cost]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.figures import Target
+from benchmarks.machine import SETTLED_BYTES, settle
 
 RECORD_BYTES = 200
 _BATCH_OF_50 = 61 + 50 * 210  # a v2 batch's header and fifty records of 200 bytes with at most ten of their own
@@ -34,6 +35,10 @@ class Scale:
 
     def records(self, full: int) -> int:
         return max(100, int(full * self.share))
+
+    def settle(self) -> None:
+        """Before each run, as much as it will write."""
+        settle(int(SETTLED_BYTES * self.share))
 
 
 FULL = Scale(rounds=3, share=1.0)

@@ -55,7 +55,8 @@ STARTED: Mapping[str, tuple[Callable[[Path], Server], Callable[[int], bool]]] = 
 
 
 def startup_figures(scale: Scale, console: Console) -> Sequence[Figure]:
-    measured = in_turns("start", {name: partial(_seconds, name) for name in STARTED}, rounds=scale.rounds, console=console)
+    entrants = {name: partial(_seconds, name) for name in STARTED}
+    measured = in_turns("start", entrants, rounds=scale.rounds, console=console, prepare=scale.settle)
     targets = {KAFKA: Target(ratio_max=0.1)}
     return [
         compare("start to first answer", "s", float, (measured[OURS], measured[peer]), against=peer, target=targets.get(peer))

@@ -1,7 +1,8 @@
-"""Measuring in turns: each round runs every entrant once, so neighbours saw the same machine.
+"""Measuring in turns: each round runs every entrant once, so neighbours saw the same machine; every second round the other way
+round, so nobody is always first.
 
-An entrant that fails is out for that comparison and keeps the reason; the others go on. Before each run what earlier ones wrote
-goes to disk, so that nobody pays for the page cache of its predecessor.
+An entrant that fails is out for that comparison and keeps the reason; the others go on. Before each run the machine is settled
+(machine.py), so that nobody pays for his predecessor, nor for memory that the machine has to ask for first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure
+from benchmarks.machine import settle
 from benchmarks.peers.java import ToolFailed
 from benchmarks.peers.server import Server
 from benchmarks.processes import Missing, StartFailed, kernel_cpu_seconds
@@ -67,19 +69,25 @@ class Measured(Generic[Result]):
 
 
 def in_turns(
-    title: str, entrants: Mapping[str, Callable[[int], Result]], *, rounds: int, console: Console
+    title: str,
+    entrants: Mapping[str, Callable[[int], Result]],
+    *,
+    rounds: int,
+    console: Console,
+    prepare: Callable[[], None] = settle,
 ) -> dict[str, Measured[Result]]:
-    """Every entrant once a round; the callable gets the round's number."""
+    """Every entrant once a round; the callable gets the round's number. `prepare` is called before each run."""
     measured: dict[str, Measured[Result]] = {name: Measured() for name in entrants}
+    names = list(entrants)
     for number in range(rounds):
-        for name, run in entrants.items():
+        for name in names[:: -1 if number % 2 else 1]:
             if not measured[name].reason:
-                _once(title, name, partial(run, number), measured[name], console)
+                prepare()
+                _once(title, name, partial(entrants[name], number), measured[name], console)
     return measured
 
 
 def _once(title: str, name: str, run: Callable[[], Result], measured: Measured[Result], console: Console) -> None:
-    os.sync()
     try:
         result = run()
     except FAILURES as error:

@@ -16,11 +16,16 @@ def console() -> Console:
     return Console(file=io.StringIO())
 
 
-def test_each_round_runs_every_entrant_once(console):
+def nothing() -> None:
+    """The machine is as it is."""
+
+
+def test_each_round_runs_every_entrant_once_and_every_second_the_other_way_round(console):
     seen = []
     entrants = {name: lambda number, name=name: seen.append((number, name)) for name in "ab"}
-    in_turns("load", entrants, rounds=2, console=console)
-    assert seen == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+    in_turns("load", entrants, rounds=3, console=console, prepare=lambda: seen.append("prepared"))
+    assert seen[::2] == ["prepared"] * 6
+    assert seen[1::2] == [(0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b")]
 
 
 def test_an_entrant_that_fails_keeps_its_reason_and_the_others_go_on(console):
@@ -29,14 +34,14 @@ def test_an_entrant_that_fails_keeps_its_reason_and_the_others_go_on(console):
             raise ToolFailed("no acknowledgement")
         return number
 
-    measured = in_turns("load", {"bad": fails_in_the_second_round, "good": int}, rounds=3, console=console)
+    measured = in_turns("load", {"bad": fails_in_the_second_round, "good": int}, rounds=3, console=console, prepare=nothing)
     assert measured["good"].rounds == [0, 1, 2]
     assert (measured["bad"].rounds, measured["bad"].reason) == ([], "ToolFailed: no acknowledgement")
 
 
 def test_a_mistake_of_ours_is_not_taken_for_a_failure_of_a_peer(console):
     with pytest.raises(ZeroDivisionError):
-        in_turns("load", {"bug": lambda _: 1 / 0}, rounds=1, console=console)
+        in_turns("load", {"bug": lambda _: 1 / 0}, rounds=1, console=console, prepare=nothing)
 
 
 def test_costs_are_compared_per_million_records():
