@@ -13,8 +13,8 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 from logbus.ui.views import EXTERNAL_VIEWS
 
-# The pages, and what one of them imports with its first question (logbus.windows.broker_facts).
-NEEDED = ("logbus.ui.app", "kafka.admin")
+# The pages, and what is imported with the first question to the warehouse (by SQLAlchemy) and to the broker (logbus.windows.broker_facts).
+NEEDED = ("logbus.ui.app", "psycopg", "kafka.admin")
 
 logger = logging.getLogger("logbus.ui")
 
