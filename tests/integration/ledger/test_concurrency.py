@@ -55,7 +55,7 @@ def all_at_once(ledgers: list[Ledger], work: Callable[[int, Ledger], Any]) -> li
 
 
 def states(world: World) -> dict[tuple[int, int], str]:
-    query = "select extract(hour from starts_at)::int, number, state from logbus.attempt join logbus.window on id = window_id"
+    query = "select extract(hour from starts_at at time zone 'UTC')::int, number, state from logbus.attempt join logbus.window on id = window_id"
     with world.ledger.engine.connect() as connection:
         return {(hour, number): state for hour, number, state in connection.execute(text(query))}
 
