@@ -210,6 +210,7 @@ class BrokerConfig:
     # acks=all answers after the write, as in Kafka; true makes it wait for the disk too: for those who fear power cuts more than
     # latency.
     acks_all_waits_for_flush: bool = setting("logbus.acks.all.waits.for.flush", False, _boolean)
+    flush_in_kernel: bool = setting("logbus.flush.in.kernel", True, _boolean)  # a thread that waits costs a third more CPU
     flush_threads: int = setting("logbus.flush.threads", 4, _between(1, 64))  # 100 dirty files: 55 ms with one, 14 ms with four
     frame_bytes_max: int = setting("socket.request.max.bytes", 100 * MIB, _between(1024, INT32_MAX))
     # A megabyte names more topics than a broker may hold; decoded, it takes many times that and a share of the loop's time.

@@ -25,6 +25,7 @@ from broker.network.http import Answer, HttpEndpoint, text
 from broker.network.server import Server
 from broker.network.wakeup import Wakeup
 from broker.storage.filesystem import FileSystem
+from broker.storage.kernel_sync import KernelSync
 
 logger = logging.getLogger("broker.node")
 
@@ -47,7 +48,8 @@ class Node:
         self.listener = Listener(host=config.listeners.host, port=self._listening.getsockname()[1])
         metrics = bind(config.metrics_listener) if config.metrics_listener else None
         self._wakeup = Wakeup()
-        helpers = HelperPool(config.flush_threads, self._wakeup.wake)
+        kernel = KernelSync.open() if config.flush_in_kernel else None
+        helpers = HelperPool(config.flush_threads, self._wakeup.wake, kernel)
         self._engine = Engine(config, clock=clock, filesystem=FileSystem(), helpers=helpers, port=self.listener.port)
         self._metrics = None if metrics is None else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health})
         self._server = Server(
@@ -57,6 +59,7 @@ class Node:
             config=config,
             clock=clock,
             wakeup=self._wakeup,
+            kernel=kernel,
             network=self._engine.counters.network,
             descriptors_max=raise_open_files_limit(),
             endpoint=self._metrics,

@@ -25,6 +25,7 @@ from broker.network.http import HttpEndpoint
 from broker.network.output import ShortFile
 from broker.network.poller import READ, WRITE, Poller
 from broker.network.wakeup import Wakeup
+from broker.storage.kernel_sync import KernelSync
 
 logger = logging.getLogger("broker.network")
 
@@ -58,6 +59,7 @@ class Server:
         config: BrokerConfig,
         clock: Clock,
         wakeup: Wakeup,
+        kernel: KernelSync | None = None,
         network: NetworkCounters,
         descriptors_max: int,
         endpoint: HttpEndpoint | None = None,
@@ -79,6 +81,8 @@ class Server:
         self._now = clock.monotonic()  # read once a turn
         self.stopping = False
         self._poller.register(wakeup.fileno(), READ, wakeup.drain)
+        if kernel is not None:
+            self._poller.register(kernel.fileno(), READ, kernel.collect)
         self._acceptor.resume(self._now, self._accept)
         if endpoint is not None:
             endpoint.attach(self._poller, lambda: self._now)

@@ -146,7 +146,7 @@ class Flusher:
             self._durations.observe(self._clock.monotonic() - started)
             self._done(partition, ticket, byte_count, error)
 
-        self._helpers.submit(ticket.run, done)
+        self._helpers.flush(ticket, done)
 
     def _done(self, partition: Partition, ticket: FlushTicket, byte_count: int, error: BaseException | None) -> None:
         if partition not in self._in_flight:

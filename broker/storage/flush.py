@@ -1,4 +1,4 @@
-"""One flush of a partition's log: begun and finished by the loop, run by any thread.
+"""One flush of a partition's log: begun and finished by the loop, run by any thread, or by the kernel where one file is all.
 
 The loop notes what is written but not flushed; the ticket brings it to the disk while the loop goes on appending; then the loop
 moves the flushed offset to where the log ended when the ticket was begun. A file that was sealed meanwhile waits for the next
@@ -40,9 +40,18 @@ class FlushTicket:
             if self._directory is not None:
                 self._filesystem.sync_directory(self._directory)
         except OSError as error:
-            raise StorageError(f"cannot flush {self.active.directory}: {error}") from error
+            raise self.failure(error) from error
         for segment in self.sealed:
             self._save_index(segment)
+
+    @property
+    def only_file(self) -> OpenFile | None:
+        """The file, where bringing it to the disk is all that `run` would do."""
+        return None if self.sealed or self._directory is not None else self._file
+
+    def failure(self, error: OSError) -> StorageError:
+        """What to hand to `fail_flush` where `only_file` could not be brought to the disk."""
+        return StorageError(f"cannot flush {self.active.directory}: {error}")
 
     def _save_index(self, segment: Segment) -> None:
         """Indexes can be rebuilt, so a full disk here fails nothing: `index_saved` stays false and the next flush tries again."""

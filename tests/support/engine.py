@@ -19,6 +19,7 @@ from broker.protocol.framing import Request
 from broker.records.builder import NewRecord, build_batch
 from broker.storage.file_slice import FileSlice
 from broker.storage.filesystem import FileSystem
+from broker.storage.flush import FlushTicket
 
 
 class ManualHelpers:
@@ -30,6 +31,9 @@ class ManualHelpers:
 
     def submit(self, job: Callable[[], Any], outcome: Callable[[Any, BaseException | None], None]) -> None:
         self.jobs.append((job, outcome))
+
+    def flush(self, ticket: FlushTicket, outcome: Callable[[Any, BaseException | None], None]) -> None:
+        self.submit(ticket.run, outcome)
 
     def run(self) -> None:
         while self.jobs:

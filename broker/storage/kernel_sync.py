@@ -1,0 +1,79 @@
+"""Files that the kernel brings to the disk by itself: it is asked, and a descriptor becomes readable when it is done.
+
+A thread that waits in fdatasync does the same, and comes back for the interpreter lock several times a flush, always when the
+loop has most to do: measured, a third of the broker's CPU where every acknowledgement waits for the disk. Linux offers this since
+4.18 (IOCB_CMD_FDSYNC); where it does not work, threads flush. An error arrives as fdatasync would have raised it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from broker.light_package import import_lightly
+from broker.storage.filesystem import OpenFile
+
+REQUESTS_MAX = 256  # at once; of the 65,536 that a machine usually has for all its processes
+
+Synced = Callable[[OSError | None], None]
+
+
+class KernelSync:
+    """All methods are for the loop's thread; `fileno()` is to be watched, and `collect` called when it is readable."""
+
+    def __init__(self, context: Any, operation: Any) -> None:
+        self._context = context
+        self._operation = operation
+        self.running = 0
+
+    @classmethod
+    def open(cls, requests_max: int = REQUESTS_MAX) -> KernelSync | None:
+        """None where the system does not offer it, or has none left."""
+        try:
+            import_lightly("caio")
+            from caio.linux_aio import Context, Operation
+
+            return cls(Context(requests_max), Operation)
+        except (ImportError, SystemError):
+            return None
+
+    def fileno(self) -> int:
+        descriptor: int = self._context.fileno
+        return descriptor
+
+    def sync(self, file: OpenFile, then: Synced) -> bool:
+        """Ask for the file's bytes and its length to be on the disk; `then` is called by `collect`, and may not raise. False: the
+        kernel takes no more, or not this file."""
+        asked = self._operation.fdsync(file.fileno())
+        asked.set_callback(lambda result, file=file: self._arrived(then, result))  # holds the file open until then
+        try:
+            if self._context.submit(asked) != 1:
+                return False
+        except (OverflowError, ValueError, SystemError):
+            return False
+        self.running += 1
+        return True
+
+    def _arrived(self, then: Synced, result: int) -> None:
+        self.running -= 1
+        then(error_of(result))
+
+    def collect(self) -> None:
+        """Tell those whose files are on the disk, or failed."""
+        try:
+            self._context.poll()
+        except BlockingIOError:
+            pass  # somebody has collected it already
+        self._context.process_events(REQUESTS_MAX)
+
+    def close(self) -> None:
+        """Wait for what was asked for."""
+        while self.running:
+            self._context.process_events(REQUESTS_MAX, 1, -1)
+
+
+def error_of(result: int) -> OSError | None:
+    """What the kernel answered: nothing, or an error's number below zero, which arrives as 64 bits without a sign."""
+    signed = result - (1 << 64) if result >= 1 << 63 else result
+    return OSError(-signed, os.strerror(-signed)) if signed < 0 else None
