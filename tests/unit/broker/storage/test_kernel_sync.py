@@ -50,8 +50,13 @@ def test_close_waits_for_all_that_was_asked(kernel: KernelSync, file: OpenFile) 
     assert outcomes == [None] * MANY
 
 
-def test_collecting_nothing_is_harmless(kernel: KernelSync) -> None:
+def test_collecting_twice_tells_once(kernel: KernelSync, file: OpenFile) -> None:
+    outcomes: list[OSError | None] = []
+    assert kernel.sync(file, outcomes.append)
+    select.select([kernel.fileno()], [], [])
     kernel.collect()
+    kernel.collect()
+    assert outcomes == [None]
 
 
 def test_a_file_stays_open_until_it_is_synced(kernel: KernelSync, tmp_path: Path) -> None:
