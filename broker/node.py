@@ -49,6 +49,8 @@ class Node:
         metrics = bind(config.metrics_listener) if config.metrics_listener else None
         self._wakeup = Wakeup()
         kernel = KernelSync.open() if config.flush_in_kernel else None
+        if config.flush_in_kernel and kernel is None:
+            logger.info("this system offers no asynchronous flush: %d helper threads flush", config.flush_threads)
         helpers = HelperPool(config.flush_threads, self._wakeup.wake, kernel)
         self._engine = Engine(config, clock=clock, filesystem=FileSystem(), helpers=helpers, port=self.listener.port)
         self._metrics = None if metrics is None else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health})

@@ -80,7 +80,7 @@ class Partition:
         """Give the batch its offset and stamp it, where its producer may send it now. Its bytes must stay as they are until
         `write_staged`."""
         header = batch.header
-        is_numbered = header.producer_id != NO_PRODUCER_ID
+        is_numbered = header.producer_id != NO_PRODUCER_ID  # looked at here: two calls for each batch of any other producer
         if is_numbered and (duplicate := self.producers.check(header)) is not None:
             return Staged(duplicate.base_offset, True, duplicate.max_timestamp)
         base_offset = self._next_offset

@@ -103,9 +103,8 @@ def _parse_classic(body: memoryview) -> tuple[ProduceRequest, int]:
 
 def _parse_usual(body: memoryview) -> ProduceRequest | None:
     """One batch for one partition, no transaction, no tags; None for anything else, well-formed or not."""
-    length_at = (
-        body[8] + 13
-    )  # behind: 1 byte transactional id, 2 acks, 4 timeout, 1 topic count, the name, 1 partition count, 4 index
+    # Before it: 1 byte transactional id, 2 acks, 4 timeout, 1 topic count, the name and its length, 1 partition count, 4 index.
+    length_at = body[8] + 13
     head = _usual_head(bytes(body[:length_at]))
     if head is None:
         return None

@@ -65,7 +65,8 @@ class KernelSync:
             self._context.poll()
         except BlockingIOError:
             pass  # somebody has collected it already
-        self._context.process_events(REQUESTS_MAX)
+        while self._context.process_events(REQUESTS_MAX):  # the kernel may hold more than fit, and will not call again for them
+            pass
 
     def close(self) -> None:
         """Wait for what was asked for."""

@@ -59,6 +59,25 @@ def test_collecting_twice_tells_once(kernel: KernelSync, file: OpenFile) -> None
     assert outcomes == [None]
 
 
+class Context:
+    """Holds more finished requests than it tells of at once."""
+
+    def __init__(self, *told: int) -> None:
+        self.told = list(told)
+
+    def poll(self) -> int:
+        return sum(self.told)
+
+    def process_events(self, requests_max: int) -> int:
+        return self.told.pop(0) if self.told else 0
+
+
+def test_all_that_is_finished_is_collected_for_one_call_of_the_kernel() -> None:
+    context = Context(256, 256, 3)
+    KernelSync(context, None).collect()
+    assert context.told == []
+
+
 def test_a_file_stays_open_until_it_is_synced(kernel: KernelSync, tmp_path: Path) -> None:
     outcomes: list[OSError | None] = []
     descriptor = FileSystem().open(tmp_path / "deleted", create=True)
