@@ -67,6 +67,10 @@ class InvalidProducerEpoch(RequestError):
     """An older incarnation of a producer is writing."""
 
 
+class RequestTimedOut(RequestError):
+    """What the request waits for did not come within the time that it allows."""
+
+
 class UnknownTopicOrPartition(RequestError):
     """No such topic, or no such partition of it."""
 

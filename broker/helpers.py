@@ -2,29 +2,42 @@
 unlink, reading a cold file).
 
 A job runs on a helper; its outcome is posted back and handled on the loop's thread, so no state is ever shared. Nothing that
-computes belongs here: one busy Python thread beside the loop was measured to cost it sixteen times its speed. Most flushes are
-of one file and need no thread (storage/kernel_sync.py).
+computes for long belongs here: one busy Python thread beside the loop was measured to cost it sixteen times its speed. Most
+flushes are of one file and need no thread (storage/kernel_sync.py).
+
+There are three kinds of threads, so that what is short never waits behind what is long. Flushes have their own: two thousand
+searches by time, which one freeze of a wide topic asks for, once stood before the flush of a segment that had just been sealed.
+Small files (topics, checkpoints, producer ids) have one thread, which runs its jobs in the order in which they were submitted.
+All else shares the rest.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
+from broker.errors import StorageError
 from broker.storage.flush import FlushTicket
 from broker.storage.kernel_sync import KernelSync
 
+logger = logging.getLogger("broker.helpers")
+
+Job = Callable[[], Any]
 Outcome = Callable[[Any, BaseException | None], None]
 
 
 class Helpers(Protocol):
     """What the loop needs of its helpers; tests run jobs when they choose to."""
 
-    def submit(self, job: Callable[[], Any], outcome: Outcome) -> None:
+    def submit(self, job: Job, outcome: Outcome) -> None:
         """Run `job` beside the loop; `outcome(result, error)` is called on the loop's thread."""
+
+    def store(self, job: Job, outcome: Outcome) -> None:
+        """The same for a job that writes small files: after every job that was given to `store` before."""
 
     def flush(self, ticket: FlushTicket, outcome: Outcome) -> None:
         """Run the ticket beside the loop, likewise."""
@@ -37,33 +50,46 @@ class Helpers(Protocol):
 
 
 class HelperPool:
-    """Runs jobs on `threads` helper threads; `wake` is called from them whenever an outcome waits. Without `kernel` they flush,
-    too."""
+    """Runs jobs on `threads` helper threads and flushes on `flush_threads`; `wake` is called from them whenever an outcome waits.
+    With `kernel` most flushes need no thread."""
 
-    def __init__(self, threads: int, wake: Callable[[], None], kernel: KernelSync | None = None) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="helper")
+    def __init__(self, threads: int, flush_threads: int, wake: Callable[[], None], kernel: KernelSync | None = None) -> None:
+        self._jobs = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="helper")
+        self._files = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
+        self._flushes = ThreadPoolExecutor(max_workers=flush_threads, thread_name_prefix="flush")
         self._outcomes: deque[tuple[Outcome, Any, BaseException | None]] = deque()  # append and popleft are atomic
         self._wake = wake
         self._kernel = kernel
+        self._is_closed = False
         self.running = 0
 
-    def submit(self, job: Callable[[], Any], outcome: Outcome) -> None:
+    def submit(self, job: Job, outcome: Outcome) -> None:
         """Run `job` beside the loop; `outcome(result, error)` is called on the loop's thread."""
-        self.running += 1
-        self._executor.submit(self._run, job, outcome)
+        self._run_on(self._jobs, job, outcome)
+
+    def store(self, job: Job, outcome: Outcome) -> None:
+        """The same for a job that writes small files: after every job that was given to `store` before."""
+        self._run_on(self._files, job, outcome)
 
     def flush(self, ticket: FlushTicket, outcome: Outcome) -> None:
-        """Run the ticket: by the kernel where that can, else on a helper thread."""
+        """Run the ticket: by the kernel where that can, else on a thread."""
         file = ticket.only_file
         if file is None or self._kernel is None or not self._kernel.sync(file, partial(self._flushed, ticket, outcome)):
-            self.submit(ticket.run, outcome)
+            self._run_on(self._flushes, ticket.run, outcome)
         else:
             self.running += 1
+
+    def _run_on(self, executor: ThreadPoolExecutor, job: Job, outcome: Outcome) -> None:
+        self.running += 1
+        if self._is_closed:  # asked for by the outcome of a job that ended while the broker stops
+            self._outcomes.append((outcome, None, StorageError("the broker is stopping")))
+        else:
+            executor.submit(self._run, job, outcome)
 
     def _flushed(self, ticket: FlushTicket, outcome: Outcome, error: OSError | None) -> None:
         self._outcomes.append((outcome, None, ticket.failure(error) if error else None))
 
-    def _run(self, job: Callable[[], Any], outcome: Outcome) -> None:
+    def _run(self, job: Job, outcome: Outcome) -> None:
         result, error = None, None
         try:
             result = job()
@@ -73,15 +99,21 @@ class HelperPool:
         self._wake()
 
     def drain(self) -> None:
-        """Handle every outcome that has arrived; the loop's thread only."""
+        """Handle every outcome that has arrived; the loop's thread only. One that raises is a defect, and no other outcome's
+        business."""
         while self._outcomes:
             outcome, result, error = self._outcomes.popleft()
             self.running -= 1
-            outcome(result, error)
+            try:
+                outcome(result, error)
+            except Exception:
+                logger.exception("what a helper brought back could not be handled; this is a defect of the broker")
 
     def close(self) -> None:
-        """Let running jobs end, then handle what they left."""
-        self._executor.shutdown(wait=True)
+        """Let running jobs end, then handle what they left. What an outcome asks for now is answered with an error."""
+        self._is_closed = True
+        for executor in (self._flushes, self._files, self._jobs):
+            executor.shutdown(wait=True)
         if self._kernel is not None:
             self._kernel.close()
         self.drain()

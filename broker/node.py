@@ -7,10 +7,12 @@ is released.
 
 from __future__ import annotations
 
+import gc
 import logging
 import resource
 import signal
 import sys
+from ipaddress import ip_address
 from typing import Any
 
 from broker.clock import SystemClock
@@ -34,13 +36,12 @@ logger = logging.getLogger("broker.node")
 _SWITCH_INTERVAL_SECONDS = 0.0005
 _FILES_PER_PARTITION = 2
 _FILES_SPARE = 64
-_EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
 class Node:
     """One broker process."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, filesystem: FileSystem | None = None) -> None:
         clock = SystemClock()
         started = clock.monotonic()
         self._config = config
@@ -51,8 +52,15 @@ class Node:
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
             logger.info("this system offers no asynchronous flush: %d helper threads flush", config.flush_threads)
-        helpers = HelperPool(config.flush_threads, self._wakeup.wake, kernel)
-        self._engine = Engine(config, clock=clock, filesystem=FileSystem(), helpers=helpers, port=self.listener.port)
+        helpers = HelperPool(config.background_threads, config.flush_threads, self._wakeup.wake, kernel)
+        self._engine = Engine(
+            config,
+            clock=clock,
+            filesystem=filesystem or FileSystem(),
+            helpers=helpers,
+            port=self.listener.port,
+            freeze=gc.freeze,
+        )
         self._metrics = None if metrics is None else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health})
         self._server = Server(
             self._listening,
@@ -66,6 +74,7 @@ class Node:
             descriptors_max=raise_open_files_limit(),
             endpoint=self._metrics,
             each_sweep=lambda: report_suppressed(clock.now_ms() / 1000),
+            defect=self._engine.health.defect,
         )
         self._started_ms = (clock.monotonic() - started) * 1000
 
@@ -112,10 +121,8 @@ class Node:
 
     def _warn_if_exposed(self) -> None:
         for listener in (self._config.listeners, self._config.metrics_listener):
-            if listener is not None and listener.host in _EVERY_INTERFACE:
-                logger.warning(
-                    "%s is every interface, and there is no authentication: whoever reaches it may do everything", listener
-                )
+            if listener is not None and (reach := reach_of(listener.host)):
+                logger.warning("%s is %s, and there is no authentication: whoever reaches it may do everything", listener, reach)
 
     def _check_open_files(self) -> None:
         limit = raise_open_files_limit()
@@ -129,6 +136,17 @@ class Node:
                 self._config.connections_max,
                 wanted,
             )
+
+
+def reach_of(host: str) -> str:
+    """From where a listener can be reached, if from anywhere but this machine; a name counts as what it is told to be."""
+    if host in ("", "0.0.0.0", "::"):
+        return "every interface"
+    try:
+        is_local = ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost" or host.endswith(".localhost")
+    return "" if is_local else "an address of the network"
 
 
 def raise_open_files_limit() -> int:

@@ -82,12 +82,15 @@ def write_logs(data: Path, count: int, *, now_ms: int) -> None:
     """A topic of `count` partitions, as a clean stop leaves them."""
     disk = SparseDisk()
     directory = LogDirectory.open(data, broker_id=0, filesystem=disk)
-    topic = TopicRegistry(directory, uuid.uuid4).add(TOPIC, count, {})
+    registry = TopicRegistry(directory, uuid.uuid4)
+    topic = registry.new(TOPIC, count, {})
+    registry.plan(topic)
+    registry.write_job()()
     logs = {}
     for index in range(count):
-        path = directory.create_partition(TOPIC, index, topic.topic_id)
+        path = directory.make_partition(TOPIC, index, topic.topic_id)
         logs[TOPIC, index] = write_log(path, disk, now_ms=now_ms)
-    directory.write_checkpoints(logs)
+    directory.checkpoint_job(logs)()
     directory.close(clean=True)
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from benchmarks.costs.lines import BATCH_RECORDS, batches_of, log_lines
 from benchmarks.costs.load import ROUNDS_PER_ROUND, cpu_per_million, create_topic, produce_all
-from benchmarks.costs.wire import Connection, Refused, check_produced, fetch_frame, fetched, produce_frame
+from benchmarks.costs.wire import Connection, Refused, check_produced, fetch_frame, fetched, produce_frame, versions_frame
 from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import Scale
 from benchmarks.peers.kafka import ApacheKafka
@@ -110,8 +110,8 @@ def crowd(bootstrap: str, offset: int = 0) -> Iterator[list[Connection]]:
     """`offset` is the quiet topic's end: whoever asks for it has to wait."""
     frame = fetch_frame(QUIET_TOPIC, offset, wait_ms=WAIT_MS)
     with ExitStack() as stack:
-        for _ in range(SILENT):
-            stack.enter_context(Connection(bootstrap))
+        for _ in range(SILENT):  # after the first question that every client asks: without it they would not be clients
+            stack.enter_context(Connection(bootstrap)).ask(versions_frame())
         waiting = [stack.enter_context(Connection(bootstrap)) for _ in range(WAITING)]
         for connection in waiting:
             connection.send(frame)

@@ -32,6 +32,11 @@ def produce_frame(topic: str, batch: Buffer, *, acks: int = 1) -> bytes:
     return _frame(ApiKey.PRODUCE, PRODUCE_VERSION, head + _one_partition(topic) + struct.pack(">i", len(batch)) + bytes(batch))
 
 
+def versions_frame() -> bytes:
+    """What every client asks first."""
+    return _frame(ApiKey.API_VERSIONS, 0, b"")
+
+
 def fetch_frame(topic: str, offset: int, *, wait_ms: int, bytes_max: int = 1 << 20) -> bytes:
     """What lies from `offset` on in partition 0; the broker may wait for it."""
     head = struct.pack(">iiiib", -1, wait_ms, 1, bytes_max, _READ_UNCOMMITTED)

@@ -1,11 +1,11 @@
 """Broker settings that were changed while it ran: for every broker of the cluster, and for this one, in one small JSON file.
 
-The stronger scope is this broker's own, as in Kafka. What is stored was checked before; a change is on disk when it returns.
+The stronger scope is this broker's own, as in Kafka. What is stored was checked before, and holds once it is on the disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from broker.coordination.local import Files
@@ -40,7 +40,12 @@ class BrokerOverrides:
         """All that holds."""
         return self.with_change(Scope.THIS_BROKER, self._values[Scope.THIS_BROKER])
 
+    def write_job(self, scope: Scope, values: Mapping[str, str]) -> Callable[[], None]:
+        """A job for any thread that writes down `values` as the scope's."""
+        changed = {**self._values, scope: values}
+        stored = {scope.value: dict(rows) for scope, rows in changed.items()}
+        return lambda: self._files.write_json_atomic(_FILE, stored)
+
     def replace(self, scope: Scope, values: Mapping[str, str]) -> None:
-        changed = self._values | {scope: dict(values)}
-        self._files.write_json_atomic(_FILE, {scope.value: dict(rows) for scope, rows in changed.items()})
-        self._values = changed
+        """They hold from now on."""
+        self._values = {**self._values, scope: dict(values)}

@@ -1,36 +1,47 @@
 """The topic registry of a single broker: names, ids, partition counts and overrides, in one small JSON file.
 
-The file is the truth about which topics exist. It is replaced atomically and written before the partition directories of a
-new topic and before the removal of a deleted one, so a crash in between leaves a topic with empty partitions to be made, or
-directories to be set aside, never records without a name. Producer ids are taken in blocks that are written down before the
-first of them is used: none is given twice.
+The file is the truth about which topics exist. It is replaced as a whole, before the partition directories of a new topic are
+made and before those of a deleted one are removed. So a crash in between leaves a topic whose empty partitions are still to be
+made, or directories of a topic whose id stands among the deleted ones, to be removed: never records without a name.
+
+What is planned and what is public are two things. `plan` and `forget` change what the next write of the file will hold; `publish`
+and `hide` what clients see. The first comes before the disk, the second after it: nobody is shown a topic that a power cut could
+still take back.
+
+Producer ids are taken in blocks that are written down before the first of them is used: none is given twice.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from broker.coordination.grouped_writes import GroupedWrites, Store
 from broker.errors import InvalidTopic, StartupError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
 
 _TOPICS_FILE = "topics.json"
 _PRODUCER_IDS_FILE = "producer-ids.json"
 _FORMAT_VERSION = 1
 _PRODUCER_ID_BLOCK = 1000  # as Kafka: one write per thousand producers
+_PRODUCER_IDS_AHEAD = 100  # with fewer left the next block is asked for
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
 
 
 class Files(Protocol):
-    """The storage room's small-file helpers."""
+    """The storage room's small-file helpers; writing is for any thread."""
 
     def read_json(self, name: str) -> Any | None: ...
 
     def write_json_atomic(self, name: str, value: Any) -> None: ...
+
+    def write_atomic(self, name: str, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +58,28 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
 
-def check_topic_name(name: str | None, existing: Iterable[str]) -> str:
-    """The name, or InvalidTopic: Kafka's rules, and no name that collides with another once '.' and '_' are one."""
+def check_topic_name(name: str | None) -> str:
+    """The name, or InvalidTopic: Kafka's rules."""
     if not name or not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidTopic(f"topic name {str(name)[:260]!r} is not 1 to 249 of [a-zA-Z0-9._-], or is '.' or '..'")
-    folded = name.replace(".", "_")
-    for other in existing:
-        if other != name and other.replace(".", "_") == folded:
-            raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
     return name
 
 
+def _folded(name: str) -> str:
+    """Names that are the same in Kafka's metrics, where '.' becomes '_', may not stand side by side."""
+    return name.replace(".", "_")
+
+
 class TopicRegistry:
-    """Every topic, by name and by id. Changes are on disk when a method returns."""
+    """Every topic, by name and by id; see the file's theory."""
 
     def __init__(self, files: Files, new_id: Callable[[], uuid.UUID]) -> None:
         self._files = files
         self._new_id = new_id
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
+        self._names_folded: dict[str, str] = {_folded(name): name for name in INTERNAL_TOPICS}
+        self._rows: dict[str, str] = {}  # as the next write of the file will hold them
         stored = files.read_json(_TOPICS_FILE) or {"version": _FORMAT_VERSION, "topics": []}
         if stored["version"] != _FORMAT_VERSION:
             raise StartupError(
@@ -73,11 +87,13 @@ class TopicRegistry:
                 "use the release that wrote it"
             )
         for row in stored["topics"]:
-            self._put(
-                Topic(
-                    name=row["name"], topic_id=uuid.UUID(row["id"]), partition_count=row["partitions"], overrides=row["configs"]
-                )
+            topic = Topic(
+                name=row["name"], topic_id=uuid.UUID(row["id"]), partition_count=row["partitions"], overrides=row["configs"]
             )
+            self.plan(topic)
+            self.publish(topic)
+        # Ids of topics that were deleted, and whose directories may still have their names.
+        self.deleted: set[uuid.UUID] = {uuid.UUID(text) for text in stored.get("deleted", ())}
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -103,55 +119,100 @@ class TopicRegistry:
         except KeyError:
             raise UnknownTopicId(f"no topic with id {topic_id}") from None
 
-    def add(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
-        """Register a new topic; its name has been checked."""
-        if name in self._topics:
+    # What the file will hold
+
+    def new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
+        """A topic with an id of its own, not planned yet; raises what is wrong with its name."""
+        check_topic_name(name)
+        if name in self._rows:
             raise TopicAlreadyExists(f"topic {name!r} exists")
-        topic = Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
-        self._store([*self._topics.values(), topic])
-        self._put(topic)
-        return topic
+        other = self._names_folded.get(_folded(name), name)
+        if other != name and name not in INTERNAL_TOPICS:  # ours are made whatever an older broker let clients make
+            raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
+        return Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
 
-    def change(self, topic: Topic, *, partition_count: int | None = None, overrides: Mapping[str, str] | None = None) -> Topic:
-        """The topic with another number of partitions, other settings, or both."""
-        changed = replace(
-            topic,
-            partition_count=topic.partition_count if partition_count is None else partition_count,
-            overrides=topic.overrides if overrides is None else dict(overrides),
-        )
-        self._store([changed if other is topic else other for other in self._topics.values()])
-        self._put(changed)
-        return changed
+    def plan(self, topic: Topic) -> None:
+        """The next write holds the topic so."""
+        row = {
+            "name": topic.name,
+            "id": str(topic.topic_id),
+            "partitions": topic.partition_count,
+            "configs": dict(topic.overrides),
+        }
+        self._rows[topic.name] = json.dumps(row)
+        self._names_folded.setdefault(_folded(topic.name), topic.name)
 
-    def remove(self, topic: Topic) -> None:
-        self._store([other for other in self._topics.values() if other is not topic])
-        del self._topics[topic.name]
-        del self._by_id[topic.topic_id]
+    def forget(self, topic: Topic) -> None:
+        """The next write does not hold the topic."""
+        del self._rows[topic.name]
+        if topic.name not in INTERNAL_TOPICS and self._names_folded.get(_folded(topic.name)) == topic.name:
+            del self._names_folded[_folded(topic.name)]
 
-    def _put(self, topic: Topic) -> None:
+    def write_job(self) -> Callable[[], None]:
+        """A job for any thread that writes what is planned now; StorageError."""
+        rows, deleted = list(self._rows.values()), sorted(map(str, self.deleted))
+
+        def write() -> None:
+            head = f'{{"version": {_FORMAT_VERSION}, "deleted": {json.dumps(deleted)}, "topics": ['
+            self._files.write_atomic(_TOPICS_FILE, "\n".join((head, ",\n".join(rows), "]}", "")).encode())
+
+        return write
+
+    # What clients see
+
+    def publish(self, topic: Topic) -> None:
+        """The topic is so from now on."""
         self._topics[topic.name] = topic
         self._by_id[topic.topic_id] = topic
 
-    def _store(self, topics: Iterable[Topic]) -> None:
-        rows = [
-            {"name": t.name, "id": str(t.topic_id), "partitions": t.partition_count, "configs": dict(t.overrides)} for t in topics
-        ]
-        self._files.write_json_atomic(_TOPICS_FILE, {"version": _FORMAT_VERSION, "topics": rows})
+    def hide(self, topic: Topic) -> None:
+        del self._topics[topic.name]
+        del self._by_id[topic.topic_id]
+
+
+TakenId = Callable[[int, BaseException | None], None]
 
 
 class ProducerIds:
-    """Hands out producer ids, each once in the life of the data directory."""
+    """Hands out producer ids, each once in the life of the data directory. The next block is written down while the last ids of
+    the one before are given, so that hardly anybody waits for the disk."""
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    def __init__(self, files: Files, store: Store) -> None:
         stored = files.read_json(_PRODUCER_IDS_FILE) or {"next": 1000}
         self._next: int = stored["next"]
-        self._block_end: int = self._next
+        self._block_end = self._planned_end = self._next
+        self._waiting: deque[TakenId] = deque()
 
-    def next(self) -> int:
-        if self._next == self._block_end:
-            self._files.write_json_atomic(_PRODUCER_IDS_FILE, {"next": self._block_end + _PRODUCER_ID_BLOCK})
-            self._block_end += _PRODUCER_ID_BLOCK
-        producer_id = self._next
+        def snapshot() -> Callable[[], None]:
+            self._planned_end = end = self._block_end + _PRODUCER_ID_BLOCK
+            return lambda: files.write_json_atomic(_PRODUCER_IDS_FILE, {"next": end})
+
+        self._writes = GroupedWrites(store, snapshot)
+
+    def take(self, then: TakenId) -> None:
+        """Call `then(id, None)` with an id that nobody had, at once where there is one; `then(-1, error)` where the disk refuses
+        to write down that it was given."""
+        if self._next < self._block_end:
+            then(self._give(), None)
+        else:
+            self._waiting.append(then)
+        if self._block_end - self._next < _PRODUCER_IDS_AHEAD and self._planned_end == self._block_end:
+            self._planned_end += _PRODUCER_ID_BLOCK
+            self._writes.write(self._written)
+
+    def _give(self) -> int:
         self._next += 1
-        return producer_id
+        return self._next - 1
+
+    def _written(self, error: BaseException | None) -> None:
+        if error is None:
+            self._block_end = self._planned_end
+        self._planned_end = self._block_end
+        waiting, self._waiting = self._waiting, deque()
+        for then in waiting:
+            if self._next < self._block_end:
+                then(self._give(), None)
+            elif error is not None:
+                then(-1, error)
+            else:
+                self.take(then)  # more waited than one block holds

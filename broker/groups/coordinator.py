@@ -6,11 +6,20 @@ committed offsets, which are on disk. A group that was emptied is kept until the
 
 from __future__ import annotations
 
+import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from broker.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidGroupId, InvalidSessionTimeout, UnknownMember
+from broker.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    UnknownMember,
+)
 from broker.groups.group import Group
 from broker.groups.members import size_of
 from broker.groups.messages import Answer, JoinRequest, MemberName, SyncRequest, Ticket
@@ -19,13 +28,24 @@ from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
 from broker.groups.timers import NEVER, Timers
 
-_GROUP_ID_LENGTH_MAX = 249  # what fits everywhere a topic name fits
+logger = logging.getLogger("broker.groups")
+
+_GROUP_ID_BYTES_MAX = 249  # what fits everywhere a topic name fits
+_DEFECTIVE_GROUP_PAUSE_SECONDS = 1.0
+_INSTANCE_ID = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_group_id(group_id: str | None) -> str:
-    if not group_id or len(group_id) > _GROUP_ID_LENGTH_MAX:
-        raise InvalidGroupId("a group id has 1 to 249 characters")
+    if not group_id or len(group_id.encode()) > _GROUP_ID_BYTES_MAX:
+        raise InvalidGroupId("a group id has 1 to 249 bytes")
     return group_id
+
+
+def check_instance_id(instance_id: str | None) -> None:
+    """InvalidRequest where another member could not be told of it: what one version carries another may not. Kafka's rule is that
+    of a topic's name."""
+    if instance_id is not None and not _INSTANCE_ID.fullmatch(instance_id):
+        raise InvalidRequest("a group instance id is 1 to 249 of [a-zA-Z0-9._-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +87,7 @@ class GroupCoordinator:
     def join(self, group_id: str, request: JoinRequest, ticket: Ticket, now: float) -> list[Answer]:
         """Group.join, in a group that is made for its first member."""
         check_group_id(group_id)
+        check_instance_id(request.name.instance_id)
         rules = self._rules
         if not rules.session_ms_min <= request.session_timeout_ms <= rules.session_ms_max:
             raise InvalidSessionTimeout(
@@ -134,16 +155,24 @@ class GroupCoordinator:
         self._timers.schedule(group.group_id, group.next_deadline())
         self.due = self._timers.next_deadline()
 
-    def expire(self, now: float) -> list[Answer]:
-        """Let the groups whose time has come do what is due."""
-        answers: list[Answer] = []
+    def expire(self, now: float, deliver: Callable[[list[Answer]], None]) -> None:
+        """Let the groups whose time has come do what is due; the answers of each are delivered before the next one's turn."""
         for group_id in self._timers.due(now):
             group = self._groups.get(group_id)
             if group is not None:
-                answers += group.expire(now)
-                self._wake(group)
+                self._expire_one(group, now, deliver)
         self.due = self._timers.next_deadline()
-        return answers
+
+    def _expire_one(self, group: Group, now: float, deliver: Callable[[list[Answer]], None]) -> None:
+        """A group that cannot go on must neither be looked at in every turn nor keep the others from theirs."""
+        try:
+            answers = group.expire(now)
+            if answers:
+                deliver(answers)
+            self._wake(group)
+        except Exception:
+            logger.exception("group %s could not go on; this is a defect of the broker", group.group_id)
+            self._timers.schedule(group.group_id, now + _DEFECTIVE_GROUP_PAUSE_SECONDS)
 
     # -- administration ----------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from broker.groups.messages import (
 from broker.groups.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, Generations, GroupRules
 
 _CLIENT_ID_LENGTH_MAX = 255  # of a client's name, in the ids that are made from it
+_NAME_BYTES_MAX = 249  # members of every version are told the protocol, and older ones cannot carry more than 32,767
 _PROTOCOLS_MAX = 64  # clients bring one to four; a join compares them with those of every member
 
 
@@ -64,6 +65,11 @@ class Group(Generations):
             raise InconsistentGroupProtocol("a member brings a protocol type and at least one protocol")
         if len(request.protocols) > _PROTOCOLS_MAX:
             raise InvalidRequest(f"{len(request.protocols)} protocols: at most {_PROTOCOLS_MAX} are taken")
+        if (
+            max(len(name.encode()) for name in (request.protocol_type, *(name for name, _ in request.protocols)))
+            > _NAME_BYTES_MAX
+        ):
+            raise InvalidRequest(f"a protocol's type and names have at most {_NAME_BYTES_MAX} bytes")
         if len(self.members) and (request.protocol_type != self.protocol_type or not self.members.support(request.protocols)):
             raise InconsistentGroupProtocol(f"no protocol in common with the other members of {self.group_id!r}")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
 
+from broker.errors import ProtocolError
 from broker.protocol.primitives import read_string, write_string
 
 _INT16 = Struct(">h")
@@ -40,14 +41,17 @@ def encode_key(key: OffsetKey) -> bytes:
 
 
 def decode_key(raw: bytes) -> OffsetKey | None:
-    """The key, or None for a record of another kind (group metadata)."""
+    """The key, or None for a record of another kind (group metadata); ValueError where the bytes are no key at all."""
     view = memoryview(raw)
-    (version,) = _INT16.unpack_from(view)
-    if version not in _KEY_VERSIONS:
-        return None
-    group, position = read_string(view, 2)
-    topic, position = read_string(view, position)
-    return OffsetKey(group or "", topic or "", _INT32.unpack_from(view, position)[0])
+    try:
+        (version,) = _INT16.unpack_from(view)
+        if version not in _KEY_VERSIONS:
+            return None
+        group, position = read_string(view, 2)
+        topic, position = read_string(view, position)
+        return OffsetKey(group or "", topic or "", _INT32.unpack_from(view, position)[0])
+    except (StructError, ProtocolError) as error:
+        raise ValueError(f"a key of {len(raw)} bytes that cannot be read: {error}") from error
 
 
 def encode_value(value: CommittedOffset) -> bytes:
@@ -55,14 +59,14 @@ def encode_value(value: CommittedOffset) -> bytes:
     return head + write_string(value.metadata) + _INT64.pack(value.committed_at_ms)
 
 
-def decode_value(raw: bytes) -> CommittedOffset | None:
-    """The value, or None where it is of a version that we do not write."""
+def decode_value(raw: bytes) -> CommittedOffset:
+    """The value; ValueError where the bytes are none, or one of a version that we do not write."""
     view = memoryview(raw)
     try:
         version, offset, epoch = _VALUE_HEAD.unpack_from(view)
         if version != _VALUE_VERSION:
-            return None
+            raise ValueError(f"a value of version {version}, not {_VALUE_VERSION}")
         metadata, position = read_string(view, _VALUE_HEAD.size)
         return CommittedOffset(offset, epoch, metadata or "", _INT64.unpack_from(view, position)[0])
-    except StructError:
-        return None
+    except (StructError, ProtocolError) as error:
+        raise ValueError(f"a value of {len(raw)} bytes that cannot be read: {error}") from error

@@ -16,6 +16,7 @@ from broker.groups.records import OffsetKey
 
 
 def expired_offsets(
+    group: str,
     offsets: OffsetStore,
     groups: GroupCoordinator,
     *,
@@ -24,11 +25,11 @@ def expired_offsets(
     now_ms: int,
     retention_ms: int,
 ) -> Iterator[OffsetKey]:
-    """The offsets that may go."""
-    for key, value in offsets:
-        if not exists(key.topic, key.partition):
-            yield key
-        elif now_ms - value.committed_at_ms >= retention_ms and not groups.reads(key.group, key.topic):
-            is_active = groups.is_active(key.group)
-            if is_active or (now - groups.empty_since(key.group)) * 1000 >= retention_ms:
-                yield key
+    """The offsets of the group that may go."""
+    for (topic, partition), value in offsets.of_group(group).items():
+        if not exists(topic, partition):
+            yield OffsetKey(group, topic, partition)
+        elif now_ms - value.committed_at_ms < retention_ms or groups.reads(group, topic):
+            continue
+        elif groups.is_active(group) or (now - groups.empty_since(group)) * 1000 >= retention_ms:
+            yield OffsetKey(group, topic, partition)

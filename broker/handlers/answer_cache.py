@@ -17,6 +17,7 @@ class AnswerCache:
     def __init__(self) -> None:
         self._answers: dict[Key, bytes] = {}
         self.size_bytes = 0
+        self.change = 0  # rises whenever what was kept is true no longer
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -25,6 +26,7 @@ class AnswerCache:
         return self._answers.get(key)
 
     def put(self, key: Key, answer: bytes) -> None:
+        """Keep it, where it is not too large."""
         size = len(key[1]) + len(answer)
         if size > BYTES_MAX:
             return
@@ -34,5 +36,7 @@ class AnswerCache:
         self.size_bytes += size
 
     def clear(self) -> None:
+        """Something has changed, or there is no room."""
         self._answers.clear()
         self.size_bytes = 0
+        self.change += 1

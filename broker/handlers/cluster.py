@@ -1,27 +1,34 @@
 """ApiVersions, Metadata and DescribeCluster: what the broker can do, and where everything is.
 
-A Metadata answer's bytes are kept until a topic changes: encoding a large one costs a millisecond, and every client asks
-again and again.
+A Metadata answer's bytes are kept until a topic changes: making a large one costs some milliseconds, and every client asks
+again and again. A topic that a question makes is there in the answer, which waits for the disk as CreateTopics does.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
+from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from broker.coordination.local import Topic
 from broker.errors import BrokerError, UnknownTopicOrPartition
+from broker.handlers.answer_cache import Key
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
-from broker.handlers.reply import Parts
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
+from broker.partitions.topic_changes import NewTopic
 from broker.protocol.api import APIS, ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
 _NOT_ASKED = None  # authorized operations, where the client did not ask for them: the codec writes the smallest integer
 _NO_ID = uuid.UUID(int=0)
-_CREATED_PER_REQUEST_MAX = 10  # each topic waits for the disk some milliseconds, and everybody else with it; clients ask again
+_CREATED_PER_REQUEST_MAX = 10  # a question that names thousands by mistake should not make them all; clients ask again
 
 
 def handle_api_versions(request: Request, context: Context) -> Parts:
@@ -40,17 +47,67 @@ def _api_versions(version: int, error: int) -> bytes:
     return encode_response(response(error_code=error, api_keys=keys, throttle_time_ms=0), version)
 
 
-def handle_metadata(request: Request, context: Context) -> Parts:
+def handle_metadata(request: Request, context: Context) -> Parts | Pending:
     key = (request.version, bytes(request.body))
     known = context.metadata_cache.get(key)
     if known is not None:
         return [known]
     message = decode_request(request.api_key, request.version, request.body)
-    topics, is_final = _metadata_topics(message, request.version, context)
-    answer = encode_response(_metadata_response(topics, context), request.version)
-    if is_final:
-        context.metadata_cache.put(key, answer)
-    return [answer]
+    new = _topics_to_make(message, request.version, context)
+    if new:
+        return in_turn(_make_and_answer(message, new, request.version, key, context), context)
+    return in_slices(_answer_metadata(message, request.version, key, context), context)
+
+
+def _topics_to_make(message: Any, version: int, context: Context) -> list[NewTopic]:
+    """What the question makes, a few topics at a time; clients ask again for the others."""
+    if not (context.config.auto_create_topics_enable and (version < 4 or message.allow_auto_topic_creation)):
+        return []
+    names = dict.fromkeys(asked.name for asked in message.topics or () if asked.name is not None)
+    unknown = (name for name in names if name not in context.partitions.registry)
+    return [NewTopic(name=name, overrides={}) for name in islice(unknown, _CREATED_PER_REQUEST_MAX)]
+
+
+def _make_and_answer(message: Any, new: list[NewTopic], version: int, key: Key, context: Context) -> Answering:
+    outcomes = yield from context.topic_changes.create(new)
+    refused = {one.name: outcome for one, outcome in zip(new, outcomes, strict=True) if isinstance(outcome, BrokerError)}
+    return (yield from _answer_metadata(message, version, key, context, refused=refused, may_ask_again=True))
+
+
+def _answer_metadata(
+    message: Any,
+    version: int,
+    key: Key,
+    context: Context,
+    *,
+    refused: Mapping[str, BrokerError] = MappingProxyType({}),
+    may_ask_again: bool = False,
+) -> Answering:
+    """`refused` says why topics could not be made; `may_ask_again` that others may be, when they are asked for again."""
+    change = context.metadata_cache.change
+    rows: list[Any] = []
+    is_final = True
+    if message.topics is None or (version == 0 and not message.topics):
+        for topic in list(context.partitions.registry):
+            with suppress(UnknownTopicOrPartition):  # deleted since the answer was begun
+                rows.append(_topic_row(topic, context))
+            yield None
+    else:
+        for asked in {(asked.name, asked.topic_id): asked for asked in message.topics}.values():  # each once, as in Kafka
+            try:
+                if asked.name in refused:
+                    raise refused[asked.name]
+                rows.append(_topic_row(_find(asked, context), context))
+            except BrokerError as error:
+                is_final = False
+                later = may_ask_again and isinstance(error, UnknownTopicOrPartition)
+                rows.append(_missing_row(asked, ErrorCode.LEADER_NOT_AVAILABLE if later else code_of(error)))
+            yield None
+    response = _metadata_response(rows, context)
+    parts = yield from encode_in_slices(response, version, rows, *(row.partitions for row in rows))
+    if is_final and context.metadata_cache.change == change:
+        context.metadata_cache.put(key, b"".join(part for part in parts if isinstance(part, bytes)))
+    return parts
 
 
 def _metadata_response(topics: list[Any], context: Context) -> Any:
@@ -67,27 +124,6 @@ def _metadata_response(topics: list[Any], context: Context) -> Any:
         authorized_operations=_NOT_ASKED,
         error_code=0,
     )
-
-
-def _metadata_topics(message: Any, version: int, context: Context) -> tuple[list[Any], bool]:
-    """The rows asked for, and whether the same question has the same answer until a topic changes."""
-    asks_all = message.topics is None or (version == 0 and not message.topics)
-    if asks_all:
-        return [_topic_row(topic, context) for topic in context.partitions.registry], True
-    may_create = context.config.auto_create_topics_enable and (version < 4 or message.allow_auto_topic_creation)
-    rows, is_final = [], True
-    creatable = _CREATED_PER_REQUEST_MAX if may_create else 0
-    for asked in {(asked.name, asked.topic_id): asked for asked in message.topics}.values():  # each once, as in Kafka
-        try:
-            if creatable and asked.name is not None and asked.name not in context.partitions.registry:
-                creatable -= 1
-                context.partitions.create(asked.name)
-            rows.append(_topic_row(_find(asked, context), context))
-        except BrokerError as error:
-            is_final = False
-            later = may_create and not creatable and isinstance(error, UnknownTopicOrPartition)
-            rows.append(_missing_row(asked, ErrorCode.LEADER_NOT_AVAILABLE if later else code_of(error)))
-    return rows, is_final
 
 
 def _find(asked: Any, context: Context) -> Topic:

@@ -13,10 +13,11 @@ from broker.coordination.broker_overrides import Scope
 from broker.coordination.local import Topic
 from broker.errors import BrokerError, InvalidRequest
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
-from broker.handlers.reply import Parts
+from broker.handlers.errors import code_of, text_of
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.control import decode_request, response_class
 from broker.protocol.framing import Request
 
 
@@ -27,8 +28,12 @@ class ResourceType(IntEnum):
     BROKER = 4
 
 
-def handle_describe_configs(request: Request, context: Context) -> Parts:
+def handle_describe_configs(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
+    return in_slices(_describe(message, request.version, context), context)
+
+
+def _describe(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_CONFIGS)
     results = []
     for asked in {(asked.resource_type, asked.resource_name): asked for asked in message.resources}.values():  # each once
@@ -37,9 +42,9 @@ def handle_describe_configs(request: Request, context: Context) -> Parts:
         try:
             wanted = asked.configuration_keys
             found = _settings_of(asked.resource_type, asked.resource_name, context)
-            rows = [_row(one, message, request.version) for one in found if wanted is None or one.name in wanted]
+            rows = [_row(one, message, version) for one in found if wanted is None or one.name in wanted]
         except BrokerError as error:
-            code, text = code_of(error), str(error)
+            code, text = code_of(error), text_of(error)
         results.append(
             response.DescribeConfigsResult(
                 error_code=code,
@@ -49,7 +54,10 @@ def handle_describe_configs(request: Request, context: Context) -> Parts:
                 configs=rows,
             )
         )
-    return [encode_response(response(throttle_time_ms=0, results=results), request.version)]
+        yield None
+    return (
+        yield from encode_in_slices(response(throttle_time_ms=0, results=results), version, *(row.configs for row in results))
+    )
 
 
 def _settings_of(resource_type: int, name: str, context: Context) -> Iterable[DescribedSetting]:
@@ -93,12 +101,21 @@ def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
     )
 
 
-def handle_list_config_resources(request: Request, context: Context) -> Parts:
+def handle_list_config_resources(request: Request, context: Context) -> Parts | Pending:
     """Version 0 asks for client metrics, of which there are none; version 1 for the types it names, or for all."""
     message = decode_request(request.api_key, request.version, request.body)
+    return in_slices(_list_resources(message, request.version, context), context)
+
+
+def _list_resources(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.LIST_CONFIG_RESOURCES)
-    wanted = set(message.resource_types or ResourceType) if request.version >= 1 else set()
+    wanted = set(message.resource_types or ResourceType) if version >= 1 else set()
     found = [(ResourceType.TOPIC, name) for name in context.partitions.registry.names()]
     found.append((ResourceType.BROKER, str(context.config.broker_id)))
-    rows = [response.ConfigResource(resource_name=name, resource_type=kind) for kind, name in found if kind in wanted]
-    return [encode_response(response(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows), request.version)]
+    rows = []
+    for kind, name in found:
+        if kind in wanted:
+            rows.append(response.ConfigResource(resource_name=name, resource_type=kind))
+            yield None
+    answer = response(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows)
+    return (yield from encode_in_slices(answer, version, rows))

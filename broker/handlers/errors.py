@@ -14,6 +14,7 @@ CODES: dict[type[errors.BrokerError], ErrorCode] = {
     errors.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     errors.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     errors.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
+    errors.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,
     errors.UnknownTopicOrPartition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     errors.UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,
     errors.TopicAlreadyExists: ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -43,6 +44,16 @@ CODES: dict[type[errors.BrokerError], ErrorCode] = {
     errors.GroupSubscribedToTopic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
 }
+
+
+# Enough for a sentence that quotes a name. Names that clients chose have any length, a string of an older version holds 32,767
+# bytes, and there may be thousands of such texts in one answer.
+TEXT_LENGTH_MAX = 300
+
+
+def text_of(error: BaseException) -> str:
+    """What an answer says of an error."""
+    return str(error)[:TEXT_LENGTH_MAX]
 
 
 def code_of(error: BaseException) -> ErrorCode:

@@ -58,7 +58,7 @@ def _wait(reading: _Reading, fetch: FetchRequest, version: int, context: Context
         partitions=reading.partitions,
         bytes_missing=fetch.bytes_min - reading.byte_count,
         deadline=context.clock.monotonic() + fetch.wait_ms_max / 1000,
-        answer=lambda: pending.complete(_encode(_read(fetch, version, context), fetch, version)),
+        answer=lambda: pending.complete_with(lambda: _encode(_read(fetch, version, context), fetch, version)),
     )
     pending.on_cancel = lambda: context.purgatory.cancel(waiting)
     context.purgatory.add(waiting)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.handlers.context import Context
-from broker.handlers.reply import Parts
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
@@ -21,16 +22,22 @@ _REFUSALS = {
 _UNKNOWN_KIND = (ErrorCode.INVALID_REQUEST, "only groups have a coordinator here")
 
 
-def handle_find_coordinator(request: Request, context: Context) -> Parts:
+def handle_find_coordinator(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.FIND_COORDINATOR)
     where = _where(message.key_type if request.version >= 1 else _GROUP, context)
     if request.version >= 4:
-        rows = [response.Coordinator(key=key, **where) for key in message.coordinator_keys]
-        answer = response(throttle_time_ms=0, coordinators=rows)
-    else:
-        answer = response(throttle_time_ms=0, **where)
-    return [encode_response(answer, request.version)]
+        return in_slices(_find_all(message, where, request.version), context)
+    return [encode_response(response(throttle_time_ms=0, **where), request.version)]
+
+
+def _find_all(message: Any, where: dict[str, Any], version: int) -> Answering:
+    response = response_class(ApiKey.FIND_COORDINATOR)
+    rows = []
+    for key in message.coordinator_keys:
+        rows.append(response.Coordinator(key=key, **where))
+        yield None
+    return (yield from encode_in_slices(response(throttle_time_ms=0, coordinators=rows), version, rows))
 
 
 def _where(key_type: int, context: Context) -> dict[str, Any]:

@@ -6,6 +6,7 @@ not been joined since the broker started: Empty, without a protocol.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from broker.errors import BrokerError, GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup
@@ -16,8 +17,9 @@ from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL
 from broker.handlers.commits import remove_offsets
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
+from broker.handlers.errors import code_of, text_of
 from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
@@ -39,12 +41,18 @@ def _describe(group_id: str, context: Context) -> GroupDescription:
 # -- looking ---------------------------------------------------------------------------------------------------------------------
 
 
-def handle_describe_groups(request: Request, context: Context) -> Parts:
+def handle_describe_groups(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
+    return in_slices(_describe_all(message, request.version, context), context)
+
+
+def _describe_all(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_GROUPS)
-    asked = dict.fromkeys(message.groups)  # each once: a short name asks for a long answer
-    rows = [_described(group_id, request.version, context) for group_id in asked]
-    return [encode_response(response(throttle_time_ms=0, groups=rows), request.version)]
+    rows = []
+    for group_id in dict.fromkeys(message.groups):  # each once: a short name asks for a long answer
+        rows.append(_described(group_id, version, context))
+        yield None
+    return (yield from encode_in_slices(response(throttle_time_ms=0, groups=rows), version, rows, *(row.members for row in rows)))
 
 
 def _described(group_id: str, version: int, context: Context) -> Any:
@@ -55,7 +63,7 @@ def _described(group_id: str, version: int, context: Context) -> Any:
     except BrokerError as error:
         found = GroupDescription(group_id=group_id, state=GroupState.DEAD.value, protocol_type="", protocol_name="", members=())
         if version >= 6 or not isinstance(error, GroupIdNotFound):  # before, an unknown group was a dead one
-            code, text = code_of(error), str(error)
+            code, text = code_of(error), text_of(error)
     members = [
         row.DescribedGroupMember(
             member_id=member.member_id,
@@ -79,26 +87,39 @@ def _described(group_id: str, version: int, context: Context) -> Any:
     )
 
 
-def handle_list_groups(request: Request, context: Context) -> Parts:
+def handle_list_groups(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
+    return in_slices(_list(message, request.version, context), context)
+
+
+def _list(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.LIST_GROUPS)
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
     group_ids = sorted({*context.offsets.group_ids(), *(group.group_id for group in context.groups)})
-    found = [_describe(group_id, context) for group_id in group_ids] if not types or _TYPE in types else []
-    rows = [
-        response.ListedGroup(group_id=one.group_id, protocol_type=one.protocol_type, group_state=one.state, group_type=_TYPE)
-        for one in found
-        if not states or one.state.lower() in states
-    ]
-    return [encode_response(response(throttle_time_ms=0, error_code=0, groups=rows), request.version)]
+    rows = []
+    for group_id in group_ids if not types or _TYPE in types else ():
+        with suppress(GroupIdNotFound):  # deleted since the answer was begun
+            one = _describe(group_id, context)
+            if not states or one.state.lower() in states:
+                rows.append(
+                    response.ListedGroup(
+                        group_id=one.group_id, protocol_type=one.protocol_type, group_state=one.state, group_type=_TYPE
+                    )
+                )
+        yield None
+    return (yield from encode_in_slices(response(throttle_time_ms=0, error_code=0, groups=rows), version, rows))
 
 
 # -- cleaning --------------------------------------------------------------------------------------------------------------------
 
 
-def handle_delete_groups(request: Request, context: Context) -> Pending:
+def handle_delete_groups(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
+    return in_slices(_delete_groups(message, request.version, context), context)
+
+
+def _delete_groups(message: Any, version: int, context: Context) -> Answering:
     codes: dict[str, int] = {}
     keys: list[OffsetKey] = []
     for group_id in dict.fromkeys(message.groups_names):
@@ -107,15 +128,11 @@ def handle_delete_groups(request: Request, context: Context) -> Pending:
             keys += _delete(group_id, context)
         except BrokerError as error:
             codes[group_id] = code_of(error)
-    pending = Pending()
-
-    def finish(error: int) -> None:
-        response = response_class(ApiKey.DELETE_GROUPS)
-        rows = [response.DeletableGroupResult(group_id=one, error_code=code or error) for one, code in codes.items()]
-        pending.complete([encode_response(response(throttle_time_ms=0, results=rows), request.version)])
-
-    remove_offsets(keys, context, finish)
-    return pending
+        yield None
+    refusal = yield from remove_offsets(keys, context)
+    response = response_class(ApiKey.DELETE_GROUPS)
+    rows = [response.DeletableGroupResult(group_id=one, error_code=code or refusal) for one, code in codes.items()]
+    return (yield from encode_in_slices(response(throttle_time_ms=0, results=rows), version, rows))
 
 
 def _delete(group_id: str, context: Context) -> list[OffsetKey]:
@@ -131,19 +148,23 @@ def _delete(group_id: str, context: Context) -> list[OffsetKey]:
 
 def handle_offset_delete(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
-    asked = [(topic.name, part.partition_index) for topic in message.topics for part in topic.partitions]
+    return in_slices(_delete_offsets(message, context), context)
+
+
+def _delete_offsets(message: Any, context: Context) -> Answering:
     try:
         _check_offsets_may_go(message.group_id, context)
     except BrokerError as error:
         return [_encode_offset_delete(code_of(error), {})]
-    codes = {place: _offset_delete_code(message.group_id, *place, context) for place in asked}
-    pending = Pending()
-
-    def finish(error: int) -> None:
-        pending.complete([_encode_offset_delete(0, {place: code or error for place, code in codes.items()})])
-
-    remove_offsets([OffsetKey(message.group_id, *place) for place, code in codes.items() if not code], context, finish)
-    return pending
+    codes: dict[tuple[str, int], int] = {}
+    for topic in message.topics:
+        for part in topic.partitions:
+            place = topic.name, part.partition_index
+            codes[place] = _offset_delete_code(message.group_id, *place, context)
+            yield None
+    allowed = [OffsetKey(message.group_id, *place) for place, code in codes.items() if not code]
+    refusal = yield from remove_offsets(allowed, context)
+    return [_encode_offset_delete(0, {place: code or refusal for place, code in codes.items()})]
 
 
 def _check_offsets_may_go(group_id: str, context: Context) -> None:

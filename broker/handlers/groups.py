@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from broker.errors import BrokerError, MemberIdRequired, RequestError
@@ -17,9 +18,12 @@ from broker.groups.messages import Answer, JoinAnswer, JoinRequest, MemberName, 
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
 from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
+
+_CLIENT_ID_LENGTH_MAX = 255  # is shown to administrators, whose version may not carry what this one does
 
 Outcome = JoinAnswer | SyncAnswer | RequestError
 
@@ -31,12 +35,15 @@ class Waiting:
     pending: Pending
     encode: Callable[[Any], bytes]
 
+    def encode_parts(self, outcome: Outcome) -> Parts:
+        return [self.encode(outcome)]
+
 
 def deliver(answers: Iterable[Answer]) -> None:
     """Answer those who waited."""
     for answer in answers:
         waiting: Waiting = answer.ticket
-        waiting.pending.complete([waiting.encode(answer.outcome)])
+        waiting.pending.complete_with(partial(waiting.encode_parts, answer.outcome))
 
 
 def _ask(encode: Callable[[Any], bytes], ask: Callable[[Waiting], Iterable[Answer]]) -> Parts | Pending:
@@ -60,7 +67,7 @@ def handle_join_group(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
     wanted = JoinRequest(
         name=_name(message),
-        client_id=request.client_id or "",
+        client_id=(request.client_id or "")[:_CLIENT_ID_LENGTH_MAX],
         client_host=request.client_host,
         protocol_type=message.protocol_type,
         protocols=tuple((row.name, row.metadata) for row in message.protocols),
@@ -158,7 +165,7 @@ def handle_heartbeat(request: Request, context: Context) -> Parts:
     return [encode_response(response_class(ApiKey.HEARTBEAT)(throttle_time_ms=0, error_code=code), request.version)]
 
 
-def handle_leave_group(request: Request, context: Context) -> Parts:
+def handle_leave_group(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.LEAVE_GROUP)
     if request.version < 3:
@@ -168,11 +175,17 @@ def handle_leave_group(request: Request, context: Context) -> Parts:
         check_group_id(message.group_id)
     except BrokerError as error:
         return [encode_response(response(throttle_time_ms=0, error_code=code_of(error), members=[]), request.version)]
+    return in_slices(_leave_all(message, request.version, context), context)
+
+
+def _leave_all(message: Any, version: int, context: Context) -> Answering:
+    response = response_class(ApiKey.LEAVE_GROUP)
     rows = []
     for row in message.members:
         code = _leave(message.group_id, _name(row), context)
         rows.append(response.MemberResponse(member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=code))
-    return [encode_response(response(throttle_time_ms=0, error_code=0, members=rows), request.version)]
+        yield None
+    return (yield from encode_in_slices(response(throttle_time_ms=0, error_code=0, members=rows), version, rows))
 
 
 def _leave(group_id: str, name: MemberName, context: Context) -> int:

@@ -10,21 +10,30 @@ from broker.errors import BrokerError, StorageError
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
 from broker.handlers.fetch import check_leader_epoch
-from broker.handlers.reply import Parts
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey
-from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.control import decode_request, response_class
 from broker.protocol.framing import Request
 
 
-def handle_offset_for_leader_epoch(request: Request, context: Context) -> Parts:
+def handle_offset_for_leader_epoch(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
+    return in_slices(_answer(message, request.version, context), context)
+
+
+def _answer(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.OFFSET_FOR_LEADER_EPOCH)
     topic_class = response.OffsetForLeaderTopicResult
     topics = []
     for topic in message.topics:
-        rows = [_row(topic.topic, part, context, topic_class.EpochEndOffset) for part in topic.partitions]
+        rows = []
+        for part in topic.partitions:
+            rows.append(_row(topic.topic, part, context, topic_class.EpochEndOffset))
+            yield None
         topics.append(topic_class(topic=topic.topic, partitions=rows))
-    return [encode_response(response(throttle_time_ms=0, topics=topics), request.version)]
+    response = response(throttle_time_ms=0, topics=topics)
+    return (yield from encode_in_slices(response, version, *(topic.partitions for topic in topics)))
 
 
 def _row(topic: str, part: Any, context: Context, row_class: Any) -> Any:

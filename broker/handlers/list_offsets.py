@@ -3,6 +3,9 @@
 The end is what is visible, but records acknowledged before the question was asked count: the answer waits for their flush. A
 search by time may have to read and decompress a batch, so it runs on a helper thread. All that is stored is stored here, so
 the earliest local record (KIP-405) is the earliest, and nothing has been moved to another tier.
+
+What is asked for is the log as it was when the question came: what the same client sends behind it, or anybody else meanwhile, is
+not in the answer.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from broker.chores import Steps
 from broker.errors import BrokerError, InvalidRequest, StorageError
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
@@ -49,13 +53,18 @@ class _Collected:
     def end(self) -> None:
         self._left -= 1
         if self._left == 0:
-            self._pending.complete([_encode(self.rows, self._version)])
+            self._pending.complete_with(lambda: [_encode(self.rows, self._version)])
 
 
 def handle_list_offsets(request: Request, context: Context) -> Pending:
     message = decode_request(request.api_key, request.version, request.body)
-    pending = Pending()
-    collected = _Collected(pending, request.version)
+    pending = Pending(stops_reading=True)
+    context.chores.begin(_look_up_all(message, request.version, pending, context), pending.fail_as_defect)
+    return pending
+
+
+def _look_up_all(message: Any, version: int, pending: Pending, context: Context) -> Steps:
+    collected = _Collected(pending, version)
     seen: set[tuple[str, int]] = set()
     for topic in message.topics:
         for part in topic.partitions:
@@ -65,11 +74,11 @@ def handle_list_offsets(request: Request, context: Context) -> Pending:
                 if (row.topic, row.index) in seen:  # as in Kafka; each search is work for a helper
                     raise InvalidRequest(f"{row.topic}-{row.index} is asked for twice")
                 seen.add((row.topic, row.index))
-                _look_up(part, row, request.version, collected, context)
+                _look_up(part, row, version, collected, context)
             except BrokerError as error:
                 row.error = code_of(error)
+            yield None
     collected.end()
-    return pending
 
 
 def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context: Context) -> None:
@@ -84,25 +93,35 @@ def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context:
         row.offset = partition.log_start_offset
     elif part.timestamp != LATEST_TIERED:
         collected.begin()
+        end_offset = partition.end_offset
         context.flusher.when_visible(
             partition,
-            partition.end_offset,
-            lambda error: _when_visible(error, part.timestamp, row, partition, collected, context),
+            end_offset,
+            lambda error: _when_visible(error, part.timestamp, row, partition, end_offset, collected, context),
         )
 
 
 def _when_visible(
-    error: StorageError | None, timestamp: int, row: _Row, partition: Partition, collected: _Collected, context: Context
+    error: StorageError | None,
+    timestamp: int,
+    row: _Row,
+    partition: Partition,
+    end_offset: int,
+    collected: _Collected,
+    context: Context,
 ) -> None:
-    if error is not None:
-        row.error = code_of(error)
+    try:
+        if error is not None:
+            raise error
+        if timestamp == LATEST:
+            row.offset = end_offset
+            collected.end()
+            return
+        search = partition.log.search_by_time(timestamp, upto_offset=end_offset)
+    except BrokerError as failure:
+        row.error = code_of(failure)
         collected.end()
         return
-    if timestamp == LATEST:
-        row.offset = partition.visible_offset
-        collected.end()
-        return
-    search = partition.log.search_by_time(timestamp, upto_offset=partition.visible_offset)
     run = search.run_for_max if timestamp == MAX_TIMESTAMP else search.run
 
     def found(result: tuple[int, int] | None, failure: BaseException | None) -> None:

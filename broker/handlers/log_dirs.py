@@ -5,41 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from broker.errors import StorageError
 from broker.handlers.context import Context
-from broker.handlers.reply import Parts
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.control import decode_request, response_class
 from broker.protocol.framing import Request
 
 
-def handle_describe_log_dirs(request: Request, context: Context) -> Parts:
+def handle_describe_log_dirs(request: Request, context: Context) -> Parts | Pending:
     """There is one directory, whatever is asked for; of partitions that are unknown nothing is said, as in Kafka."""
     message = decode_request(request.api_key, request.version, request.body)
+    return in_slices(_answer(message, request.version, context), context)
+
+
+def _answer(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_LOG_DIRS)
     row = response.DescribeLogDirsResult
-    by_topic: dict[str, list[Partition]] = {}
+    by_topic: dict[str, list[Any]] = {}
     for partition in _asked_for(message, context):
-        by_topic.setdefault(partition.topic, []).append(partition)
-    total_bytes, usable_bytes = context.partitions.disk_space()
+        by_topic.setdefault(partition.topic, []).append(_partition_row(partition))
+        yield None
+    error = ErrorCode.NONE
+    try:
+        total_bytes, usable_bytes = context.partitions.disk_space()
+    except StorageError:
+        error, total_bytes, usable_bytes = ErrorCode.KAFKA_STORAGE_ERROR, -1, -1
     result = row(
-        error_code=ErrorCode.NONE,
+        error_code=error,
         log_dir=str(context.config.log_dirs.absolute()),
-        topics=[
-            row.DescribeLogDirsTopic(name=name, partitions=[_partition_row(one) for one in partitions])
-            for name, partitions in by_topic.items()
-        ],
+        topics=[row.DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()],
         total_bytes=total_bytes,
         usable_bytes=usable_bytes,
     )
-    return [encode_response(response(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result]), request.version)]
+    answer = response(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result])
+    return (yield from encode_in_slices(answer, version, *by_topic.values()))
 
 
 def _asked_for(message: Any, context: Context) -> Iterable[Partition]:
+    partitions = list(context.partitions)  # topics come and go between two slices
     if message.topics is None:
-        return context.partitions
+        return partitions
     wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
-    return (partition for partition in context.partitions if (partition.topic, partition.index) in wanted)
+    return (partition for partition in partitions if (partition.topic, partition.index) in wanted)
 
 
 def _partition_row(partition: Partition) -> Any:

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from broker.coordination.local import Topic, check_topic_name
-from broker.errors import BrokerError, InvalidReplicaAssignment, InvalidRequest
+from broker.errors import BrokerError, InvalidReplicaAssignment, InvalidRequest, InvalidTopic
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
-from broker.handlers.reply import Parts
+from broker.handlers.errors import code_of, text_of
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
@@ -23,30 +24,44 @@ _PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a
 _NOT_ASKED = -(1 << 31)  # authorized operations, which this request cannot ask for
 
 
-def handle_create_partitions(request: Request, context: Context) -> Parts:
+def handle_create_partitions(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
+    return in_turn(_create_partitions(message, request.version, context), context)
+
+
+def _create_partitions(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.CREATE_PARTITIONS)
     names = Counter(asked.name for asked in message.topics)
-    rows = []
+    rows: dict[str, Any] = {}
+    wanted: dict[str, int] = {}
+    added = 0
     for asked in message.topics:
-        code, text = ErrorCode.NONE, None
+        row = rows[asked.name] = response.CreatePartitionsTopicResult(name=asked.name, error_code=0, error_message=None)
         try:
             if names[asked.name] > 1:
                 raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
-            _grow(asked, message.validate_only, context)
+            added += _check_growth(asked, added, context)
+            wanted[asked.name] = asked.count
         except BrokerError as error:
-            code, text = code_of(error), str(error)
-        rows.append(response.CreatePartitionsTopicResult(name=asked.name, error_code=code, error_message=text))
-    return [encode_response(response(throttle_time_ms=0, results=rows), request.version)]
+            row.error_code, row.error_message = code_of(error), text_of(error)
+        yield None
+    if wanted and not message.validate_only:
+        failed = yield from context.topic_changes.grow(wanted)
+        for name, failure in failed.items():
+            rows[name].error_code, rows[name].error_message = code_of(failure), text_of(failure)
+    results = [rows[asked.name] for asked in message.topics]
+    return (yield from encode_in_slices(response(throttle_time_ms=0, results=results), version, results))
 
 
-def _grow(asked: Any, validate_only: bool, context: Context) -> None:
+def _check_growth(asked: Any, planned: int, context: Context) -> int:
+    """How many partitions the topic would get."""
     topic = context.partitions.registry.get(asked.name)
-    context.partitions.check_growth(topic, asked.count)
+    if topic.is_internal:
+        raise InvalidTopic(f"{topic.name} is internal: the broker alone says how many partitions it has")
+    context.partitions.check_growth(topic, asked.count, planned=planned)
     if asked.assignments is not None:
         _check_assignments(asked, topic, context.config.broker_id)
-    if not validate_only:
-        context.partitions.grow(topic, asked.count)
+    return int(asked.count - topic.partition_count)
 
 
 def _check_assignments(asked: Any, topic: Topic, me: int) -> None:
@@ -63,9 +78,13 @@ def handle_list_partition_reassignments(request: Request, context: Context) -> P
     return [encode_response(answer, request.version)]
 
 
-def handle_describe_topic_partitions(request: Request, context: Context) -> Parts:
+def handle_describe_topic_partitions(request: Request, context: Context) -> Parts | Pending:
     """Topics in the order of their names, from the cursor on, until the limit is reached; the cursor says where to go on."""
     message = decode_request(request.api_key, request.version, request.body)
+    return in_slices(_describe(message, request.version, context), context)
+
+
+def _describe(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     left = max(1, min(message.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
     rows, cursor = [], None
@@ -73,19 +92,21 @@ def handle_describe_topic_partitions(request: Request, context: Context) -> Part
         if left == 0:
             cursor = response.Cursor(topic_name=name, partition_index=start)
             break
+        yield None
         try:
-            check_topic_name(name, ())
+            check_topic_name(name)
             topic = context.partitions.registry.get(name)
+            end = min(topic.partition_count, start + left)
+            rows.append(_topic_row(topic, range(start, end), context))
         except BrokerError as error:
             rows.append(_missing_row(name, code_of(error)))
             continue
-        end = min(topic.partition_count, start + left)
         left -= max(0, end - start)
-        rows.append(_topic_row(topic, range(start, end), context))
         if end < topic.partition_count:
             cursor = response.Cursor(topic_name=name, partition_index=end)
             break
-    return [encode_response(response(throttle_time_ms=0, topics=rows, next_cursor=cursor), request.version)]
+    answer = response(throttle_time_ms=0, topics=rows, next_cursor=cursor)
+    return (yield from encode_in_slices(answer, version, rows, *(row.partitions for row in rows)))
 
 
 def _from_cursor(message: Any, context: Context) -> Iterator[tuple[str, int]]:

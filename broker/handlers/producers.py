@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from broker.handlers.context import Context
-from broker.handlers.reply import Parts
+from broker.handlers.errors import code_of
+from broker.handlers.reply import Parts, Pending
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
 
-def handle_init_producer_id(request: Request, context: Context) -> Parts:
+def handle_init_producer_id(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
-    response = response_class(ApiKey.INIT_PRODUCER_ID)
     if message.transactional_id is not None:
-        answer = response(
-            throttle_time_ms=0, error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
-        )
-    else:
-        answer = response(throttle_time_ms=0, error_code=0, producer_id=context.producer_ids.next(), producer_epoch=0)
-    return [encode_response(answer, request.version)]
+        return [_encode(-1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, request.version)]
+    pending = Pending(stops_reading=True)
+
+    def taken(producer_id: int, error: BaseException | None) -> None:
+        code = ErrorCode.NONE if error is None else code_of(error)
+        pending.complete_with(lambda: [_encode(producer_id, code, request.version)])
+
+    context.producer_ids.take(taken)
+    return pending
+
+
+def _encode(producer_id: int, code: int, version: int) -> bytes:
+    answer = response_class(ApiKey.INIT_PRODUCER_ID)(
+        throttle_time_ms=0, error_code=code, producer_id=producer_id, producer_epoch=0 if producer_id >= 0 else -1
+    )
+    return encode_response(answer, version)

@@ -1,50 +1,56 @@
 """Fetches that wait: until enough new bytes are exposed on their partitions, or their deadline passes.
 
-A waiting fetch counts only the bytes newly exposed to it; nothing is polled. Deadlines sit in a heap; an entry that was
-completed or cancelled meanwhile is skipped when it comes up, or swept out when such entries are the greater part.
+A waiting fetch counts only the bytes newly exposed to it; nothing is polled.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from itertools import count
 
+from broker.handlers.deadlines import Deadline, Deadlines
 from broker.partitions.partition import Partition
 
-_STALE_MAX = 64  # a client that opens long polls and leaves must not fill the heap with deadlines that are days away
 
-
-class WaitingFetch:
+class WaitingFetch(Deadline):
     """One parked fetch: `answer()` reads again and completes it."""
 
-    __slots__ = ("answer", "bytes_missing", "deadline", "done", "partitions")
+    __slots__ = ("_purgatory", "answer", "bytes_missing", "partitions")
 
     def __init__(self, *, partitions: list[Partition], bytes_missing: int, deadline: float, answer: Callable[[], None]) -> None:
+        super().__init__(deadline)
         self.partitions = partitions
         self.bytes_missing = bytes_missing
-        self.deadline = deadline
         self.answer = answer
-        self.done = False
+        self._purgatory: Purgatory | None = None
+
+    def parked_in(self, purgatory: Purgatory) -> None:
+        self._purgatory = purgatory
+
+    def expire(self) -> None:
+        assert self._purgatory is not None, "parked by `add`"
+        answer = self.answer
+        self._purgatory.forget(self)
+        answer()
 
 
 class Purgatory:
-    """All waiting fetches, by partition and by deadline."""
+    """All waiting fetches, by partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
         self._by_partition: dict[Partition, set[WaitingFetch]] = {}
-        self._deadlines: list[tuple[float, int, WaitingFetch]] = []
-        self._sequence = count()
-        self._stale = 0  # entries of the heap that wait no longer
+        self._count = 0
 
     def __len__(self) -> int:
         """How many fetches wait."""
-        return len(self._deadlines) - self._stale
+        return self._count
 
     def add(self, waiting: WaitingFetch) -> None:
+        waiting.parked_in(self)
+        self._count += 1
         for partition in waiting.partitions:
             self._by_partition.setdefault(partition, set()).add(waiting)
-        heapq.heappush(self._deadlines, (waiting.deadline, next(self._sequence), waiting))
+        self._deadlines.add(waiting)
 
     def has_waiters(self, partition: Partition) -> bool:
         return partition in self._by_partition
@@ -61,19 +67,6 @@ class Purgatory:
         for waiting in list(self._by_partition.get(partition, ())):
             self.finish(waiting)
 
-    def expire(self, now: float) -> None:
-        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].done):
-            _, _, waiting = heapq.heappop(self._deadlines)
-            if waiting.done:
-                self._stale -= 1
-            else:
-                answer = waiting.answer
-                self._forget(waiting)
-                answer()
-
-    def next_deadline(self) -> float | None:
-        return self._deadlines[0][0] if self._deadlines else None
-
     def finish(self, waiting: WaitingFetch) -> None:
         answer = waiting.answer
         self.cancel(waiting)
@@ -81,17 +74,13 @@ class Purgatory:
 
     def cancel(self, waiting: WaitingFetch) -> None:
         """Forget it: its connection closed, or it is being answered."""
-        if waiting.done:
-            return
-        self._forget(waiting)
-        self._stale += 1
-        if self._stale > _STALE_MAX and self._stale * 2 > len(self._deadlines):
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
-            heapq.heapify(self._deadlines)
-            self._stale = 0
+        if not waiting.is_over:
+            self._deadlines.cancel(waiting)
+            self.forget(waiting)
 
-    def _forget(self, waiting: WaitingFetch) -> None:
-        waiting.done = True
+    def forget(self, waiting: WaitingFetch) -> None:
+        """It waits no longer, and its time is nobody's business any more."""
+        self._count -= 1
         waiting.answer = _nothing  # its request must not live as long as its deadline
         for partition in waiting.partitions:
             waiters = self._by_partition.get(partition)

@@ -5,9 +5,12 @@ A part is bytes or a slice of a log file, which the network sends from the page 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from broker.storage.file_slice import FileSlice
+
+logger = logging.getLogger("broker.handlers")
 
 Part = bytes | FileSlice
 Parts = list[Part]
@@ -21,7 +24,7 @@ def part_size(part: Part) -> int:
 class Pending:
     """A response that is not there yet. Completed once; cancelled when its connection closes first."""
 
-    __slots__ = ("closes", "on_cancel", "on_complete", "parts", "silent", "stops_reading")
+    __slots__ = ("closes", "is_cancelled", "on_cancel", "on_complete", "parts", "silent", "stops_reading")
 
     def __init__(self, *, stops_reading: bool = False, silent: bool = False) -> None:
         self.parts: Parts | None = None
@@ -29,7 +32,8 @@ class Pending:
         self.on_cancel: Callable[[], None] | None = None
         self.stops_reading = stops_reading  # a waiting fetch: what is pipelined behind it waits unread
         self.silent = silent  # acks=0: completing sends nothing
-        self.closes = False  # a silent one that failed: the closed connection is its only answer
+        self.closes: str | None = None  # why the closed connection is the only answer: a word of NetworkCounters.closed
+        self.is_cancelled = False  # the connection is gone: whoever works on the answer may stop
 
     @property
     def done(self) -> bool:
@@ -41,12 +45,36 @@ class Pending:
         if self.on_complete is not None:
             self.on_complete()
 
+    def complete_with(self, make: Callable[[], Parts]) -> None:
+        """Complete with what `make` gives. An answer is made long after its request, at the end of a turn that belongs to
+        everybody: one that cannot be made must cost its own connection and nothing else."""
+        try:
+            parts = make()
+        except Exception:
+            self.fail_as_defect()
+            return
+        self.complete(parts)
+
+    def fail_as_defect(self) -> None:
+        """For an exception handler: whatever was raised, the connection is closed and the log has the traceback."""
+        logger.exception("an answer could not be made; this is a defect of the broker")
+        if self.parts is None:
+            self.close_as_defect()
+
+    def close_as_defect(self) -> None:
+        """Close the connection instead of answering."""
+        self._close_instead("defect")
+
     def fail_silently(self) -> None:
         """An acks=0 request failed: close the connection, as Kafka does."""
-        self.closes = True
+        self._close_instead("acks_0")
+
+    def _close_instead(self, reason: str) -> None:
+        self.silent, self.closes = True, reason
         self.complete([])
 
     def cancel(self) -> None:
         self.on_complete = None
+        self.is_cancelled = True
         if self.on_cancel is not None:
             self.on_cancel()

@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections import Counter
 from typing import Any
 
-from broker.coordination.local import Topic
+from broker.chores import Steps
+from broker.coordination.local import INTERNAL_TOPICS, Topic
 from broker.errors import BrokerError, InvalidConfig, InvalidReplicationFactor, InvalidRequest, InvalidTopic
-from broker.handlers.commits import remove_offsets_of_topic
+from broker.handlers.commits import remove_offsets_of_topics
 from broker.handlers.configs import settings_of_topic
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
-from broker.handlers.reply import Parts
+from broker.handlers.errors import code_of, text_of
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_turn
+from broker.partitions.topic_changes import NewTopic
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.control import decode_request, response_class
 from broker.protocol.framing import Request
-
-logger = logging.getLogger("broker.topics")
 
 _NO_ID = uuid.UUID(int=0)
 
 
-def handle_create_topics(request: Request, context: Context) -> Parts:
+def handle_create_topics(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
+    return in_turn(_create(message, request.version, context), context)
+
+
+def _create(message: Any, version: int, context: Context) -> Answering:
     names = Counter(asked.name for asked in message.topics)
-    rows = []
+    wanted: list[NewTopic | BrokerError] = []
     for asked in message.topics:
         try:
             if names[asked.name] > 1:
                 raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
-            rows.append(_create(asked, message.validate_only, context))
+            wanted.append(_wanted(asked, context))
         except BrokerError as error:
-            rows.append(_refused(asked.name, error))
-    return [encode_response(response_class(ApiKey.CREATE_TOPICS)(throttle_time_ms=0, topics=rows), request.version)]
+            wanted.append(error)
+    if message.validate_only:
+        outcomes = yield from _validate(wanted, context)
+    else:
+        outcomes = yield from context.topic_changes.create(wanted)
+    rows, configs_of = [], _ConfigRows(context)
+    for asked, outcome in zip(message.topics, outcomes, strict=True):
+        rows.append(_made(outcome, configs_of) if isinstance(outcome, Topic) else _refused(asked.name, outcome))
+        yield None
+    response = response_class(ApiKey.CREATE_TOPICS)(throttle_time_ms=0, topics=rows)
+    return (yield from encode_in_slices(response, version, *(row.configs or () for row in rows)))
 
 
-def _create(asked: Any, validate_only: bool, context: Context) -> Any:
+def _wanted(asked: Any, context: Context) -> NewTopic:
+    if asked.name in INTERNAL_TOPICS:
+        raise InvalidTopic(f"{asked.name} is internal: the broker makes it when it is needed")
     overrides = {item.name: item.value for item in asked.configs or ()}
     if any(value is None for value in overrides.values()):
         raise InvalidConfig("a topic configuration without a value")
@@ -46,12 +61,26 @@ def _create(asked: Any, validate_only: bool, context: Context) -> Any:
         partition_count = _assigned_partitions(asked, context)
     elif asked.replication_factor not in (-1, 1):
         raise InvalidReplicationFactor(f"replication factor {asked.replication_factor} with one broker: use 1 (or -1)")
-    if validate_only:
-        name, count = context.partitions.check_new(asked.name, partition_count, overrides)
-        return _made(Topic(name=name, topic_id=_NO_ID, partition_count=count, overrides=overrides), context)
-    topic = context.partitions.create(asked.name, partition_count, overrides)
-    logger.info("created topic %s with %d partitions", topic.name, topic.partition_count)
-    return _made(topic, context)
+    return NewTopic(name=asked.name, partition_count=partition_count, overrides=overrides)
+
+
+def _validate(wanted: list[NewTopic | BrokerError], context: Context) -> Steps:
+    """What `TopicChanges.create` would return."""
+    outcomes: list[Topic | BrokerError] = []
+    for one in wanted:
+        outcome: Topic | BrokerError
+        try:
+            outcome = one if isinstance(one, BrokerError) else _as_it_would_be(one, context)
+        except BrokerError as error:
+            outcome = error
+        outcomes.append(outcome)
+        yield None
+    return outcomes
+
+
+def _as_it_would_be(wanted: NewTopic, context: Context) -> Topic:
+    topic = context.partitions.new_topic(wanted.name, wanted.partition_count, wanted.overrides)
+    return Topic(name=topic.name, topic_id=_NO_ID, partition_count=topic.partition_count, overrides=topic.overrides)
 
 
 def _assigned_partitions(asked: Any, context: Context) -> int:
@@ -67,7 +96,7 @@ def _refused(name: str, error: BrokerError) -> Any:
         name=name,
         topic_id=_NO_ID,
         error_code=code_of(error),
-        error_message=str(error),
+        error_message=text_of(error),
         topic_config_error_code=0,
         num_partitions=-1,
         replication_factor=-1,
@@ -75,14 +104,27 @@ def _refused(name: str, error: BrokerError) -> Any:
     )
 
 
-def _made(topic: Topic, context: Context) -> Any:
-    """What the topic is (or would be), with all its settings (KIP-525)."""
-    row = response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult
-    configs = [
-        row.CreatableTopicConfigs(name=s.name, value=s.value, read_only=False, config_source=s.source, is_sensitive=False)
-        for s in settings_of_topic(topic, context)
-    ]
-    return row(
+class _ConfigRows:
+    """All settings of a topic as rows of the answer (KIP-525): made once for all topics that set the same."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._rows: dict[frozenset[tuple[str, str]], list[Any]] = {}
+
+    def of(self, topic: Topic) -> list[Any]:
+        key = frozenset(topic.overrides.items())
+        if key not in self._rows:
+            row = response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult.CreatableTopicConfigs
+            self._rows[key] = [
+                row(name=s.name, value=s.value, read_only=False, config_source=s.source, is_sensitive=False)
+                for s in settings_of_topic(topic, self._context)
+            ]
+        return self._rows[key]
+
+
+def _made(topic: Topic, configs_of: _ConfigRows) -> Any:
+    """What the topic is, or would be."""
+    return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
         error_code=ErrorCode.NONE,
@@ -90,42 +132,50 @@ def _made(topic: Topic, context: Context) -> Any:
         topic_config_error_code=0,
         num_partitions=topic.partition_count,
         replication_factor=1,
-        configs=configs,
+        configs=configs_of.of(topic),
     )
 
 
-def handle_delete_topics(request: Request, context: Context) -> Parts:
+def handle_delete_topics(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
     if request.version >= 6:
         asked = [(state.name, state.topic_id) for state in message.topics]
     else:
         asked = [(name, None) for name in message.topic_names]
+    return in_turn(_delete(asked, request.version, context), context)
+
+
+def _delete(asked: list[tuple[str | None, uuid.UUID | None]], version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DELETE_TOPICS)
-    rows = []
+    rows: list[Any] = []
+    doomed: dict[str, Topic] = {}
+    rows_of_doomed: list[Any] = []
     for name, topic_id in asked:
-        code, text, topic = ErrorCode.NONE, None, None
+        row = response.DeletableTopicResult(name=name, topic_id=topic_id or _NO_ID, error_code=ErrorCode.NONE, error_message=None)
+        rows.append(row)
         try:
             topic = context.partitions.topic_of(name, topic_id)
-            _delete(topic, context)
+            row.name, row.topic_id = topic.name, topic.topic_id
+            _check_may_go(topic, context)
+            if topic.name in doomed:
+                raise InvalidRequest(f"topic {topic.name!r} is named twice in one request")
+            doomed[topic.name] = topic
+            rows_of_doomed.append(row)
         except BrokerError as error:
-            code, text = code_of(error), str(error)
-        rows.append(
-            response.DeletableTopicResult(
-                name=topic.name if topic else name,
-                topic_id=topic.topic_id if topic else topic_id or _NO_ID,
-                error_code=code,
-                error_message=text,
-            )
-        )
-    return [encode_response(response(throttle_time_ms=0, responses=rows), request.version)]
+            row.error_code, row.error_message = code_of(error), text_of(error)
+        yield None
+    try:
+        if doomed:
+            yield from context.topic_changes.delete(list(doomed.values()))
+            yield from remove_offsets_of_topics(doomed.keys(), context)
+    except BrokerError as error:
+        for row in rows_of_doomed:
+            row.error_code, row.error_message = code_of(error), text_of(error)
+    return (yield from encode_in_slices(response(throttle_time_ms=0, responses=rows), version, rows))
 
 
-def _delete(topic: Topic, context: Context) -> None:
+def _check_may_go(topic: Topic, context: Context) -> None:
     if topic.is_internal:
         raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
     if not context.config.delete_topic_enable:
         raise InvalidRequest("delete.topic.enable=false")
-    doomed = context.partitions.delete(topic)
-    logger.info("deleted topic %s (%d partitions)", topic.name, topic.partition_count)
-    remove_offsets_of_topic(topic.name, context)
-    context.remove_files(doomed)

@@ -1,11 +1,13 @@
 """The produce requests of one turn of the loop: staged one by one, written together, answered together.
 
 Hot path. Every partition that got batches this turn is written with one write. Where that write fails, the whole turn of that
-partition is taken back and each of its batches is answered with the error; other partitions are not affected.
+partition is taken back and each of its batches is answered with the error; other partitions are not affected. Nothing that one
+request or one partition does keeps the others from being written and answered.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,8 @@ from broker.errors import StorageError
 from broker.partitions.flusher import Flusher
 from broker.partitions.partition import Partition
 from broker.protocol.produce import ProduceAnswer
+
+logger = logging.getLogger("broker.handlers")
 
 
 class StagedRequest:
@@ -27,6 +31,9 @@ class StagedRequest:
         self.answers = answers
         self.staged = staged
         self.finish = finish
+
+    def fail_as_defect(self) -> None:
+        """`finish` has raised, whatever it is: whoever waits must still learn that there is no answer."""
 
 
 class ProduceTurn:
@@ -58,7 +65,33 @@ class ProduceTurn:
         if self._requests:
             requests, self._requests = self._requests, []
             for request in requests:
+                try:
+                    request.finish(request)
+                except Exception:
+                    self._fail_as_defect(request)
+
+    def _fail_as_defect(self, request: StagedRequest) -> None:
+        logger.exception("a request could not be finished; this is a defect of the broker")
+        try:
+            request.fail_as_defect()
+        except Exception:
+            logger.exception("nor could its connection be closed; this is a defect of the broker")
+
+    def abandon(self) -> None:
+        """A turn ended with an exception that nobody expected. Partitions that were not written take back what was staged, and
+        whoever has no answer yet is told so: nothing is acknowledged that is not in the log."""
+        touched, self._touched = self._touched, {}
+        for partition in touched:
+            partition.discard_staged()
+        requests, self._requests = self._requests, []
+        for request in requests:
+            for answer, partition in request.staged:
+                if partition in touched:
+                    self._fail(answer, StorageError(f"{partition.name}: the broker could not end a turn; see its log"))
+            try:
                 request.finish(request)
+            except Exception:
+                self._fail_as_defect(request)
 
     def _write(self) -> dict[Partition, StorageError]:
         failed: dict[Partition, StorageError] = {}

@@ -46,6 +46,10 @@ OFFLINE_REPLICAS = _gauge("kafka_server_replicamanager_offlinereplicacount", "Pa
 OFFLINE_PARTITIONS = _gauge(
     "kafka_controller_kafkacontroller_offlinepartitionscount", "The same, as the controller would say it."
 )
+TROUBLES = _gauge(
+    "logbus_troubles", "What fails at the moment and is tried again (checkpoints, retention, compaction): /health names it."
+)
+DEFECTS = _counter("logbus_defects_total", "Exceptions in the broker's own work that nobody expected; each is in its log.")
 ACTIVE_CONTROLLERS = _gauge("kafka_controller_kafkacontroller_activecontrollercount", "1: this broker is its own controller.")
 TOPICS = _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics, internal ones included.")
 ALL_PARTITIONS = _gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of all topics.")
@@ -67,6 +71,9 @@ WAITING_FETCHES = _gauge(
 )
 GROUPS = _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups with committed offsets or members.")
 GROUP_OFFSETS = _gauge("kafka_coordinator_group_groupmetadatamanager_numoffsets", "Committed offsets, one for each partition.")
+UNREADABLE_OFFSETS = _gauge(
+    "logbus_offsets_unreadable_records", "Records of __consumer_offsets that made no sense at the last start and were left out."
+)
 GROUPS_EMPTY = _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", "Groups without members.")
 GROUPS_PREPARING = _gauge(
     "kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance", "Groups whose members join."

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import islice
 
 from broker.counters import Histogram, NetworkCounters, Traffic
 from broker.engine import Engine
@@ -17,6 +18,7 @@ from broker.partitions.partition import Partition
 from broker.protocol.api import APIS, ApiKey, ErrorCode
 
 _BROKER_RUNNING = 3
+_TROUBLES_SHOWN_MAX = 20
 _LISTENER = (("listener", "PLAINTEXT"), ("networkProcessor", "0"))
 
 Families = dict[Metric, Iterable[Sample]]
@@ -28,9 +30,17 @@ def metrics_page(engine: Engine) -> Iterator[bytes]:
 
 
 def health(engine: Engine) -> tuple[bool, str]:
-    """Whether every partition is online, and a line for a person."""
+    """Whether all is as it should be, and lines for a person: what is not."""
+    lines = []
     offline = sum(1 for partition in engine.partitions if partition.log.offline_reason)
-    return not offline, f"{offline} of {len(engine.partitions)} partitions are offline\n" if offline else "ok\n"
+    if offline:
+        lines.append(f"{offline} of {len(engine.partitions)} partitions are offline")
+    if reason := engine.context.offsets.unreadable_reason:
+        lines.append(f"committed offsets cannot be read: {reason}")
+    lines += [f"{what} failed: {reason}" for what, reason in islice(engine.health.troubles.items(), _TROUBLES_SHOWN_MAX)]
+    if (more := len(engine.health.troubles) - _TROUBLES_SHOWN_MAX) > 0:
+        lines.append(f"{more} more failures like these: see the log")
+    return not lines, "".join(f"{line}\n" for line in lines or ("ok",))
 
 
 def collect(engine: Engine) -> Families:
@@ -100,6 +110,8 @@ def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
         names.UNDER_REPLICATED: [Sample(0)],
         names.OFFLINE_REPLICAS: [Sample(offline)],
         names.OFFLINE_PARTITIONS: [Sample(offline)],
+        names.TROUBLES: [Sample(len(engine.health.troubles))],
+        names.DEFECTS: [Sample(engine.health.defects)],
         names.ACTIVE_CONTROLLERS: [Sample(1)],
         names.TOPICS: [Sample(len(engine.partitions.registry))],
         names.ALL_PARTITIONS: [Sample(len(partitions))],
@@ -156,6 +168,7 @@ def _groups(engine: Engine) -> Families:
     return {
         names.GROUPS: [Sample(count)],
         names.GROUP_OFFSETS: [Sample(offsets.offset_count)],
+        names.UNREADABLE_OFFSETS: [Sample(offsets.unreadable_records)],
         names.GROUPS_EMPTY: [Sample(count - sum(busy.values()))],
         **{metric: [Sample(number)] for metric, number in busy.items()},
         names.GROUP_MEMBERS: [Sample(groups.member_count)],

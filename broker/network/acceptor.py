@@ -1,4 +1,5 @@
-"""The listening socket and who may come in: limits overall, per address, and by the descriptors that the log itself needs.
+"""The listening socket and who may come in: limits overall, per address, and by the descriptors that the log itself needs. Where
+all places are taken, somebody else may have to leave (`crowd.py`).
 
 Out of descriptors, accepting pauses and the newcomers wait in the system's backlog: those who are connected are served on, and
 the loop does not spin over a socket that stays readable.
@@ -10,13 +11,13 @@ import errno
 import logging
 import math
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.config import BrokerConfig, Listener
 from broker.counters import NetworkCounters
 from broker.errors import StartupError
+from broker.network.crowd import Crowd
 from broker.network.poller import READ, Poller
 
 logger = logging.getLogger("broker.network")
@@ -25,6 +26,11 @@ PAUSE_SECONDS = 0.5
 DESCRIPTORS_KEPT = 32  # for new segments, checkpoints and flushes of directories: a crowd must not stop the log
 _ACCEPTED_PER_TURN_MAX = 64
 _BACKLOG = 511
+# Linux reports errors of the new connection through accept (accept(2) lists them): they say nothing about the next one.
+_ERRORS_OF_ONE = frozenset(
+    {errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH}
+    | {errno.ENONET, errno.ENOPROTOOPT, errno.EOPNOTSUPP, errno.EPERM, errno.EPROTO}
+)
 _KEEPALIVE_IDLE_SECONDS = 300  # a peer that vanished without a word is noticed in some minutes, also while its fetch waits
 
 
@@ -49,7 +55,8 @@ def bind(listener: Listener) -> socket.socket:
 
 
 class Acceptor:
-    """Takes connections off the backlog, as many as the limits allow."""
+    """Takes connections off the backlog, as many as the limits allow. `make_room` closes another connection for a newcomer of the
+    given address, and says whether it did."""
 
     def __init__(
         self,
@@ -59,13 +66,16 @@ class Acceptor:
         network: NetworkCounters,
         descriptors_max: int,
         poller: Poller[Any],
+        crowd: Crowd,
+        make_room: Callable[[str], bool],
     ) -> None:
         self._listening = sock
         self._config = config
         self._network = network
         self._descriptor_last = max(descriptors_max - DESCRIPTORS_KEPT, DESCRIPTORS_KEPT)
         self._poller = poller
-        self._by_host: Counter[str] = Counter()
+        self._crowd = crowd
+        self._make_room = make_room
         self._again_at = -math.inf  # when to listen again; infinity while listening
 
     def accept(self, now: float) -> Iterator[tuple[socket.socket, str]]:
@@ -73,49 +83,33 @@ class Acceptor:
         for _ in range(_ACCEPTED_PER_TURN_MAX):
             try:
                 sock, address = self._listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
+                if error.errno in _ERRORS_OF_ONE:
+                    continue
                 self._pause(now, "cannot accept connections: %s", error.strerror or error)
                 return
-            if sock.fileno() > self._descriptor_last:
+            if sock.fileno() > self._descriptor_last and not self._make_room(address[0]):
                 sock.close()
                 self._pause(now, "no more connections: the last %d file descriptors are the log's", DESCRIPTORS_KEPT)
                 return
             host = address[0]
-            if self._may_stay(host):
-                self._admit(sock, host)
+            if self._may_stay(host) and _prepare(sock):
                 yield sock, f"{host}:{address[1]}"
             else:
                 sock.close()
 
     def _may_stay(self, host: str) -> bool:
-        if self._network.connections >= self._config.connections_max:
-            self._network.refused["max.connections"] += 1
-            logger.warning("refusing %s: max.connections=%d are open", host, self._config.connections_max)
-        elif self._by_host[host] >= self._config.connections_per_ip_max:
+        if self._crowd.count_of(host) >= self._config.connections_per_ip_max:
             self._network.refused["max.connections.per.ip"] += 1
             logger.warning("refusing %s: it has max.connections.per.ip=%d open", host, self._config.connections_per_ip_max)
+        elif self._network.connections >= self._config.connections_max and not self._make_room(host):
+            self._network.refused["max.connections"] += 1
+            logger.warning("refusing %s: max.connections=%d are open", host, self._config.connections_max)
         else:
             return True
         return False
-
-    def _admit(self, sock: socket.socket, host: str) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_SECONDS)
-        self._network.accepted += 1
-        self._network.connections += 1
-        self._by_host[host] += 1
-
-    def left(self, host: str) -> None:
-        """A connection of this address has ended."""
-        self._network.connections -= 1
-        self._by_host[host] -= 1
-        if not self._by_host[host]:
-            del self._by_host[host]
 
     def _pause(self, now: float, text: str, *details: object) -> None:
         self._network.refused["descriptors"] += 1
@@ -126,8 +120,8 @@ class Acceptor:
     def resume(self, now: float, ready: Callable[[], None]) -> None:
         """Listen, at first or after a pause that is over; `ready` is called when somebody knocks."""
         if now >= self._again_at:
-            self._again_at = math.inf
             self._poller.register(self._listening.fileno(), READ, ready)
+            self._again_at = math.inf
 
     @property
     def resumes_at(self) -> float:
@@ -139,3 +133,17 @@ class Acceptor:
         if self._again_at == math.inf:
             self._poller.unregister(self._listening.fileno())
         self._listening.close()
+
+
+def _prepare(sock: socket.socket) -> bool:
+    """Set up a newcomer's socket; False where the peer has gone again meanwhile."""
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_SECONDS)
+    except OSError as error:
+        logger.debug("a newcomer is gone: %s", error)
+        return False
+    return True

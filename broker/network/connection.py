@@ -2,13 +2,21 @@
 
 Hot path. Bytes are received straight into the connection's own buffer and requests are views of it; they are valid until the
 loop's turn ends, when staged batches have been written. The buffer grows with the bytes that arrived, never with the length
-announced; what it has grown by, and answers that the peer does not take, are counted in `NetworkCounters.held_bytes`, which the
-server bounds for all connections together. Reading goes on behind a waiting produce (bounded by the pipeline limit) and stops
-behind a waiting fetch or a full output queue.
+announced, and never beyond a megabyte: what is left of a larger frame arrives in a mapping of its own (`large_frame.py`).
+
+The socket is read only while nothing in the buffer could be handled instead: what lies there then is the beginning of one frame.
+So a connection holds at most one frame and what one read brings. Reading goes on behind a waiting produce (bounded by the
+pipeline limit), and stops behind a request that is parked (a waiting fetch), behind a full pipeline and behind answers that the
+peer does not take. What the buffer has grown by, what has arrived of a large frame, and untaken answers are counted in
+`NetworkCounters.held_bytes`, which the server bounds for all connections together.
+
+Requests are answered as if they had been handled one after the other. A Produce or an OffsetCommit is staged, and written when
+the turn ends; so before any other request of the same connection is handled, what is staged is written (`settle`).
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 from collections import deque
@@ -18,15 +26,23 @@ from broker.config import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
 from broker.handlers.reply import Parts, Pending, part_size
+from broker.network.large_frame import LargeFrame
 from broker.network.output import Output
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request, frame_length, read_request, response_head
+from broker.protocol.produce import check_counts
+
+logger = logging.getLogger("broker.network")
 
 Dispatch = Callable[[Request], Parts | Pending]
 
 _BUFFER_BYTES_FIRST = 4 * 1024  # whoever only asks and waits needs no more: it was most of what a waiting client cost
 _BUFFER_BYTES_EAGER = 512 * 1024  # a busy sender's buffer grows to here without a large frame: fewer turns per byte
-_BUFFER_BYTES_KEPT = 1 << 20  # an empty buffer larger than this is given back
+_BUFFER_BYTES_MAX = 1 << 20  # a larger frame is not for the buffer
+_SLICE_SECONDS = 0.003  # how long the requests of one connection are handled before the others have their turn
+_HEADER_BYTES_MAX = 64 * 1024  # a client id is at most half of it, and nobody sends tags in the header
+_PRODUCE = int(ApiKey.PRODUCE)
+_NO_BODY = memoryview(b"")
 
 
 class Connection:
@@ -37,19 +53,25 @@ class Connection:
         "_config",
         "_dispatch",
         "_end",
+        "_is_vetted",
+        "_large",
+        "_monotonic",
         "_network",
         "_on_ready",
+        "_settle",
         "_slots",
         "_start",
         "_view",
         "closing",
         "frame_since",
+        "has_asked",
         "host",
         "interest",
-        "last_active",
+        "opened_at",
         "output",
         "output_held",
         "peer",
+        "received_at",
         "sock",
         "taken_at",
     )
@@ -64,14 +86,20 @@ class Connection:
         now: float,
         on_ready: Callable[[Connection], None],
         network: NetworkCounters,
+        settle: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = lambda: -math.inf,
     ) -> None:
+        """`settle` writes and answers what this turn has staged. `monotonic` is asked when a slice of work is over; by default it
+        never is."""
         self.sock = sock
         self.peer = peer
         self.host = peer.rpartition(":")[0]
         self.output = Output()
         self.output_held = 0  # bytes of it that are counted in held_bytes
         self.closing: str | None = None  # why, once decided: one word, which is counted
-        self.last_active = now
+        self.has_asked = False  # whether a whole request has ever come
+        self.opened_at = now
+        self.received_at = now  # when something last came
         self.taken_at = now  # when the peer last took anything
         self.frame_since: float | None = None  # when the frame that is only partly here began to arrive
         self.interest = 0
@@ -79,23 +107,44 @@ class Connection:
         self._config = config
         self._on_ready = on_ready
         self._network = network
+        self._settle = settle
+        self._monotonic = monotonic
         self._slots: deque[tuple[Request, Pending]] = deque()
         self._buffer = bytearray(_BUFFER_BYTES_FIRST)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self._large: LargeFrame | None = None  # the frame that arrives at present, where it is too large for the buffer
+        self._is_vetted = False  # whether it has been looked at and may go on to arrive
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
     @property
+    def is_parked(self) -> bool:
+        """True behind a request that waits for something to happen, for as long as its client likes."""
+        return bool(self._slots) and self._slots[-1][1].stops_reading
+
+    @property
     def wants_to_read(self) -> bool:
-        """False behind a waiting fetch, a full pipeline or an output queue that the peer does not empty."""
+        """False behind a parked request, a full pipeline or an output queue that the peer does not empty."""
         if self._slots and (self._slots[-1][1].stops_reading or len(self._slots) >= self._config.pipelined_requests_max):
             return False
         return self.output.bytes_queued < self._config.output_bytes_max
 
     def receive(self, now: float) -> None:
         """Take what the socket has and hand every whole request to the dispatcher. Raises OSError, ProtocolError."""
-        self._make_room()
+        if self._slots and not self.wants_to_read:
+            self._on_ready(self)  # the server looks again at what we wait for
+            return
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self.frame_since is None:
+            self._on_ready(self)  # what lies here comes first
+            return
+        elif self._end == len(self._buffer):
+            self._make_room()
+        if self._large is not None:
+            self._receive_large(self._large, now)
+            return
         try:
             count = self.sock.recv_into(self._view[self._end :])
         except BlockingIOError:
@@ -104,66 +153,108 @@ class Connection:
             self.closing = "peer"
             return
         self._end += count
-        self.last_active = now
+        self.received_at = now
         self.process(now)
+
+    def _receive_large(self, frame: LargeFrame, now: float) -> None:
+        try:
+            count = frame.receive(self.sock)
+        except BlockingIOError:
+            return
+        if count == 0:
+            self.closing = "peer"
+            return
+        self.received_at = now
+        self._network.held_bytes += count
+        if frame.is_whole:
+            self._network.held_bytes -= frame.arrived
+            self._large = self.frame_since = None
+            self._handle(read_request(frame.view, self.host))
+            self._forget_bodies()
 
     def process(self, now: float) -> None:
         """Dispatch the whole requests that are in the buffer, as far as back-pressure allows; no more at once than may be
-        pipelined, so that others have their turn."""
+        pipelined, and not for long, so that others have their turn."""
         limit = self._config.frame_bytes_max
+        until = math.inf
         self.frame_since, since = None, self.frame_since
-        for _ in range(self._config.pipelined_requests_max):
+        for count in range(self._config.pipelined_requests_max):
             if self._start == self._end or not self.wants_to_read:
                 return
             length = frame_length(self._buffer, self._start, self._end, limit=limit)
             if length is None or self._end - self._start < length + 4:
-                self.frame_since = now if since is None else since
-                if length is not None and length > self._config.control_frame_bytes_max:
-                    self._refuse_large_unless_produce(length)
+                if since is None:
+                    since, self._is_vetted = now, False
+                self.frame_since = since
+                if length is not None and length > self._config.control_frame_bytes_max and not self._is_vetted:
+                    self._is_vetted = self._vet(length)
                 return
+            if count:  # one request at a time costs no look at the clock
+                time = self._monotonic()
+                if count == 1:
+                    until = time + _SLICE_SECONDS
+                elif time > until:
+                    break
             begin = self._start + 4
             self._start = begin + length
             since = None
             self._handle(read_request(self._view[begin : self._start], self.host))
+        self._on_ready(self)
 
-    def _refuse_large_unless_produce(self, length: int) -> None:
-        """Only records are large. Names and numbers by the megabyte would be decoded into many times their size, on the loop."""
-        if self._end - self._start >= 6:
-            api_key = int.from_bytes(self._buffer[self._start + 4 : self._start + 6], "big", signed=True)
-            if api_key != ApiKey.PRODUCE:
-                raise ProtocolError(f"a request of {length} bytes with api key {api_key} (logbus.control.request.max.bytes)")
+    def _vet(self, length: int) -> bool:
+        """Refuse a large frame before it is here, where its head gives reason; False where too little of it is here to know.
+
+        Only records are large: names and numbers by the megabyte would be decoded into many times their size, on the loop."""
+        head = self._view[self._start + 4 : self._end]
+        if len(head) < 2:
+            return False
+        api_key = int.from_bytes(head[:2], "big", signed=True)
+        if api_key != _PRODUCE:
+            raise ProtocolError(f"a request of {length} bytes with api key {api_key} (logbus.control.request.max.bytes)")
+        if len(head) < min(_HEADER_BYTES_MAX, length):
+            return False
+        request = read_request(head)
+        return check_counts(request.body, request.version)
 
     def _make_room(self) -> None:
-        """Move the rest to the front, or to a larger buffer: doubled, so it never grows beyond twice what has arrived."""
-        held = self._end - self._start
-        capacity = len(self._buffer)
-        if held == 0:
-            self._start = self._end = 0
-            if capacity > _BUFFER_BYTES_KEPT:
-                self._replace_buffer(_BUFFER_BYTES_FIRST, 0)
+        """The buffer is full: move the rest to the front, or to a larger buffer, doubled, so it never grows beyond twice what has
+        arrived. The rest is the beginning of one frame; one that the buffer is not for goes on in a mapping."""
+        held, capacity = self._end - self._start, len(self._buffer)
+        if capacity < _BUFFER_BYTES_MAX and (held > capacity // 2 or capacity < _BUFFER_BYTES_EAGER):
+            self._replace_buffer(capacity * 2, held)
             return
-        full = self._end == capacity
-        if full and (held > capacity // 2 or capacity < _BUFFER_BYTES_EAGER):
-            self._replace_buffer(min(capacity * 2, self._config.frame_bytes_max + 4), held)
-        elif full:
+        length = frame_length(self._buffer, self._start, self._end, limit=self._config.frame_bytes_max)
+        if length is not None and length + 4 > _BUFFER_BYTES_MAX:
+            self._large = LargeFrame(length, self._view[self._start + 4 : self._end])
+            self._network.held_bytes += self._large.arrived
+            self._start = self._end = 0
+        else:
             self._view[:held] = self._view[self._start : self._end]
             self._start, self._end = 0, held
 
     def _replace_buffer(self, capacity: int, held: int) -> None:
-        larger = bytearray(max(capacity, held + 4096))
-        self._network.held_bytes += len(larger) - len(self._buffer)
-        larger[:held] = self._view[self._start : self._end]
-        self._buffer, self._view = larger, memoryview(larger)
+        other = bytearray(capacity)
+        self._network.held_bytes += capacity - len(self._buffer)
+        other[:held] = self._view[self._start : self._end]
+        self._buffer, self._view = other, memoryview(other)
         self._start, self._end = 0, held
 
     def give_back(self) -> None:
         """Let go of a grown buffer that holds nothing. Between turns only."""
         if self._start == self._end and len(self._buffer) > _BUFFER_BYTES_FIRST:
+            self._forget_bodies()
             self._replace_buffer(_BUFFER_BYTES_FIRST, 0)
+
+    def _forget_bodies(self) -> None:
+        """Of requests that wait for their answers only the head is still needed; a view would keep the whole buffer."""
+        self._slots = deque((request._replace(body=_NO_BODY), pending) for request, pending in self._slots)
 
     # -- answering -------------------------------------------------------------------------------------------------------------
 
     def _handle(self, request: Request) -> None:
+        self.has_asked = True
+        if self._slots and request.api_key != _PRODUCE:
+            self._settle()
         answer = self._dispatch(request)
         if isinstance(answer, Pending):
             if answer.silent and answer.done:
@@ -194,7 +285,7 @@ class Connection:
 
     def _note_silent(self, pending: Pending) -> None:
         if pending.closes:
-            self.closing = "acks_0"  # a produce request without an answer failed: this is the answer
+            self.closing = pending.closes
 
     def _queue(self, request: Request, parts: Parts) -> None:
         if len(parts) == 1 and isinstance(parts[0], bytes):  # the usual case: one buffer for all
@@ -209,7 +300,7 @@ class Connection:
     def send(self, now: float) -> None:
         """Send what fits. Raises OSError, ShortFile."""
         if self.output.send(self.sock, self._config.send_bytes_per_turn_max):
-            self.last_active = self.taken_at = now
+            self.taken_at = now
 
     def count_output(self) -> None:
         """Bring `held_bytes` up to date with what the peer has not taken."""
@@ -219,17 +310,30 @@ class Connection:
     @property
     def held_bytes(self) -> int:
         """What this connection has in `NetworkCounters.held_bytes`."""
-        return len(self._buffer) - _BUFFER_BYTES_FIRST + self.output_held
+        large = 0 if self._large is None else self._large.arrived
+        return len(self._buffer) - _BUFFER_BYTES_FIRST + large + self.output_held
 
     @property
     def stalled_since(self) -> float:
-        """Since when the peer has neither ended its frame nor taken its answers; infinity where nothing is begun."""
+        """Since when the peer has neither ended its frame nor taken its answers nor let what lies here be handled; infinity where
+        nothing is begun. What lies unread behind a parked request came with the last read: nothing is read in that state."""
         taken_at = self.taken_at if self.output else math.inf
-        return taken_at if self.frame_since is None else min(taken_at, self.frame_since)
+        if self.frame_since is not None:
+            return min(taken_at, self.frame_since)
+        return min(taken_at, self.received_at) if self._start < self._end else taken_at
+
+    @property
+    def last_active(self) -> float:
+        return max(self.received_at, self.taken_at)
 
     @property
     def has_unread_requests(self) -> bool:
         return self._end > self._start
+
+    @property
+    def is_idle(self) -> bool:
+        """True where nothing has begun and nothing is owed."""
+        return not self._slots and not self.output and self._start == self._end and self._large is None
 
     @property
     def waits_for_us(self) -> bool:
@@ -242,13 +346,22 @@ class Connection:
         return bool(self.output) or bool(self._slots and not self._slots[0][1].stops_reading)
 
     def close(self) -> None:
-        """Forget the pipeline (waiting fetches leave the purgatory) and free what was not sent."""
-        for _, pending in self._slots:
-            pending.cancel()
-            for part in pending.parts or ():
-                if not isinstance(part, bytes):
-                    part.release()
-        self._slots.clear()
+        """Forget the pipeline (waiting fetches leave the purgatory) and free what was not sent. Raises nothing: often something
+        has failed before."""
         self._network.held_bytes -= self.held_bytes
-        self.output.close()
-        self.sock.close()
+        self.output_held = 0
+        self._large = None
+        slots, self._slots = self._slots, deque()
+        for _, pending in slots:
+            try:
+                pending.cancel()
+                for part in pending.parts or ():
+                    if not isinstance(part, bytes):
+                        part.release()
+            except Exception:
+                logger.exception("a waiting request could not be given up; this is a defect of the broker")
+        try:
+            self.output.close()
+            self.sock.close()
+        except OSError as error:
+            logger.debug("%s: %s", self.peer, error)

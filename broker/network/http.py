@@ -2,11 +2,13 @@
 
 An answer is an iterator of blocks; the next block is made only when the socket has taken the one before. So a page of any size
 holds one block in memory and the loop for about a millisecond at a time, and a scraper that does not read costs nothing but its
-place. There are few places, and each exchange has a deadline: whoever is slow loses his own connection.
+place. There are few places, and each exchange has a deadline: a slow client loses its own connection. Where all places are taken,
+a newcomer gets that of the oldest exchange that has had a second and has not asked yet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +20,7 @@ from broker.network.poller import READ, WRITE, Poller
 logger = logging.getLogger("broker.http")
 
 EXCHANGES_MAX = 16  # scrapers, and a few people with curl
+ASKING_SECONDS = 1.0  # after this, an exchange without a request gives way to a newcomer
 EXCHANGE_SECONDS_MAX = 10.0  # Prometheus itself gives up after 10 s
 HEAD_BYTES_MAX = 8 * 1024
 
@@ -114,7 +117,7 @@ class HttpEndpoint:
     def __init__(self, sock: socket.socket, routes: Routes) -> None:
         self._listening = sock
         self._routes = routes
-        self._exchanges: set[Exchange] = set()
+        self._exchanges: dict[Exchange, None] = {}  # oldest first
         self._poller: Poller[Any] | None = None
         self._now: Callable[[], float] = lambda: 0.0
         self._accepting = False
@@ -148,19 +151,33 @@ class HttpEndpoint:
         except OSError:  # out of descriptors: try again with the next sweep
             self._stop_accepting()
             return
-        if len(self._exchanges) >= EXCHANGES_MAX:
+        if len(self._exchanges) >= EXCHANGES_MAX and not self._make_room():
             sock.close()
             return
-        sock.setblocking(False)
         exchange = Exchange(sock, self._routes, self._now() + EXCHANGE_SECONDS_MAX)
-        self._exchanges.add(exchange)
-        self._poller.register(sock.fileno(), READ, lambda: self._step(exchange))
+        try:
+            sock.setblocking(False)
+            self._poller.register(sock.fileno(), READ, lambda: self._step(exchange))
+        except OSError:
+            sock.close()
+            return
+        self._exchanges[exchange] = None
+
+    def _make_room(self) -> bool:
+        came_before = self._now() - ASKING_SECONDS
+        for exchange in self._exchanges:
+            if not exchange.answering and exchange.deadline - EXCHANGE_SECONDS_MAX <= came_before:
+                self._finish(exchange)
+                return True
+        return False
 
     def _step(self, exchange: Exchange) -> None:
         assert self._poller is not None
         answering = exchange.answering
         try:
             goes_on = exchange.step()
+            if goes_on and exchange.answering and not answering:
+                self._poller.modify(exchange.sock.fileno(), WRITE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -170,14 +187,16 @@ class HttpEndpoint:
             goes_on = False
         if not goes_on:
             self._finish(exchange)
-        elif exchange.answering and not answering:
-            self._poller.modify(exchange.sock.fileno(), WRITE)
 
     def _finish(self, exchange: Exchange) -> None:
+        """Raises nothing, and is done once."""
         assert self._poller is not None
-        self._exchanges.discard(exchange)
+        if exchange not in self._exchanges:
+            return
+        del self._exchanges[exchange]
         self._poller.unregister(exchange.sock.fileno())
-        exchange.sock.close()
+        with contextlib.suppress(OSError):
+            exchange.sock.close()
 
     def sweep(self, now: float) -> None:
         """End what takes too long, and listen again where descriptors had run out."""

@@ -5,12 +5,17 @@ write and completes what that answers), then sends. Flushes and searches run bes
 pipe. Whatever one peer does ends at most its own connection; what all of them make the broker hold together is bounded by
 closing those who stall longest.
 
+Each step of a turn is guarded by itself, so that the other steps still happen. An exception raised while a connection is served
+closes that connection; any other is logged as a defect, and the step is tried again in the next turn. Where this repeats, the
+loop rests between such turns, because epoll reports again at once what was not handled.
+
 Hot path: epoll is used directly, without the selectors module, which costs 2 us a turn.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Callable
 from typing import Protocol
@@ -21,9 +26,10 @@ from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
 from broker.network.acceptor import Acceptor
 from broker.network.connection import Connection, Dispatch
+from broker.network.crowd import Crowd
 from broker.network.http import HttpEndpoint
 from broker.network.output import ShortFile
-from broker.network.poller import READ, WRITE, Poller
+from broker.network.poller import PEER_END, READ, RESET, WRITE, Poller
 from broker.network.wakeup import Wakeup
 from broker.storage.kernel_sync import KernelSync
 
@@ -31,7 +37,9 @@ logger = logging.getLogger("broker.network")
 
 _SWEEP_SECONDS = 1.0  # how often idle and slow connections are looked for
 _BUFFER_IDLE_SECONDS = 5.0  # a grown buffer that stays empty this long is given back
+_RELIEF_PART = 16  # this part of queued.max.request.bytes is freed at once, so that the next look is not a request away
 _ROUNDS_PER_TURN_MAX = 4  # how often a turn goes on with requests that lie in buffers already: others wait meanwhile
+_REST_SECONDS = 0.05  # between two turns that both failed: some answer each time, and the log is told twenty times a second
 _DRAIN_SECONDS = 3.0  # how long a stopping broker waits for flushes and for peers to take their answers
 
 
@@ -47,8 +55,14 @@ class Turn(Protocol):
     def drain_helpers(self) -> None: ...
 
 
+def log_defect(what: str, error: BaseException) -> None:
+    """Tell an exception that nobody expected."""
+    logger.error("%s failed; this is a defect of the broker", what, exc_info=error)
+
+
 class Server:
-    """Owns the listening socket and every connection. `each_sweep` is called about once a second."""
+    """Owns the listening socket and every connection. `each_sweep` is called about once a second, `defect` with what failed that
+    belongs to no connection."""
 
     def __init__(
         self,
@@ -64,6 +78,8 @@ class Server:
         descriptors_max: int,
         endpoint: HttpEndpoint | None = None,
         each_sweep: Callable[[], None] = lambda: None,
+        defect: Callable[[str, BaseException], None] = log_defect,
+        poller: Poller[Connection] | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._turn = turn
@@ -73,12 +89,24 @@ class Server:
         self._network = network
         self._endpoint = endpoint
         self._each_sweep = each_sweep
-        self._poller: Poller[Connection] = Poller()
-        self._acceptor = Acceptor(sock, config=config, network=network, descriptors_max=descriptors_max, poller=self._poller)
-        self._connections: set[Connection] = set()
+        self._report_defect = defect
+        self._poller: Poller[Connection] = poller or Poller()
+        self._crowd = Crowd(network)
+        self._connections = self._crowd.connections
+        self._acceptor = Acceptor(
+            sock,
+            config=config,
+            network=network,
+            descriptors_max=descriptors_max,
+            poller=self._poller,
+            crowd=self._crowd,
+            make_room=self._make_room,
+        )
         self._ready: set[Connection] = set()
         self._next_sweep = 0.0
         self._now = clock.monotonic()  # read once a turn
+        self._has_failed = False  # whether something failed in this turn that belongs to no connection
+        self._failed_at = -math.inf
         self.stopping = False
         self._poller.register(wakeup.fileno(), READ, wakeup.drain)
         if kernel is not None:
@@ -90,8 +118,16 @@ class Server:
     def run(self) -> None:
         """Serve until `stop`; then what is answered, or will be by a flush under way, is still sent."""
         while not self.stopping:
-            self._turn_once(self._timeout())
-        self._drain()
+            try:
+                self._turn_once(self._timeout())
+            except Exception as error:
+                self._defect("a turn of the loop", error)
+            if self._has_failed:
+                self._rest_if_it_repeats()
+        try:
+            self._drain()
+        except Exception as error:
+            self._defect("ending", error)
         for connection in list(self._connections):
             self._close(connection, "shutdown")
         self._poller.close()
@@ -106,12 +142,25 @@ class Server:
         self._now = self._clock.monotonic()
         owners = self._poller.owners
         for descriptor, events in ready:
-            owner = owners[descriptor]
-            if isinstance(owner, Connection):
-                self._serve(owner, events)
-            else:
-                owner()
+            owner = owners.get(descriptor)  # nobody, where it was closed for a newcomer in this turn
+            try:
+                if isinstance(owner, Connection):
+                    self._serve(owner, events)
+                elif owner is not None:
+                    owner()
+            except Exception as error:
+                self._defect("what the loop was woken for", error)
         self._end_turn()
+
+    def _defect(self, what: str, error: BaseException) -> None:
+        self._has_failed = True
+        self._report_defect(what, error)
+
+    def _rest_if_it_repeats(self) -> None:
+        self._has_failed = False
+        if self._clock.monotonic() - self._failed_at < _REST_SECONDS:
+            self._poller.rest(_REST_SECONDS)
+        self._failed_at = self._clock.monotonic()
 
     def _timeout(self) -> float:
         """How long there is nothing to do. Called once a turn, so the loop's working time is read off here as well."""
@@ -119,7 +168,12 @@ class Server:
         self._network.busy_seconds += now - self._now
         if self._ready:
             return 0.0
-        return max(min(self._turn.next_deadline(), self._next_sweep) - now, 0.0)
+        try:
+            deadline = self._turn.next_deadline()
+        except Exception as error:
+            self._defect("finding the next deadline", error)
+            deadline = now
+        return max(min(deadline, self._next_sweep) - now, 0.0)
 
     def _drain(self) -> None:
         """Nobody new, nothing more read."""
@@ -129,7 +183,10 @@ class Server:
             self._endpoint.close()
         self._end_turn()
         for connection in list(self._connections):
-            self._watch(connection, WRITE if connection.output else 0)
+            try:
+                self._watch(connection, WRITE if connection.output else 0)
+            except Exception as error:
+                self._fail(connection, error)
         while self._now < until and any(connection.drains for connection in self._connections):
             self._turn_once(min(self._timeout(), until - self._now))
 
@@ -145,15 +202,35 @@ class Server:
                 now=self._now,
                 on_ready=self._ready.add,
                 network=self._network,
+                settle=self._turn.answer_staged,
+                monotonic=self._clock.monotonic,
             )
-            self._connections.add(connection)
-            self._watch(connection, READ)
+            self._network.accepted += 1
+            try:
+                self._crowd.add(connection)
+                self._poller.register(sock.fileno(), READ, connection)
+                connection.interest = READ
+            except Exception as error:
+                self._fail(connection, error)
+                connection.close()  # also where it is none of the crowd's yet
         self._next_sweep = min(self._next_sweep, self._acceptor.resumes_at)
 
+    def _make_room(self, host: str) -> bool:
+        connection = self._crowd.gives_way(host, self._now)
+        if connection is None:
+            return False
+        reason = "crowded" if connection.has_asked else "silent"
+        self._complain(connection, reason, "closing: all places are taken (max.connections=%d)", self._config.connections_max)
+        return True
+
     def _serve(self, connection: Connection, events: int) -> None:
-        # An error or the peer's end comes as neither: whichever of the two is waited for finds out.
+        # Neither a reset nor the peer's end counts as reading or writing: whichever of the two is waited for finds out.
         if events & ~WRITE and connection.interest & READ:
             self._guard(connection, connection.receive)
+        elif events & PEER_END:
+            connection.closing = "peer"  # asked for behind a parked request only: nobody waits for it any more
+        elif events & RESET and not connection.output:
+            connection.closing = "network"  # with output, sending finds out
         if events & ~READ or connection.closing:
             self._ready.add(connection)
 
@@ -161,34 +238,60 @@ class Server:
         """Whatever one peer does ends at most its own connection."""
         try:
             action(self._now)
-        except ProtocolError as error:
-            connection.closing = "protocol"
-            logger.warning("closing a connection that does not speak the protocol: %s", error, extra={"peer": connection.peer})
-        except ShortFile as error:
-            connection.closing = "short_file"
-            logger.warning("a log segment ended while it was being sent: %s", error, extra={"peer": connection.peer})
-        except OSError as error:
-            connection.closing = "network"
-            logger.debug("%s: %s", connection.peer, error)
-        except Exception:
-            connection.closing = "defect"
-            logger.exception("a request could not be handled; this is a defect of the broker", extra={"peer": connection.peer})
+        except Exception as error:
+            self._blame(connection, error)
         if connection.closing:
             self._ready.add(connection)
+
+    def _blame(self, connection: Connection, error: Exception) -> None:
+        """Decide why the connection that was being served when this was raised is closed."""
+        connection.closing = "defect"
+        peer = {"peer": connection.peer}
+        if isinstance(error, ProtocolError):
+            connection.closing = "protocol"
+            logger.warning("closing a connection that does not speak the protocol: %s", error, extra=peer)
+        elif isinstance(error, ShortFile):
+            connection.closing = "short_file"
+            logger.warning("a log segment ended while it was being sent: %s", error, extra=peer)
+        elif isinstance(error, MemoryError):
+            connection.closing = "memory"
+            logger.warning("closing: there is no memory for what it sends: %s", error, extra=peer)
+        elif isinstance(error, OSError):
+            connection.closing = "network"
+            logger.debug("%s: %s", connection.peer, error)
+        else:
+            logger.error("a request could not be handled; this is a defect of the broker", exc_info=error, extra=peer)
+
+    def _fail(self, connection: Connection, error: Exception) -> None:
+        """The same where nothing of it will be served any more in this turn."""
+        self._blame(connection, error)
+        self._close(connection, connection.closing or "defect")
 
     # -- the end of a turn -----------------------------------------------------------------------------------------------------
 
     def _end_turn(self) -> None:
-        self._turn.drain_helpers()
-        self._turn.end_turn()
+        try:
+            self._turn.drain_helpers()
+        except Exception as error:
+            self._defect("what a helper brought back", error)
+        try:
+            self._turn.end_turn()
+        except Exception as error:
+            self._defect("the end of a turn", error)
         for _ in range(_ROUNDS_PER_TURN_MAX):  # an answer may let requests go on that are in a buffer; no socket is read here
             if not self._ready:
                 break
             ready = list(self._ready)
             self._ready.clear()
             for connection in ready:
-                self._finish(connection)
-            self._turn.answer_staged()
+                try:
+                    self._finish(connection)
+                except Exception as error:
+                    self._fail(connection, error)
+            try:
+                self._turn.answer_staged()
+            except Exception as error:
+                self._defect("answering what was staged", error)
         if self._network.held_bytes > self._config.held_bytes_max:
             self._relieve()
         if self._now >= self._next_sweep:
@@ -206,66 +309,87 @@ class Server:
         if connection.has_unread_requests and reads:
             self._guard(connection, connection.process)
             reads = connection.wants_to_read
-        wanted = (READ if reads else 0) | (WRITE if connection.output else 0)
+        wanted = (READ if reads else PEER_END if connection.is_parked else 0) | (WRITE if connection.output else 0)
         if wanted != connection.interest:
             self._watch(connection, wanted)
         if connection.output_held != connection.output.bytes_queued:
             connection.count_output()
 
     def _watch(self, connection: Connection, wanted: int) -> None:
-        descriptor = connection.sock.fileno()
-        if connection.interest and wanted:
-            self._poller.modify(descriptor, wanted)
-        elif wanted:
-            self._poller.register(descriptor, wanted, connection)
-        elif connection.interest:
-            self._poller.unregister(descriptor)
+        self._poller.modify(connection.sock.fileno(), wanted)
         connection.interest = wanted
 
     def _close(self, connection: Connection, reason: str) -> None:
-        if connection.interest:
+        """Raises nothing, and is done once. Whatever happens, the descriptor goes: what is ready and belongs to nobody would be
+        ready again in each turn."""
+        if connection not in self._connections:
+            return
+        try:
+            self._crowd.remove(connection)
+            self._ready.discard(connection)
+            self._network.closed[reason] += 1
+        finally:
             self._poller.unregister(connection.sock.fileno())
-        self._connections.discard(connection)
-        self._ready.discard(connection)
-        self._acceptor.left(connection.host)
-        self._network.closed[reason] += 1
-        connection.close()
+            connection.close()
         logger.debug("%s: closed (%s)", connection.peer, reason)
 
     # -- limits ----------------------------------------------------------------------------------------------------------------
 
     def _relieve(self) -> None:
-        """Too much is held: give back what is empty, then close whoever stalls longest, until it fits."""
+        """Too much is held: give back what is empty, then close the connections that stall longest until it fits with some room
+        to spare, because each look costs time. A connection that holds no more than its share is spared: another holds more."""
         for connection in self._connections:
             connection.give_back()
-        stalled = sorted((c for c in self._connections if c.held_bytes), key=lambda connection: connection.stalled_since)
+        config = self._config
+        share = config.held_bytes_max // config.connections_max
+        if self._network.held_bytes <= config.held_bytes_max:
+            return
+        stalled = sorted((one for one in self._connections if one.held_bytes > share), key=lambda one: one.stalled_since)
+        enough = config.held_bytes_max - config.held_bytes_max // _RELIEF_PART
         for connection in stalled:
-            if self._network.held_bytes <= self._config.held_bytes_max:
+            if self._network.held_bytes <= enough:
                 return
             self._complain(
                 connection,
                 "memory",
                 "closing who stalls longest: queued.max.request.bytes=%d are held",
-                self._config.held_bytes_max,
+                config.held_bytes_max,
             )
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + _SWEEP_SECONDS
-        if self._acceptor.resumes_at <= now:
-            self._acceptor.resume(now, self._accept)
-        if self._endpoint is not None:
-            self._endpoint.sweep(now)
-        self._each_sweep()
+        for what, action in (
+            ("accepting again", self._resume),
+            ("the sweep of the metrics port", self._sweep_endpoint),
+            ("what is done each second", self._each_sweep),
+        ):
+            try:
+                action()
+            except Exception as error:
+                self._defect(what, error)
         config = self._config
+        for connection in self._crowd.silent_since(now - config.first_request_ms_max / 1000):
+            self._close(connection, "silent")
         idle_before = now - config.connections_idle_ms_max / 1000
         slow_before = now - config.frame_read_ms_max / 1000
         for connection in list(self._connections):
-            if connection.frame_since is not None and connection.frame_since < slow_before:
-                self._complain(connection, "slow_frame", "closing: a frame took longer than %d ms", config.frame_read_ms_max)
-            elif connection.last_active < idle_before and not connection.waits_for_us:
-                self._close(connection, "idle")
-            elif connection.last_active < now - _BUFFER_IDLE_SECONDS:
-                connection.give_back()
+            try:
+                if connection.frame_since is not None and connection.frame_since < slow_before:
+                    self._complain(connection, "slow_frame", "closing: a frame took longer than %d ms", config.frame_read_ms_max)
+                elif connection.last_active < idle_before and not connection.waits_for_us:
+                    self._close(connection, "idle")
+                elif connection.last_active < now - _BUFFER_IDLE_SECONDS:
+                    connection.give_back()
+            except Exception as error:
+                self._fail(connection, error)
+
+    def _resume(self) -> None:
+        if self._acceptor.resumes_at <= self._now:
+            self._acceptor.resume(self._now, self._accept)
+
+    def _sweep_endpoint(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.sweep(self._now)
 
     def _complain(self, connection: Connection, reason: str, text: str, *details: object) -> None:
         logger.warning(text, *details, extra={"peer": connection.peer})

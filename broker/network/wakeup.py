@@ -17,10 +17,6 @@ class Wakeup:
     def fileno(self) -> int:
         return self._receiver.fileno()
 
-    def signal_fileno(self) -> int:
-        """For signal.set_wakeup_fd."""
-        return self._sender.fileno()
-
     def wake(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
             self._sender.send(b"\0")

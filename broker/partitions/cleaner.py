@@ -3,8 +3,11 @@
 Compaction computes, and a thread that computes takes the interpreter lock from the loop. So a slice runs on a helper thread for
 SLICE_SECONDS, and the next one begins after a pause that is three times as long as the slice took: a quarter of one core at the
 most. Measured beside a producer of small requests: see docs/decisions. When a slice ends with an exchange of segments, the loop
-makes it, and the pass goes on. A pass that fails is told in the log, and its partition is left alone until the next start: what
-was exchanged is good, the rest is as it was.
+makes it, and the pass goes on.
+
+A pass that fails, for whatever reason, is a trouble of its partition alone: what was exchanged is good, the rest is as it was.
+The partition rests before it is tried again, each time twice as long, and health shows the trouble until a pass ends, or until
+there is nothing left to try: the topic is deleted or not compacted any more, or the log is offline.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any, NamedTuple
 
 from broker.clock import Clock
 from broker.config import BrokerConfig
-from broker.errors import StorageError
+from broker.health import Health
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
 from broker.storage.cleanable import begin_compaction
@@ -29,6 +32,10 @@ logger = logging.getLogger("broker.cleaner")
 
 SLICE_SECONDS = 0.003
 PAUSE_PER_SLICE = 3.0
+# A full disk has room again, or a descriptor is free, within minutes; what does not heal costs the reading of its dirty part once
+# an hour.
+REST_SECONDS_MIN = 60.0
+REST_SECONDS_MAX = 3_600.0
 NEVER = inf
 
 Steps = Generator[Exchange | None, None, None]
@@ -39,6 +46,13 @@ class Slice(NamedTuple):
 
     seconds: float
     event: object
+
+
+class Rest(NamedTuple):
+    """A partition whose pass failed: until when it is left alone, and for how long that is."""
+
+    until: float
+    seconds: float
 
 
 class Work:
@@ -63,8 +77,11 @@ class LogCleaner:
         clock: Clock,
         filesystem: FileSystem,
         config: BrokerConfig,
+        health: Health,
+        write_cleaned_offsets: Callable[[], None],
     ) -> None:
         self._partitions = partitions
+        self._write_cleaned_offsets = write_cleaned_offsets
         self._directory = directory
         self._submit = submit
         self._clock = clock
@@ -72,7 +89,8 @@ class LogCleaner:
         self._config = config
         self._work: Work | None = None
         self._is_stopped = False
-        self._left_alone: set[Partition] = set()
+        self._health = health
+        self._rests: dict[Partition, Rest] = {}
         self._backoff = config.cleaner_backoff_ms / 1000
         self.due = clock.monotonic() + self._backoff if config.cleaner_enable else NEVER
         self.passes = 0
@@ -88,7 +106,7 @@ class LogCleaner:
         else:
             self.due = NEVER  # until the slice has ended
             work = self._work
-            self._submit(lambda: run_slice(work.steps, self._clock), self._slice_ended)
+            self._submit(lambda: run_slice(work.steps, self._clock), self._slice_done)
 
     def stop(self) -> None:
         """Begin nothing more; what is not exchanged yet is left for another start."""
@@ -96,24 +114,58 @@ class LogCleaner:
 
     def _choose(self) -> Work | None:
         """The first log that is worth it, the dirtiest before the others."""
+        self._forget_rests()
         for partition in sorted(self._candidates(), key=self._dirty_share, reverse=True):
-            compaction = begin_compaction(
-                partition.log,
-                self._first_dirty(partition),
-                filesystem=self._filesystem,
-                producer_offsets=partition.producers.last_offsets(),
-                keys=KeyMap(self._config.cleaner_dedupe_bytes_max),
-                now_ms=self._clock.now_ms(),
-            )
+            try:
+                compaction = self._begin(partition)
+            except Exception as error:
+                self._rest(partition, error)
+                continue
             if compaction is not None:
                 return Work(partition, compaction)
+            self._end_rest(partition)
         return None
 
+    def _begin(self, partition: Partition) -> CompactionPass | None:
+        return begin_compaction(
+            partition.log,
+            self._first_dirty(partition),
+            filesystem=self._filesystem,
+            producer_offsets=partition.producers.last_offsets(),
+            keys=KeyMap(self._config.cleaner_dedupe_bytes_max),
+            now_ms=self._clock.now_ms(),
+        )
+
     def _candidates(self) -> Iterator[Partition]:
+        now = self._clock.monotonic()
         for partition in self._partitions:
-            log = partition.log
-            if log.config.is_compacted and not log.offline_reason and partition not in self._left_alone:
+            rest = self._rests.get(partition)
+            if (rest is None or rest.until <= now) and self._has_dirt(partition):
                 yield partition
+
+    def _rest(self, partition: Partition, error: BaseException) -> None:
+        """It failed: leave it alone for a while."""
+        before = self._rests.get(partition)
+        seconds = min(before.seconds * 2, REST_SECONDS_MAX) if before is not None else REST_SECONDS_MIN
+        self._rests[partition] = Rest(self._clock.monotonic() + seconds, seconds)
+        self._health.fails(_trouble_of(partition), error)
+
+    def _end_rest(self, partition: Partition) -> None:
+        if self._rests.pop(partition, None) is not None:
+            self._health.succeeds(_trouble_of(partition))
+
+    def _forget_rests(self) -> None:
+        """Of partitions that nobody will try again."""
+        for partition in list(self._rests):
+            if not self._partitions.holds(partition) or not self._has_dirt(partition):
+                self._end_rest(partition)
+
+    def _has_dirt(self, partition: Partition) -> bool:
+        """Whether there is anything to look at more closely: ten thousand logs are asked each time."""
+        log = partition.log
+        if not log.config.is_compacted or log.offline_reason:
+            return False
+        return log.unfinished_exchange is not None or log.segments.active.base_offset > self._first_dirty(partition)
 
     def _first_dirty(self, partition: Partition) -> int:
         """What the checkpoint says, unless the log has lost its end since then."""
@@ -124,22 +176,36 @@ class LogCleaner:
         length = partition.end_offset - partition.log_start_offset
         return (partition.end_offset - self._first_dirty(partition)) / max(length, 1)
 
-    def _slice_ended(self, result: Slice, error: BaseException | None) -> None:
+    def _slice_done(self, result: Slice, error: BaseException | None) -> None:
+        """Whatever goes wrong with what a slice has brought back, there is a next time: nothing else sets `due` again."""
         work = self._work
         assert work is not None, "one slice at a time"
+        log, event = work.partition.log, None
+        if error is None:
+            log.unfinished_exchange, event = None, result.event  # the slice began with what was left of it
+        try:
+            self._slice_ended(work, result, error)
+        except Exception as failure:
+            if isinstance(event, Exchange) and log.unfinished_exchange is not event:
+                work.compaction.withdraw(event)
+            if work is self._work:
+                self._put_down(work)
+            self._rest(work.partition, failure)
+
+    def _slice_ended(self, work: Work, result: Slice, error: BaseException | None) -> None:
         if work.partition.log.offline_reason:  # deleted, or its disk failed: nothing that could be compacted
             self._put_down(work)
-            return
-        try:
-            if error is not None:
-                raise error
+        elif error is not None:
+            self._put_down(work)
+            self._rest(work.partition, error)
+        else:
             self._go_on(work, result)
-        except StorageError as failure:
-            self._give_up(work, failure)
 
     def _go_on(self, work: Work, result: Slice) -> None:
+        log = work.partition.log
         if isinstance(result.event, Exchange):
-            work.partition.log.segments.exchange(result.event.old, result.event.new)
+            log.segments.exchange(result.event.old, result.event.new)
+            log.unfinished_exchange = result.event  # until the next slice has given the new segment its name
         if result.event is ENDED:
             self._finish(work)
         else:
@@ -148,7 +214,9 @@ class LogCleaner:
     def _finish(self, work: Work) -> None:
         partition, compaction = work.partition, work.compaction
         self._put_down(work)
-        self._directory.write_cleaned_offset(partition.topic, partition.index, compaction.clean_offset)
+        self._directory.note_cleaned_offset(partition.topic, partition.index, compaction.clean_offset)
+        self._write_cleaned_offsets()
+        self._end_rest(partition)
         self.passes += 1
         self.read_bytes += compaction.read_bytes
         self.written_bytes += compaction.written_bytes
@@ -162,19 +230,19 @@ class LogCleaner:
             compaction.written_bytes,
         )
 
-    def _give_up(self, work: Work, error: StorageError) -> None:
-        self._put_down(work)
-        self._left_alone.add(work.partition)
-        logger.error("%s: not compacted until the broker is restarted: %s", work.partition.name, error)
-
     def _put_down(self, work: Work) -> None:
-        work.partition.log.is_compacting = False
+        log = work.partition.log
+        log.is_compacting = log.unfinished_exchange is not None
         self._work = None
         self._continue_after(0.0)  # perhaps another log wants to be cleaned
 
     def _continue_after(self, seconds: float) -> None:
         if not self._is_stopped:
             self.due = self._clock.monotonic() + seconds
+
+
+def _trouble_of(partition: Partition) -> str:
+    return f"compaction of {partition.name}"
 
 
 ENDED = object()

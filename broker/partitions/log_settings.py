@@ -103,8 +103,13 @@ class LogSettings:
             )
         return self._static.with_broker_overrides(self._overrides.with_change(scope, values))
 
+    def write_job(self, scope: Scope, values: Mapping[str, str]) -> Callable[[], None]:
+        """A job for any thread that writes down `values` as the scope's; InvalidConfig where they cannot be used."""
+        self.check(scope, values)
+        return self._overrides.write_job(scope, values)
+
     def replace(self, scope: Scope, values: Mapping[str, str]) -> None:
-        """Keep `values` as the scope's; on disk when it returns."""
+        """They hold from now on."""
         defaults = self.check(scope, values)
         self._overrides.replace(scope, values)
         self._defaults = defaults

@@ -2,14 +2,18 @@
 
 Staging gives a batch its offset and stamps it; nobody sees a difference yet. `write_staged` is one write for all that the turn
 brought; end offset, indexes and the memory of producers move only after it succeeded, and on failure the whole turn is as if it
-never came. What consumers may see is `visible_offset`: on one node, what is flushed.
+never came. What nobody expected between the write and all of that, a defect or memory that ran out, takes this one partition
+offline: its file may hold what its memory does not know. What consumers may see is `visible_offset`: on one node, what is
+flushed.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from broker.coordination.local import INTERNAL_TOPICS
 from broker.counters import Traffic
 from broker.errors import StorageError
 from broker.partitions.producer_memory import ProducerMemory
@@ -17,6 +21,8 @@ from broker.partitions.producer_state import PRODUCERS_MAX, ProducerStates
 from broker.records.batch import NO_PRODUCER_ID, BatchHeader, stamp
 from broker.records.validation import NewBatch
 from broker.storage.partition_log import PartitionLog
+
+logger = logging.getLogger("broker.partitions")
 
 PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
 
@@ -48,6 +54,7 @@ class Partition:
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
+        self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
         self.leader_epoch = log.epochs.current
         self.producers = ProducerStates(producers_max=producers_max)
@@ -99,13 +106,33 @@ class Partition:
         if not views:
             return
         self._staged_views, self._staged_headers = [], []
+        was_online = not self.log.offline_reason
         try:
             self.log.append(views, headers)
-        except StorageError:
+            self.producers.apply_staged()
+        except Exception as error:
+            if not isinstance(error, StorageError):  # the batches are written and their producers are not remembered
+                self.log.go_offline(f"{self.name}: what was written could not be noted: {error!r}")
             self.producers.discard_staged()
             self._next_offset = self.log.end_offset
+            if was_online and self.log.offline_reason:
+                reason = self.log.offline_reason
+                is_disk = isinstance(error.__cause__, OSError)
+                logger.critical(
+                    "%s is offline until the broker is restarted: %s%s",
+                    self.name,
+                    reason,
+                    "" if is_disk else "; this is a defect of the broker",
+                    exc_info=None if is_disk else error,
+                )
+                raise StorageError(reason) from error
             raise
-        self.producers.apply_staged()
+
+    def discard_staged(self) -> None:
+        """Nothing of what is staged will be written."""
+        self._staged_views, self._staged_headers = [], []
+        self.producers.discard_staged()
+        self._next_offset = self.log.end_offset
 
     def close(self) -> None:
         """Flush and close the log, and write down what its producers sent. StorageError: the stop is not clean."""

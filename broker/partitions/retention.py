@@ -5,6 +5,8 @@ partitions that let go of three segments each was measured to hold the loop for 
 ends after SLICE_SECONDS, and the next one begins after a pause that is three times as long. A partition is given up after
 SEGMENTS_PER_STEP segments and comes up again, so one long log is cut into slices as well. The renamed files are removed by a
 helper, a slice's at a time.
+
+What the disk refuses is a trouble of that partition: it is tried again in the next round, and health shows it until then.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from broker.clock import Clock, UnhurriedClock
 from broker.config import BrokerConfig
-from broker.errors import StorageError
+from broker.health import Health
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
 from broker.storage.retention import apply_retention
@@ -32,11 +34,18 @@ class Retention:
     """All methods run on the loop's thread."""
 
     def __init__(
-        self, partitions: PartitionManager, remove_files: Callable[[list[Path]], None], clock: Clock, config: BrokerConfig
+        self,
+        partitions: PartitionManager,
+        remove_files: Callable[[list[Path]], None],
+        clock: Clock,
+        config: BrokerConfig,
+        health: Health,
     ) -> None:
         self._partitions = partitions
         self._remove_files = remove_files
         self._clock = clock
+        self._health = health
+        self._troubled: list[Partition] = []  # in the round that is under way, or the last one
         self._retention_clock = UnhurriedClock(clock)
         self._interval = config.retention_check_interval_ms / 1000
         self._left: deque[Partition] = deque()  # of the round that is under way
@@ -46,6 +55,7 @@ class Retention:
     def work(self, now: float) -> None:
         """It is `due`: begin a round, or its next slice."""
         if not self._left:
+            self._forget_troubles()
             self._left.extend(self._partitions)
             self._round_now_ms = self._retention_clock.now_ms()
             self._next_round = now + self._interval
@@ -67,16 +77,30 @@ class Retention:
 
     def _trim(self, partition: Partition) -> int:
         """How many segments it let go."""
-        if not self._partitions.holds(partition):
-            return 0  # deleted since the round began
-        try:
+        if not self._partitions.holds(partition) or partition.log.offline_reason:
+            return 0  # deleted since the round began, or in a trouble that has been told
+        count = 0
+
+        def trim() -> None:
+            nonlocal count
             count = apply_retention(partition.log, self._round_now_ms, segments_max=SEGMENTS_PER_STEP)
-        except StorageError as error:
-            logger.error("%s: retention: %s", partition.name, error)
-            return 0
-        if partition.log.unflushed:
-            self._partitions.on_rolled(partition)
+            if partition.log.unflushed:
+                self._partitions.on_rolled(partition)
+
+        if not self._health.attempt(_trouble_of(partition), trim):
+            self._troubled.append(partition)
         if count:
             start = partition.log_start_offset
             logger.info("%s: retention deleted %d segments, the log now starts at %d", partition.name, count, start)
         return count
+
+    def _forget_troubles(self) -> None:
+        """Of partitions that are gone or offline: nothing is tried there any more. The others are told again, or succeed."""
+        for partition in self._troubled:
+            if not self._partitions.holds(partition) or partition.log.offline_reason:
+                self._health.succeeds(_trouble_of(partition))
+        self._troubled = []
+
+
+def _trouble_of(partition: Partition) -> str:
+    return f"retention of {partition.name}"

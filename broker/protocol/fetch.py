@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from broker.errors import ProtocolError
 from broker.protocol.primitives import (
+    check_partitions,
     read_compact_string,
     read_string,
     read_uvarint,
@@ -123,9 +124,11 @@ def _read_count(body: memoryview, position: int, flexible: bool) -> tuple[int, i
 def _parse_topics(body: memoryview, position: int, version: int, flexible: bool) -> tuple[list[FetchPartition], int]:
     partitions: list[FetchPartition] = []
     topic_count, position = _read_count(body, position, flexible)
+    check_partitions(topic_count)
     for _ in range(topic_count):
         topic, position = _read_topic(body, position, version)
         partition_count, position = _read_count(body, position, flexible)
+        check_partitions(partition_count, len(partitions))
         for _ in range(partition_count):
             partition, position = _parse_partition(body, position, version, topic)
             partitions.append(partition)
@@ -154,9 +157,13 @@ def _parse_partition(body: memoryview, position: int, version: int, topic: str |
 def _skip_forgotten(body: memoryview, position: int, version: int) -> int:
     flexible = version >= FLEXIBLE_FROM
     count, position = _read_count(body, position, flexible)
+    check_partitions(count)
+    total = 0
     for _ in range(count):
         _, position = _read_topic(body, position, version)
         partitions, position = _read_count(body, position, flexible)
+        check_partitions(partitions, total)
+        total += max(partitions, 0)
         position += 4 * max(partitions, 0)
         if position > len(body):
             raise ProtocolError("a list of forgotten partitions longer than its request")

@@ -10,6 +10,11 @@ from struct import Struct
 from broker.errors import ProtocolError
 
 _INT16 = Struct(">h")
+STRING_BYTES_MAX = 0x7FFF  # Kafka's own limit, also where a length has more than two bytes
+TAGS_MAX = 16  # in one section; today's messages know five. Each takes two bytes of the request and far more of our time
+# In one Produce or Fetch: as many as logbus.partitions.max by default. Each takes a few bytes of the request and some ten
+# microseconds of everybody's time.
+PARTITIONS_MAX = 10_000
 
 
 def read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
@@ -57,8 +62,8 @@ def _text(view: memoryview, position: int, length: int) -> tuple[str | None, int
     if length == -1:
         return None, position
     end = position + length
-    if length < 0 or end > len(view):
-        raise ProtocolError("a string longer than its request")
+    if not 0 <= length <= STRING_BYTES_MAX or end > len(view):
+        raise ProtocolError("a string longer than its request, or than Kafka's strings may be")
     try:
         return str(view[position:end], "utf-8"), end
     except UnicodeDecodeError as error:
@@ -68,6 +73,8 @@ def _text(view: memoryview, position: int, length: int) -> tuple[str | None, int
 def skip_tags(view: memoryview, position: int) -> int:
     """Step over a tagged-field section: unknown tags are legal and ignored."""
     count, position = read_uvarint(view, position)
+    if count > TAGS_MAX:
+        raise ProtocolError(f"{count} tagged fields (accepted: {TAGS_MAX})")
     for _ in range(count):
         _, position = read_uvarint(view, position)
         size, position = read_uvarint(view, position)
@@ -75,6 +82,12 @@ def skip_tags(view: memoryview, position: int) -> int:
         if position > len(view):
             raise ProtocolError("a tagged field longer than its request")
     return position
+
+
+def check_partitions(count: int, before: int = 0) -> None:
+    """Refuse a count of topics or partitions, with those there were before, while it is nothing but a number."""
+    if count > PARTITIONS_MAX - before:
+        raise ProtocolError(f"{before + count} topics or partitions in one request (accepted: {PARTITIONS_MAX})")
 
 
 def write_string(text: str | None) -> bytes:

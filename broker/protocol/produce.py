@@ -5,6 +5,9 @@ views of the connection's buffer, and parsing costs one to three microseconds wh
 flexible (compact lengths, tags); its usual shape, one batch for one partition and no tags, is read straight through: all before
 the records is the same from one request of a producer to the next, so it is looked up. Versions 10 to 12 have the same bytes: 10
 may name another leader in a tagged field, which one broker never has to, 11 and 12 are about transactions.
+
+Counts that are too high are refused before anything is allocated for them. Names are echoed as they came, whatever their length,
+but only those that may exist are cached.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from typing import NamedTuple
 
 from broker.errors import ProtocolError
 from broker.protocol.primitives import (
+    STRING_BYTES_MAX,
+    check_partitions,
     read_compact_string,
     read_string,
     read_uvarint,
@@ -28,6 +33,10 @@ from broker.protocol.primitives import (
 )
 
 FLEXIBLE_FROM = 9
+MESSAGE_CHARACTERS_MAX = 300  # of an error in an answer: enough for a sentence, also where it quotes what a client sent
+_NAME_CHARACTERS_MAX = 249  # of a topic's name; longer ones exist in requests only
+_UVARINT_BYTES_MAX = 5
+_INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT32_PAIR = Struct(">ii")
 _NO_TAGS = b"\0\0\0"  # of the partition, of the topic, of the request
@@ -79,16 +88,63 @@ def parse_produce(body: memoryview, version: int) -> ProduceRequest:
     return request
 
 
+def check_counts(body: memoryview, version: int) -> bool:
+    """Look at the beginning of a request, of which the rest may not be here yet: ProtocolError where it already names too many
+    topics or partitions. False where too little is here to know."""
+    try:
+        return _check_flexible(body) if version >= FLEXIBLE_FROM else _check_classic(body)
+    except (StructError, IndexError):
+        return False
+
+
+def _check_classic(body: memoryview) -> bool:
+    (length,) = _INT16.unpack_from(body)  # transactional id
+    position = 2 + max(length, 0) + _ACKS_TIMEOUT.size
+    (topic_count,) = _INT32.unpack_from(body, position)
+    check_partitions(topic_count)
+    if topic_count > 0:
+        (length,) = _INT16.unpack_from(body, position + 4)
+        check_partitions(_INT32.unpack_from(body, position + 6 + max(length, 0))[0])
+    return True
+
+
+def _check_flexible(body: memoryview) -> bool:
+    length, position = _uvarint_of_part(body, 0)  # transactional id
+    topic_count, position = _uvarint_of_part(body, position + _skipped(length) + _ACKS_TIMEOUT.size)
+    check_partitions(topic_count - 1)
+    if topic_count > 1:
+        length, position = _uvarint_of_part(body, position)
+        partition_count, _ = _uvarint_of_part(body, position + _skipped(length))
+        check_partitions(partition_count - 1)
+    return True
+
+
+def _uvarint_of_part(body: memoryview, position: int) -> tuple[int, int]:
+    """The end of what is here is not the end of the request: IndexError, where read_uvarint would blame the client."""
+    if position + _UVARINT_BYTES_MAX > len(body):
+        raise IndexError
+    return read_uvarint(body, position)
+
+
+def _skipped(length: int) -> int:
+    """How many bytes a compact string takes whose length, plus one, was read."""
+    if length > STRING_BYTES_MAX + 1:
+        raise ProtocolError(f"a string of {length - 1} bytes (accepted: {STRING_BYTES_MAX})")
+    return max(length - 1, 0)
+
+
 def _parse_classic(body: memoryview) -> tuple[ProduceRequest, int]:
     size = len(body)
     transactional_id, position = read_string(body, 0)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
     (topic_count,) = _INT32.unpack_from(body, position + 6)
+    check_partitions(topic_count)
     position += 10
     partitions: list[ProducePartition] = []
     for _ in range(topic_count):
         topic, position = read_string(body, position)
         (partition_count,) = _INT32.unpack_from(body, position)
+        check_partitions(partition_count, len(partitions))
         position += 4
         for _ in range(partition_count):
             index, length = _INT32_PAIR.unpack_from(body, position)
@@ -119,7 +175,9 @@ def _parse_usual(body: memoryview) -> ProduceRequest | None:
 
 @lru_cache(maxsize=4096)
 def _usual_head(raw: bytes) -> tuple[int, int, str, int] | None:
-    """Acks, timeout, topic and partition index from what precedes the records; None where it is anything but the usual."""
+    """Acks, timeout, topic and partition index from what precedes the records; None where it is anything but the usual.
+
+    Clients choose what is remembered here, but not how much: `raw` has at most 268 bytes, since one byte says how long it is."""
     name_length = raw[8]
     count_at = name_length + 8
     if raw[0] or raw[7] != 2 or not 1 < name_length < 0x80 or len(raw) != count_at + 5 or raw[count_at] != 2:
@@ -138,10 +196,12 @@ def _parse_flexible(body: memoryview) -> tuple[ProduceRequest, int]:
     transactional_id, position = (None, 1) if body[0] == 0 else read_compact_string(body, 0)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
     topic_count, position = read_uvarint(body, position + 6)
+    check_partitions(topic_count - 1)
     partitions: list[ProducePartition] = []
     for _ in range(topic_count - 1):
         topic, position = read_compact_string(body, position)
         partition_count, position = read_uvarint(body, position)
+        check_partitions(partition_count - 1, len(partitions))
         for _ in range(partition_count - 1):
             (index,) = _INT32.unpack_from(body, position)
             length, position = read_uvarint(body, position + 4)
@@ -158,8 +218,9 @@ def encode_produce_response(answers: Sequence[ProduceAnswer], version: int) -> b
     """One entry per partition, partitions of one topic together, in the order first seen."""
     if len(answers) == 1:
         (answer,) = answers
+        write_head = _topic_head if len(answer.topic) <= _NAME_CHARACTERS_MAX else _write_topic_head
         return (
-            _topic_head(answer.topic, 1, 1, version)
+            write_head(answer.topic, 1, 1, version)
             + _encode_answer(answer, version)
             + (b"\0" * 6 if version >= FLEXIBLE_FROM else b"\0" * 4)
         )
@@ -169,7 +230,8 @@ def encode_produce_response(answers: Sequence[ProduceAnswer], version: int) -> b
     flexible = version >= FLEXIBLE_FROM
     parts: list[bytes] = []
     for topic, rows in by_topic.items():
-        parts.append(_topic_head(topic, 0 if parts else len(by_topic), len(rows), version))
+        write_head = _topic_head if len(topic) <= _NAME_CHARACTERS_MAX else _write_topic_head
+        parts.append(write_head(topic, 0 if parts else len(by_topic), len(rows), version))
         parts.extend(_encode_answer(row, version) for row in rows)
         if flexible:
             parts.append(b"\0")
@@ -177,12 +239,15 @@ def encode_produce_response(answers: Sequence[ProduceAnswer], version: int) -> b
     return b"".join(parts) if by_topic else _count(0, flexible) + parts[-1]
 
 
-@lru_cache(maxsize=4096)
-def _topic_head(topic: str, topic_count: int, partition_count: int, version: int) -> bytes:
-    """Topic count (where this topic is the first), name and partition count; the same bytes for every request of a producer."""
+def _write_topic_head(topic: str, topic_count: int, partition_count: int, version: int) -> bytes:
+    """Topic count (where this topic is the first), name and partition count."""
     flexible = version >= FLEXIBLE_FROM
     head = _count(topic_count, flexible) if topic_count else b""
     return head + (write_compact_string(topic) if flexible else write_string(topic)) + _count(partition_count, flexible)
+
+
+# The same bytes for every request of a producer. Only for names that may exist: others would be kept at any length, for nobody.
+_topic_head = lru_cache(maxsize=4096)(_write_topic_head)
 
 
 def _count(count: int, flexible: bool) -> bytes:
@@ -196,7 +261,12 @@ def _encode_answer(row: ProduceAnswer, version: int) -> bytes:
     if version < 8:
         return head
     if version < FLEXIBLE_FROM:
-        return head + b"\0\0\0\0" + write_string(row.message)  # no single-record errors: a batch is taken or refused whole
+        return head + b"\0\0\0\0" + write_string(_message(row))  # no single-record errors: a batch is taken or refused whole
     if row.message is None:
         return head + b"\x01\0\0"
-    return head + b"\x01" + write_compact_string(row.message) + b"\0"
+    return head + b"\x01" + write_compact_string(_message(row)) + b"\0"
+
+
+def _message(row: ProduceAnswer) -> str | None:
+    """Cut to what fits: it may quote a name of any length."""
+    return None if row.message is None else row.message[:MESSAGE_CHARACTERS_MAX]

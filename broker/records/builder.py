@@ -18,7 +18,7 @@ from broker.records.batch import (
 )
 from broker.records.compression import NONE, compress
 from broker.records.crc import crc32c
-from broker.records.reader import Record, RecordHeaders
+from broker.records.reader import RecordHeaders
 from broker.records.varint import write_varint
 
 
@@ -78,19 +78,19 @@ def seal(batch: bytearray | memoryview, header: BatchHeader) -> BatchHeader:
 def _encode_records(records: list[NewRecord], base_timestamp: int) -> bytearray:
     encoded = bytearray()
     for offset_delta, record in enumerate(records):
-        encoded += encode_record(record, record.timestamp - base_timestamp, offset_delta)
+        encoded += _encode_record(record, record.timestamp - base_timestamp, offset_delta)
     return encoded
 
 
-def encode_record(record: NewRecord | Record, timestamp_delta: int, offset_delta: int) -> bytearray:
-    """One record with its length before it."""
+def _encode_record(record: NewRecord, timestamp_delta: int, offset_delta: int) -> bytearray:
+    """With its length before it."""
     body = _encode_body(record, timestamp_delta, offset_delta)
     encoded = bytearray()
     write_varint(encoded, len(body))
     return encoded + body
 
 
-def _encode_body(record: NewRecord | Record, timestamp_delta: int, offset_delta: int) -> bytearray:
+def _encode_body(record: NewRecord, timestamp_delta: int, offset_delta: int) -> bytearray:
     body = bytearray(1)  # attributes, unused
     write_varint(body, timestamp_delta)
     write_varint(body, offset_delta)

@@ -4,11 +4,16 @@ Base offset, last offset and producer fields stay as they are, so offsets are ne
 still be read from the batch. A tombstone (null value) that is the last of its key stays until its horizon, so that who reads
 the log from the start learns of it; the horizon is set when compaction first meets it (KIP-534). A batch of which nothing is
 left vanishes, unless its header is still needed: then it stays without records. Pure; all as Apache Kafka writes it.
+
+A producer wrote these records, perhaps before the topic was compacted, when nobody had looked at them. What compaction does not
+need, values and headers, is copied as it is; what it needs and cannot read is an InvalidRecord or CorruptMessage, and the whole
+pass is given up for it, with the log as it was. To leave out such a batch alone would not do: an older value of one of its keys
+could outlive the tombstone that deletes it. A batch may hold millions of records, so of each only a flag is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from broker.records.batch import (
     BATCH_HEADER_BYTES,
@@ -19,11 +24,13 @@ from broker.records.batch import (
     BatchHeader,
     read_header,
 )
-from broker.records.builder import encode_record, seal
+from broker.records.builder import seal
 from broker.records.compression import compress
-from broker.records.reader import KeyedRecord, read_keys, read_records
+from broker.records.varint import write_varint
+from broker.records.walk import read_keys, record_bytes, record_heads, wrapped
 
 IsNewest = Callable[[bytes | None, int], bool]
+_HORIZON_MS_MAX = (1 << 63) - 1  # what a header can hold, for a delete.retention.ms that means "never"
 
 
 def compact_batch(batch: bytes, *, is_newest: IsNewest, now_ms: int, delete_retention_ms: int, header_needed: bool) -> bytes:
@@ -34,13 +41,17 @@ def compact_batch(batch: bytes, *, is_newest: IsNewest, now_ms: int, delete_rete
         return batch
     horizon_ms = header.delete_horizon_ms
     tombstones_stay = horizon_ms is None or now_ms < horizon_ms
-    records = list(read_keys(batch))
-    kept = [one for one in records if is_newest(one.key, one.offset) and (tombstones_stay or not one.is_tombstone)]
-    if not kept:
+    data = record_bytes(header, batch)
+    kept, has_tombstone = bytearray(), False
+    for record in read_keys(data, header):
+        stays = is_newest(record.key, record.offset) and (tombstones_stay or not record.is_tombstone)
+        has_tombstone = has_tombstone or (stays and record.is_tombstone)
+        kept.append(stays)
+    if not any(kept):
         return _without_records(header) if header_needed else b""
-    if horizon_ms is None and any(one.is_tombstone for one in kept):
-        return _with_horizon(batch, header, kept, now_ms + delete_retention_ms)
-    return batch if len(kept) == len(records) else _with_records(header, kept, b"".join(one.raw for one in kept))
+    if horizon_ms is None and has_tombstone:
+        return _rewritten(header, data, kept, horizon_ms=min(now_ms + delete_retention_ms, _HORIZON_MS_MAX))
+    return batch if all(kept) else _rewritten(header, data, kept, horizon_ms=None)
 
 
 def _without_records(header: BatchHeader) -> bytes:
@@ -52,22 +63,27 @@ def _without_records(header: BatchHeader) -> bytes:
     return bytes(batch)
 
 
-def _with_horizon(batch: bytes, header: BatchHeader, kept: Sequence[KeyedRecord], horizon_ms: int) -> bytes:
-    """The horizon takes the place of the base timestamp, so each record states its difference anew."""
-    offsets = {one.offset for one in kept}
-    payload = b"".join(
-        encode_record(record, record.timestamp - horizon_ms, record.offset - header.base_offset)
-        for record in read_records(batch)
-        if record.offset in offsets
-    )
-    header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, base_timestamp=horizon_ms)
-    return _with_records(header, kept, payload)
-
-
-def _with_records(header: BatchHeader, kept: Sequence[KeyedRecord], payload: bytes) -> bytes:
-    payload = compress(header.compression, payload)
-    largest = header.max_timestamp if header.timestamp_type_is_append else max(one.timestamp for one in kept)
-    batch = bytearray(BATCH_HEADER_BYTES) + payload
+def _rewritten(header: BatchHeader, data: bytes, kept: bytearray, *, horizon_ms: int | None) -> bytes:
+    """The batch with the kept records. A new horizon takes the place of the base timestamp, so each record states its difference
+    anew; what follows in it is the same."""
+    payload, largest = bytearray(), -(1 << 63)
+    for stays, (start, end, timestamp_delta, offset_delta, position) in zip(kept, record_heads(data, header), strict=True):
+        if not stays:
+            continue
+        timestamp = header.max_timestamp if header.timestamp_type_is_append else wrapped(header.base_timestamp + timestamp_delta)
+        largest = max(largest, timestamp)
+        if horizon_ms is None:
+            payload += data[start:end]
+            continue
+        head = bytearray(1)  # attributes, unused
+        write_varint(head, wrapped(timestamp - horizon_ms))
+        write_varint(head, offset_delta)
+        write_varint(payload, len(head) + end - position)
+        payload += head
+        payload += data[position:end]
+    if horizon_ms is not None:
+        header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, base_timestamp=horizon_ms)
+    batch = bytearray(BATCH_HEADER_BYTES) + compress(header.compression, payload)
     length = len(batch) - LENGTH_END
-    seal(batch, header._replace(length=length, max_timestamp=largest, record_count=len(kept)))
+    seal(batch, header._replace(length=length, max_timestamp=largest, record_count=sum(kept)))
     return bytes(batch)

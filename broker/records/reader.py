@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from broker.errors import InvalidRecord
 from broker.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer, read_header
 from broker.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 from broker.records.varint import read_varint
+from broker.records.walk import wrapped
 
 RecordHeaders = tuple[tuple[str, bytes | None], ...]
 
@@ -37,36 +37,6 @@ def read_records(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) ->
         yield _read_record(payload, position, end, header)
 
 
-def read_timestamps(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each record: what a search by time needs, without keys and values."""
-    header = read_header(batch)
-    for position, _end, payload in _record_spans(header, batch, limit_bytes):
-        timestamp, offset, _ = _read_place(payload, position, header)
-        yield offset, timestamp
-
-
-class KeyedRecord(NamedTuple):
-    """One record as compaction sees it; `raw` are its bytes with their length before them."""
-
-    offset: int
-    key: bytes | None
-    is_tombstone: bool
-    timestamp: int
-    raw: memoryview
-
-
-def read_keys(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[KeyedRecord]:
-    """The key of each record, and whether its value is null."""
-    header = read_header(batch)
-    start = 0
-    for position, end, payload in _record_spans(header, batch, limit_bytes):
-        timestamp, offset, position = _read_place(payload, position, header)
-        key, position = _read_bytes(payload, position, end)
-        value_length, _ = read_varint(payload, position)
-        yield KeyedRecord(offset, key, value_length < 0, timestamp, payload[start:end])
-        start = end
-
-
 def _record_spans(header: BatchHeader, batch: Buffer, limit_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
     payload = decompress(header.compression, memoryview(batch)[BATCH_HEADER_BYTES : header.size], limit_bytes)
     position = 0
@@ -84,7 +54,9 @@ def _record_spans(header: BatchHeader, batch: Buffer, limit_bytes: int) -> Itera
 def _read_place(payload: memoryview, position: int, header: BatchHeader) -> tuple[int, int, int]:
     timestamp_delta, position = read_varint(payload, position + 1)  # one byte of attributes
     offset_delta, position = read_varint(payload, position)
-    timestamp = header.max_timestamp if header.timestamp_type_is_append else header.base_timestamp + timestamp_delta
+    if not 0 <= offset_delta <= header.last_offset_delta:
+        raise InvalidRecord(f"offset {offset_delta} in a batch that ends at {header.last_offset_delta}")
+    timestamp = header.max_timestamp if header.timestamp_type_is_append else wrapped(header.base_timestamp + timestamp_delta)
     return timestamp, header.base_offset + offset_delta, position
 
 

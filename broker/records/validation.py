@@ -31,14 +31,16 @@ from broker.records.batch import (
 from broker.records.builder import seal
 from broker.records.compression import CODEC_MAX, CODEC_NAMES, DECOMPRESSED_BYTES_MAX, begins_like
 from broker.records.crc import crc32c
-from broker.records.reader import read_keys, read_timestamps
+from broker.records.walk import check_keys, read_timestamps
 
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
 _UNUSUAL_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
-# What the loop may spend on looking for keys, and on a batch without a largest timestamp, which few producers send.
-KEYED_RECORDS_MAX = 200_000
-INSPECTED_BYTES_MAX = 8 << 20
-INSPECTED_RECORDS_MAX = 50_000
+# What the loop may spend on looking into a batch, which it does for compacted topics and where a producer left the largest
+# timestamp unset: about 20 ms together. Measured: 20,000 records are walked in 10 ms (0.5 us each); 4 MiB are decompressed in
+# 6 ms (snappy), 8 ms (lz4), 7 ms (zstd) and, from a megabyte of gzip, in 7 to 11 ms. librdkafka sends 10,000 records a batch at
+# the most unless it is told otherwise, the Java client 16 KiB.
+INSPECTED_RECORDS_MAX = 20_000
+INSPECTED_BYTES_MAX = 4 << 20
 INT64_MAX = (1 << 63) - 1
 
 
@@ -125,13 +127,15 @@ def _check_kind(header: BatchHeader) -> None:
 
 
 def require_keys(batch: NewBatch) -> None:
-    """InvalidRecord where a record has no key: on a compacted topic it could never be found again. Reads the records, so only
-    producers to compacted topics pay for it."""
-    if batch.header.record_count > KEYED_RECORDS_MAX:
-        raise InvalidRecord(f"a batch of {batch.header.record_count} records: a compacted topic takes {KEYED_RECORDS_MAX}")
-    for record in read_keys(batch.view, limit_bytes=INSPECTED_BYTES_MAX):
-        if record.key is None:
-            raise InvalidRecord("a record without a key: a compacted topic keeps the last record of each key")
+    """InvalidRecord where compaction could not work with a record: it has no key, so it could never be found again, or its
+    timestamp or offset is none. Reads the records, so only producers to compacted topics pay for it."""
+    header = batch.header
+    if header.record_count > INSPECTED_RECORDS_MAX:
+        raise InvalidRecord(f"a batch of {header.record_count} records: a compacted topic takes {INSPECTED_RECORDS_MAX}")
+    try:
+        check_keys(header, batch.view, limit_bytes=INSPECTED_BYTES_MAX)
+    except CorruptMessage as error:  # which clients send again, in vain: what is larger than this will be so the next time
+        raise InvalidRecord(f"a compacted topic takes batches of {INSPECTED_BYTES_MAX} bytes, decompressed: {error}") from None
 
 
 def _check_compressed(header: BatchHeader, batch: memoryview) -> None:

@@ -55,8 +55,8 @@ def measure_dirt(segments: Sequence[Segment], first_dirty_offset: int, *, config
 def _is_overdue(segment: Segment, lag_ms_max: int, now_ms: int) -> bool:
     if lag_ms_max == INT64_MAX:
         return False
-    first = next((header.max_timestamp for _, header in segment.headers()), now_ms)
-    return now_ms - first > lag_ms_max
+    first = segment.first_header()
+    return first is not None and now_ms - first.max_timestamp > lag_ms_max
 
 
 def begin_compaction(
@@ -69,17 +69,22 @@ def begin_compaction(
     now_ms: int,
 ) -> CompactionPass | None:
     """A pass over what may be compacted, or None where it is not worth it yet. Nothing else changes the log's sealed segments
-    until `log.is_compacting` is taken back, which is to be done however the pass ends."""
+    until `log.is_compacting` is taken back, which is to be done however the pass ends, unless an exchange is unfinished: then the
+    next pass begins with what is left of that."""
     segments = tuple(compactable_segments(log.segments, log.unflushed, config=log.config, now_ms=now_ms))
-    if not measure_dirt(segments, first_dirty_offset, config=log.config, now_ms=now_ms).wants_cleaning(log.config):
+    dirt = measure_dirt(segments, first_dirty_offset, config=log.config, now_ms=now_ms)
+    if not dirt.wants_cleaning(log.config) and log.unfinished_exchange is None:
         return None
+    directory = filesystem.pin(log.directory)
     log.is_compacting = True
     return CompactionPass(
         filesystem=filesystem,
+        directory=directory,
         segments=segments,
         first_dirty_offset=max(first_dirty_offset, log.log_start_offset),
         producer_offsets=producer_offsets,
         config=log.config,
         now_ms=now_ms,
         keys=keys,
+        unfinished=log.unfinished_exchange,
     )

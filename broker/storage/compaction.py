@@ -7,6 +7,10 @@ a later one for. A group is installed as Kafka does it, so a crash at any point 
     00000000000000000000.log.swap       whole, flushed, and the truth from now on: the next start completes the exchange
     00000000000000000000.log.deleted    an old one, out of the way
 
+A pass ends where the map is full, which may be in the middle of a segment. What lies at or above `clean_offset` passes through
+unchanged, and no tombstone there is given its horizon: the map does not know its key, so it cannot know whether an older value is
+still there, and the time of a tombstone begins only in the pass that removes what it deletes.
+
 The last batch of a group always stays, if need be without records, so the new file itself says how far it reaches, and a log
 never ends before it did. A pass is a generator: it yields between batches, so whoever drives it decides how long it computes at
 a time and on which thread; and it yields an Exchange when the loop has to put the new segment into the log's list. The old
@@ -16,14 +20,16 @@ segments stay readable until then, and for whoever still reads them afterwards.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from broker.config import LogConfig
-from broker.errors import CorruptMessage, InvalidRecord, StorageError
+from broker.errors import RequestError, StorageError
 from broker.records.batch import BatchHeader, read_header
 from broker.records.compaction import compact_batch
-from broker.records.reader import read_keys
-from broker.storage.filesystem import FileSystem, OpenFile
+from broker.records.walk import read_keys, record_bytes
+from broker.storage.filesystem import FileSystem, OpenFile, PinnedDirectory
 from broker.storage.key_map import KeyMap
 from broker.storage.rolling import RELATIVE_OFFSET_MAX
 from broker.storage.segment import LOG, Segment
@@ -46,33 +52,52 @@ class CompactionPass:
     """One pass over `segments`: all sealed and flushed, from the first of the log on."""
 
     filesystem: FileSystem
+    directory: PinnedDirectory  # the log's: a helper thread works there, and the topic may be deleted and made again meanwhile
     segments: Sequence[Segment]
     first_dirty_offset: int
     producer_offsets: frozenset[int]  # last offset of each live producer's last batch
     config: LogConfig
     now_ms: int
     keys: KeyMap
+    unfinished: Exchange | None = None  # of a pass before, which the disk refused to let end
     clean_offset: int = field(default=0, init=False)  # below it no key is there twice, once the pass has ended
     read_bytes: int = field(default=0, init=False)
     written_bytes: int = field(default=0, init=False)
+    _batch_offset: int = field(default=-1, init=False)  # of the one that is looked at
 
     def steps(self) -> Generator[Exchange | None, None, None]:
-        """Do it all, yielding as the file's theory says. StorageError: the log is as it was, but for the exchanges made."""
+        """Do it all, yielding as the file's theory says. StorageError: the log is as it was, but for the exchanges made; a batch
+        that cannot be read is met before the first of them."""
         try:
+            if self.unfinished is not None:
+                finish_exchange(self.filesystem, self.unfinished.old, self.unfinished.new, self.directory.path)
+                yield None
             yield from self._read_keys()
             for group in self._groups():
                 yield from self._rewrite(group)
-        except (OSError, InvalidRecord, CorruptMessage) as error:
+        except OSError as error:
             raise StorageError(f"cannot compact {self.segments[0].directory}: {error}") from error
+        except RequestError as error:
+            raise StorageError(
+                f"cannot compact {self.segments[0].directory}: the batch at offset {self._batch_offset}: {error}"
+            ) from error
+
+    def withdraw(self, exchange: Exchange) -> None:
+        """The exchange was not made and will not be: a start must not make it either, when the log has gone on."""
+        with suppress(OSError):
+            self.filesystem.remove(exchange.new.path(LOG + SWAP, within=self.directory.path))
 
     def _batches(self, segment: Segment, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
         was_cold = not segment.is_warm
-        place = segment.batch_at(offset) if offset > segment.base_offset else (0, 0)
-        for position, header in segment.headers(place[0]) if place else ():
-            self.read_bytes += header.size
-            yield header, segment.read(position, header.size)
-        if was_cold:
-            segment.forget()
+        try:
+            place = segment.batch_at(offset) if offset > segment.base_offset else (0, 0)
+            for position, header in segment.headers(place[0]) if place else ():
+                self.read_bytes += header.size
+                self._batch_offset = header.base_offset
+                yield header, segment.read(position, header.size)
+        finally:  # also where the map is full, or a batch cannot be read
+            if was_cold:
+                segment.forget()
 
     def _read_keys(self) -> Iterator[None]:
         self.clean_offset = self.first_dirty_offset
@@ -82,7 +107,7 @@ class CompactionPass:
             for header, batch in self._batches(segment, self.first_dirty_offset):
                 if self.keys.is_full:
                     return
-                for record in () if header.is_control else read_keys(batch):
+                for record in () if header.is_control else read_keys(record_bytes(header, batch), header):
                     if record.key is not None:
                         self.keys.put(record.key, record.offset)
                 self.clean_offset = header.next_offset
@@ -107,18 +132,19 @@ class CompactionPass:
 
     def _rewrite(self, group: Sequence[Segment]) -> Generator[Exchange | None, None, None]:
         first = group[0]
-        cleaned = first.path(LOG + CLEANED)
+        directory = self.directory.path
+        cleaned = first.path(LOG + CLEANED, within=directory)
         self.filesystem.remove(cleaned)
         file = self.filesystem.open(cleaned, create=True)
         index = SegmentIndex(base_offset=first.base_offset, interval_bytes=self.config.index_interval_bytes)
         size = yield from self._write(group, file, index)
         self.filesystem.sync_data(file)
         self.filesystem.set_modified_ms(cleaned, group[-1].modified_ms)
-        self.filesystem.rename(cleaned, first.path(LOG + SWAP))
-        self.filesystem.sync_directory(first.directory)
+        self.filesystem.rename(cleaned, first.path(LOG + SWAP, within=directory))
+        self.filesystem.sync_directory(directory)
         new = first.successor(size=size, file=file, index=index)
         yield Exchange(tuple(group), new)
-        finish_exchange(self.filesystem, group, new)
+        finish_exchange(self.filesystem, group, new, self.directory.path)
         yield None
 
     def _write(self, group: Sequence[Segment], file: OpenFile, index: SegmentIndex) -> Generator[None, None, int]:
@@ -141,6 +167,8 @@ class CompactionPass:
         return position + pending_bytes
 
     def _compact(self, header: BatchHeader, batch: bytes, *, last: bool) -> bytes:
+        if header.base_offset >= self.clean_offset:
+            return batch
         return compact_batch(
             batch,
             is_newest=self.keys.is_newest,
@@ -150,13 +178,20 @@ class CompactionPass:
         )
 
 
-def finish_exchange(filesystem: FileSystem, group: Sequence[Segment], new: Segment) -> None:
-    """Give the new segment its name. The old ones are out of the way, durably, before: two files for the same offsets are never
-    left behind."""
-    doomed = [path for segment in group for path in segment.mark_deleted()]
-    filesystem.sync_directory(new.directory)
-    filesystem.rename(new.path(LOG + SWAP), new.path(LOG))
-    filesystem.sync_directory(new.directory)
-    new.save_index()
+def finish_exchange(filesystem: FileSystem, group: Sequence[Segment], new: Segment, directory: Path) -> None:
+    """Give the new segment its name in `directory`, which is the log's. The old ones are out of the way, durably, before: two
+    files for the same offsets are never left behind. Where it raises OSError it is to be called again, before anything else
+    changes these files: it goes on where it ended."""
+    doomed: list[Path] = []
+    swap = new.path(LOG + SWAP, within=directory)
+    if swap.name in filesystem.list_names(directory):  # else the file with the log's name is the new one
+        doomed = [path for segment in group for path in segment.mark_deleted(within=directory)]
+        filesystem.sync_directory(directory)
+        filesystem.rename(swap, new.path(LOG, within=directory))
+    filesystem.sync_directory(directory)
+    new.is_durable = True
+    with suppress(OSError):  # an index can be made again
+        new.save_index(within=directory)
+        new.forget()  # nobody keeps it warm, and a log may have a thousand of them
     for path in doomed:
         filesystem.remove(path)

@@ -40,6 +40,16 @@ class OpenFile:
         close(self._descriptor)
 
 
+class PinnedDirectory:
+    """A path that goes on meaning the same directory, whatever is given its name meanwhile; as long as this object lives."""
+
+    __slots__ = ("_file", "path")
+
+    def __init__(self, file: OpenFile | None, path: Path) -> None:
+        self._file = file
+        self.path = path
+
+
 class FileSystem:
     """The machine's files."""
 
@@ -85,6 +95,12 @@ class FileSystem:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def pin(self, path: Path) -> PinnedDirectory:
+        """The directory that has this name now: what a helper thread does there cannot reach a topic of the same name that was
+        made since. The link below /proc leads to the directory itself, not to its name."""
+        file = OpenFile(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return PinnedDirectory(file, Path(f"/proc/self/fd/{file.fileno()}"))
 
     def size(self, file: OpenFile) -> int:
         return os.fstat(file.fileno()).st_size

@@ -6,21 +6,38 @@
 3 1500
 
 An epoch begins with a start that may have lost what nobody had flushed: so who read further than the log reaches now is told
-where the epochs part, and never takes new records for old ones. The file is written before the first append of an epoch. Where
-it is missing or damaged, or older than the log, it is rebuilt from the batches, which carry their epoch: only a segment within
-which the epoch changes is read as a whole.
+where the epochs part, and never takes new records for old ones.
+
+The first append of an epoch notes it in memory alone; the first flush that takes these records along writes the file, beside the
+loop: a broker that comes back after a crash begins an epoch in a thousand partitions at once. Where the file is missing or
+damaged, or older than the log, it is rebuilt from the batches, which carry their epoch: only a segment within which the epoch
+changes is read as a whole.
+
+No crash gives one epoch to two different sets of visible records:
+
+    before the flush has ended      nobody has seen a record of the epoch. What survives of them carries it, so it is counted
+                                    again; where nothing survives, the next start may begin the same epoch, for the first time
+                                    as far as any reader can tell.
+    after it                        the records are on the disk, and so is the file. Where the disk refused the file, the flush
+                                    holds all the same, since the last batch of the log says what the file would: a start takes
+                                    the later one of the two, and looks for that batch in earlier segments where the last one is
+                                    empty.
+    all of them were deleted        by retention, and the file was refused: the epoch is given again, to records that follow the
+                                    deleted ones; none was lost, so there is no second set for the same offsets.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from broker.errors import StorageError
 from broker.storage.filesystem import FileSystem
 from broker.storage.segment import Segment
+
+logger = logging.getLogger("broker.storage")
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 NO_EPOCH = -1
@@ -84,9 +101,9 @@ class LeaderEpochs:
 
 
 class LogEpochs:
-    """The epochs of one log: those written down, and `current`, in which this broker writes since its start."""
+    """The epochs of one log: those in which something was written, and `current`, in which this broker writes since its start."""
 
-    __slots__ = ("_filesystem", "_path", "current", "is_written", "written")
+    __slots__ = ("_filesystem", "_is_first", "_is_told", "_path", "current", "is_noted", "is_saved", "written")
 
     def __init__(
         self, filesystem: FileSystem, directory: Path, written: LeaderEpochs | None = None, *, rises: bool = False
@@ -95,21 +112,31 @@ class LogEpochs:
         self._path = directory / LEADER_EPOCHS
         self.written = written or LeaderEpochs()
         self.current = max(self.written.latest, 0) + rises
-        self.is_written = self.current == self.written.latest  # then batches may be appended in it; asked for by each append
+        self.is_noted = self.current == self.written.latest  # asked for by each append
+        self.is_saved = True  # nothing has been noted that the file does not say
+        self._is_first = not self.written.entries
+        self._is_told = False
 
-    def write(self, start_offset: int) -> None:
-        """Note that `current` begins at `start_offset`; on the disk when this returns. The very first epoch may be lost: no file
-        means that it never changed."""
+    def note(self, start_offset: int) -> None:
+        """`current` begins at `start_offset`; the next flush writes it down."""
         epochs = LeaderEpochs(self.written.entries)
         epochs.assign(self.current, start_offset)
+        self.written, self.is_noted, self.is_saved = epochs, True, False
+
+    def save(self) -> None:
+        """Bring what was noted to the disk; any thread. A disk that refuses is told once and asked again by the next flush. The
+        very first epoch may be lost: no file means that it never changed."""
         try:
-            if self.written.entries:
-                self._filesystem.replace_bytes(self._path, epochs.encode())
+            if self._is_first:
+                self._filesystem.write_bytes(self._path, self.written.encode(), durable=False)
             else:
-                self._filesystem.write_bytes(self._path, epochs.encode(), durable=False)
+                self._filesystem.replace_bytes(self._path, self.written.encode())
         except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error}") from error
-        self.written, self.is_written = epochs, True
+            if not self._is_told:
+                logger.warning("cannot write %s: %s; the next flush tries again", self._path, error)
+            self._is_told = True
+        else:
+            self.is_saved = True
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch that is not above `epoch`, and the offset after its last record; (-1, -1) where it is newer than
@@ -140,12 +167,15 @@ def load_leader_epochs(
 def rebuild_leader_epochs(segments: Sequence[Segment]) -> LeaderEpochs:
     """Read from the batches what epochs there are."""
     epochs = LeaderEpochs()
-    firsts = [next((header.leader_epoch for _, header in segment.headers()), None) for segment in segments]
+    headers = [segment.first_header() for segment in segments]
+    firsts = [header.leader_epoch if header is not None else None for header in headers]
     for number, segment in enumerate(segments):
         first, following = firsts[number], firsts[number + 1] if number + 1 < len(firsts) else None
         if first is not None and first == following:
             epochs.assign(first, segment.base_offset)  # the same at both ends: the same throughout
-            continue
-        for _, header in segment.headers():
-            epochs.assign(header.leader_epoch, header.base_offset)
+        else:
+            for _, header in segment.headers():
+                epochs.assign(header.leader_epoch, header.base_offset)
+            if segment is not segments[-1]:
+                segment.forget()
     return epochs

@@ -11,6 +11,9 @@
 
 A checkpoint may be old (then recovery checks more than it must) and never ahead of the disk. A topic that is deleted and made
 again must not inherit entries, so they are taken out before its directory is made.
+
+While the broker runs, checkpoints are written beside the loop: the loop says what they hold (`checkpoint_job`), a helper thread
+writes the files, one job after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -43,6 +46,8 @@ PARTITION_METADATA = "partition.metadata"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 NAME_BYTES_MAX = 255
+
+Job = Callable[[], None]
 
 PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 
@@ -104,18 +109,24 @@ class LogDirectory:
     def partition_path(self, topic: str, partition: int) -> Path:
         return self.path / f"{topic}-{partition}"
 
-    def create_partition(self, topic: str, partition: int, topic_id: UUID) -> Path:
-        """Make the directory of a new partition, durably. One that a crash left half made is completed."""
+    def make_partition(self, topic: str, partition: int, topic_id: UUID) -> Path:
+        """Make the directory of a new partition; one that a crash left half made is completed. Any thread. It is durable after
+        `sync`: a power cut before leaves nothing, or an empty partition, and the next start makes what is missing. For the same
+        reason the small file in it is not synced: a directory that does not say whose it is, is its name's."""
         path = self.partition_path(topic, partition)
         try:
-            self._forget(topic, partition)
             self._filesystem.make_directory(path)
-            self._filesystem.write_bytes(path / PARTITION_METADATA, _encode_partition_metadata(topic_id))
-            self._filesystem.sync_directory(path)
-            self._filesystem.sync_directory(self.path)
+            self._filesystem.write_bytes(path / PARTITION_METADATA, _encode_partition_metadata(topic_id), durable=False)
         except OSError as error:
             raise StorageError(f"cannot make {path}: {error}") from error
         return path
+
+    def sync(self) -> None:
+        """Return when the names in the directory are on the disk: partitions made, renamed, set aside. Any thread."""
+        try:
+            self._filesystem.sync_directory(self.path)
+        except OSError as error:
+            raise StorageError(f"cannot flush {self.path}: {error}") from error
 
     def topic_id(self, topic: str, partition: int) -> UUID | None:
         """The id of the topic that the stored partition belongs to, or None where it does not say."""
@@ -137,40 +148,71 @@ class LogDirectory:
         """Below it the log has been compacted."""
         return self._cleaned_offsets.get((topic, partition), 0)
 
-    def write_cleaned_offset(self, topic: str, partition: int, offset: int) -> None:
-        """A compaction pass has ended."""
-        self._write_cleaned({**self._cleaned_offsets, (topic, partition): offset})
+    def note_cleaned_offset(self, topic: str, partition: int, offset: int) -> None:
+        """A compaction pass has ended; `cleaned_offsets_job` writes it down."""
+        self._cleaned_offsets[topic, partition] = offset
 
-    def delete_partition(self, topic: str, partition: int) -> Path:
-        """Rename the directory so that it is nobody's; returns what a helper thread then removes (`FileSystem.remove`). Close
-        or abandon the log first."""
+    def cleaned_offsets_job(self) -> Job:
+        """A job for any thread that writes how far each log is compacted."""
+        return self._write_job({CLEANED_OFFSETS: dict(self._cleaned_offsets)})
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> Job | None:
+        """Drop what the checkpoints say of partitions that are about to be made; a job that brings this to the disk, None where
+        they say nothing."""
+        checkpoints = {
+            RECOVERY_POINTS: self._recovery_points,
+            LOG_START_OFFSETS: self._log_start_offsets,
+            CLEANED_OFFSETS: self._cleaned_offsets,
+        }
+        changed: dict[str, Offsets] = {}
+        doomed = set(partitions)
+        for name, offsets in checkpoints.items():
+            if not doomed.isdisjoint(offsets):
+                for key in doomed & offsets.keys():
+                    del offsets[key]
+                changed[name] = dict(offsets)
+        return self._write_job(changed) if changed else None
+
+    def discard_partition(self, topic: str, partition: int) -> Path:
+        """Rename the directory so that it is nobody's; returns what is then to be removed (`FileSystem.remove`). Any thread; the
+        log is closed or abandoned before. Durable after `sync`."""
         path = self.partition_path(topic, partition)
-        suffix = f".{self._new_id().hex}{DELETE_SUFFIX}"
-        target = self.path / (path.name[: NAME_BYTES_MAX - len(suffix)] + suffix)
+        target = self._renamed(path, self._new_id().hex, DELETE_SUFFIX)
         try:
             self._filesystem.rename(path, target)
-            self._filesystem.sync_directory(self.path)
         except OSError as error:
             raise StorageError(f"cannot delete {path}: {error}") from error
         return target
+
+    def _renamed(self, path: Path, unique: str, suffix: str) -> Path:
+        suffix = f".{unique}{suffix}"
+        return self.path / (path.name[: NAME_BYTES_MAX - len(suffix)] + suffix)
 
     def set_aside(self, topic: str, partition: int) -> Path:
         """Rename a partition's directory that no topic owns, so that a new topic of its name cannot take its records for its own.
         Nothing is removed; returns where it is now."""
         path = self.partition_path(topic, partition)
-        suffix = f".{uuid4().hex}{STRAY_SUFFIX}"
-        target = self.path / (path.name[: NAME_BYTES_MAX - len(suffix)] + suffix)
+        target = self._renamed(path, uuid4().hex, STRAY_SUFFIX)
         self._filesystem.rename(path, target)
         self._filesystem.sync_directory(self.path)
         return target
 
-    def write_checkpoints(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
-        """Write where recovery and reading of each of these logs would begin. Any thread, given a mapping that does not
-        change."""
-        # Offsets are read before anything is written, so what is written is never ahead of the disk.
-        points = {key: log.flushed_offset for key, log in logs.items()}
-        starts = {key: log.log_start_offset for key, log in logs.items() if log.log_start_offset}
-        self._write(points, starts)
+    def checkpoint_job(self, logs: Mapping[TopicPartition, PartitionLog]) -> Job:
+        """A job for any thread that writes where recovery and reading of each of these logs would begin now. Offsets are read
+        here, so what is written is never ahead of the disk."""
+        self._recovery_points = {key: log.flushed_offset for key, log in logs.items()}
+        self._log_start_offsets = {key: log.log_start_offset for key, log in logs.items() if log.log_start_offset}
+        return self._write_job({RECOVERY_POINTS: dict(self._recovery_points), LOG_START_OFFSETS: dict(self._log_start_offsets)})
+
+    def _write_job(self, checkpoints: Mapping[str, Offsets]) -> Job:
+        def write() -> None:
+            for name, offsets in checkpoints.items():
+                try:
+                    write_checkpoint(self._filesystem, self.path / name, offsets)
+                except OSError as error:
+                    raise StorageError(f"cannot write {self.path / name}: {error}") from error
+
+        return write
 
     def close(self, *, clean: bool = True) -> None:
         """Let go of the directory; `clean` says that every log has been closed and the checkpoints written."""
@@ -193,34 +235,15 @@ class LogDirectory:
             raise StartupError(f"{path} cannot be read: {error}; restore it from a copy of this directory") from error
 
     def write_json_atomic(self, name: str, value: Any) -> None:
-        """Replace a JSON file of this directory as a whole; on the disk when this returns."""
-        data = json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
+        """Replace a JSON file of this directory as a whole; on the disk when this returns. Any thread."""
+        self.write_atomic(name, json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        """The same with what the file is to hold."""
         try:
             self._filesystem.replace_bytes(self.path / name, data)
         except OSError as error:
             raise StorageError(f"cannot write {self.path / name}: {error}") from error
-
-    def _forget(self, topic: str, partition: int) -> None:
-        key = (topic, partition)
-        if key in self._recovery_points or key in self._log_start_offsets:
-            self._write(_without(self._recovery_points, key), _without(self._log_start_offsets, key))
-        if key in self._cleaned_offsets:
-            self._write_cleaned(_without(self._cleaned_offsets, key))
-
-    def _write_cleaned(self, offsets: Offsets) -> None:
-        try:
-            write_checkpoint(self._filesystem, self.path / CLEANED_OFFSETS, offsets)
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path / CLEANED_OFFSETS}: {error}") from error
-        self._cleaned_offsets = offsets
-
-    def _write(self, points: Offsets, starts: Offsets) -> None:
-        try:
-            write_checkpoint(self._filesystem, self.path / RECOVERY_POINTS, points)
-            write_checkpoint(self._filesystem, self.path / LOG_START_OFFSETS, starts)
-        except OSError as error:
-            raise StorageError(f"cannot write the checkpoints of {self.path}: {error}") from error
-        self._recovery_points, self._log_start_offsets = points, starts
 
     def _remove_deleted(self) -> None:
         for name in self._filesystem.list_names(self.path):
@@ -243,10 +266,6 @@ def _take_clean_marker(filesystem: FileSystem, path: Path) -> bool:
     filesystem.remove(path / CLEAN_MARKER)
     filesystem.sync_directory(path)
     return True
-
-
-def _without(offsets: Offsets, key: TopicPartition) -> Offsets:
-    return {other: offset for other, offset in offsets.items() if other != key}
 
 
 def _encode_partition_metadata(topic_id: UUID) -> bytes:

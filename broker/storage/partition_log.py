@@ -13,8 +13,8 @@ The leader epoch rises with every start that had to recover; see leader_epochs.p
 
 Everything changes only after the write succeeded: a short write or a full disk leaves the log as it was. A failed flush does
 not: the system may have dropped the pages that it could not write, so the log goes offline and stays so until the broker is
-started again (recovery then reads what is really there). The loop owns the log; FlushTicket.run and TimeSearch.run are for any
-thread.
+started again, with a mark for that start: what can be read is not what is on the disk (flush_mark.py). The loop owns the log;
+FlushTicket.run and TimeSearch.run are for any thread.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.config import LogConfig
 from broker.errors import OffsetOutOfRange, StorageError
-from broker.records.batch import BatchHeader
+from broker.records.batch import BATCH_HEADER_BYTES, BatchHeader
+from broker.storage.compaction import Exchange
 from broker.storage.file_slice import FileSlice
 from broker.storage.filesystem import FileSystem
 from broker.storage.flush import FlushTicket
+from broker.storage.flush_mark import leave_mark
 from broker.storage.recovery import LogOpener, OpenedLog, Recovery
 from broker.storage.rolling import should_roll
 from broker.storage.segment import Segment
 from broker.storage.segment_list import SegmentList
 from broker.storage.snapshots import SnapshotFiles
 from broker.storage.time_search import TimeSearch
+
+EMPTY_SEGMENTS_PASSED_MAX = 64  # by one read: each is a file to open, and the next pass of compaction puts them together
 
 
 class PartitionLog:
@@ -51,15 +55,18 @@ class PartitionLog:
         self._clock = clock
         self.segments = SegmentList(opened.segments)
         self._rolled_ms = clock.now_ms()
-        self.unflushed: list[Segment] = []  # sealed, not flushed or indexes not saved
-        self._directory_changed = False
+        # Sealed, not flushed or indexes not saved: after a recovery, those whose indexes the disk had no room for.
+        self.unflushed = [one for one in opened.segments[:-1] if one.has_index_loaded]
+        # The name of a segment in which nothing has been flushed yet may not be on the disk: a clean stop leaves it as it is.
+        self._directory_changed = bool(opened.segments) and not opened.segments[-1].size
         self._flushing: FlushTicket | None = None
         self._flushed_segment = opened.segments[-1] if opened.segments else None
         self._flushed_position = opened.segments[-1].size if opened.segments else 0
         self._removed_paths: list[Path] = []
         self.snapshots = SnapshotFiles(filesystem, directory)
-        self.before_roll: Callable[[], None] = lambda: None  # all that is appended is complete: time for a snapshot
+        self.before_roll: Callable[[], None] = _nothing  # all that is appended is complete: time for a snapshot
         self.is_compacting = False  # then nothing else may change sealed segments
+        self.unfinished_exchange: Exchange | None = None  # made in `segments`, but not all of its files have their names
         self.epochs = opened.epochs
 
     @classmethod
@@ -73,7 +80,6 @@ class PartitionLog:
         clean: bool,
         recovery_point: int,
         log_start_offset: int = 0,
-        may_have_gaps: bool = False,
     ) -> PartitionLog:
         """Open and, after a crash, recover. A log that is damaged or cannot be read opens offline: everything it is asked for
         raises StorageError with the reason, and the rest of the broker goes on."""
@@ -83,7 +89,6 @@ class PartitionLog:
             index_interval_bytes=config.index_interval_bytes,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
-            may_have_gaps=may_have_gaps or config.is_compacted,
         )
         return cls(directory, config=config, filesystem=filesystem, clock=clock, opened=opener.open_or_explain(clean=clean))
 
@@ -99,12 +104,13 @@ class PartitionLog:
     # Writing
 
     def append(self, views: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
-        """Write stamped batches, the first at `end_offset`, in one system call. StorageError: nothing has changed."""
+        """Write stamped batches, the first at `end_offset`, in one system call. StorageError: nothing has changed, or the log is
+        offline, since something failed that nobody expected and what its file holds is not known any more."""
         self.require_online()
         assert headers[0].base_offset == self.end_offset, "batches are stamped densely"
         size = sum(map(len, views))
-        if not self.epochs.is_written:
-            self.epochs.write(self.end_offset)
+        if not self.epochs.is_noted:
+            self.epochs.note(self.end_offset)
         active = self.segments.active
         if should_roll(active, headers, size, config=self.config, age_ms=self._clock.now_ms() - self._rolled_ms):
             active = self.roll()
@@ -112,6 +118,9 @@ class PartitionLog:
             active.append(views, headers, size)
         except OSError as error:
             self._take_back(active, error)
+        except Exception as error:
+            self.go_offline(f"{self.directory}: a write failed unexpectedly: {error!r}")
+            raise StorageError(self.offline_reason) from error
         self.end_offset = headers[-1].next_offset
 
     def roll(self) -> Segment:
@@ -134,7 +143,7 @@ class PartitionLog:
         try:
             active.cut(active.size)
         except OSError as second:
-            self._go_offline(f"cannot write {self.directory} ({error}), nor take the write back ({second})")
+            self.go_offline(f"cannot write {self.directory} ({error}), nor take the write back ({second})")
         raise StorageError(f"cannot write {self.directory}: {error}") from error
 
     # Flushing
@@ -152,6 +161,7 @@ class PartitionLog:
             active=self.segments.active,
             end_offset=self.end_offset,
             directory=directory,
+            epochs=None if self.epochs.is_saved else self.epochs,
         )
         return self._flushing
 
@@ -164,15 +174,22 @@ class PartitionLog:
         self.flushed_offset = ticket.end_offset
         self._flushed_segment, self._flushed_position = ticket.active, ticket.end_position
         for segment in ticket.sealed:
+            segment.is_durable = True
             if segment.index_saved:
                 self.unflushed.remove(segment)
                 segment.forget()
+
+    def postpone_flush(self, ticket: FlushTicket) -> None:
+        """The ticket could not run yet: what it had to do is for the next one."""
+        self._flushing = None
+        self._directory_changed = self._directory_changed or ticket.has_new_names
 
     def fail_flush(self, ticket: FlushTicket, error: BaseException) -> None:
         """The ticket's run raised: the log goes offline. A flush is not tried again, since the second would succeed without the
         lost pages."""
         self._flushing = None
-        self._go_offline(str(error))
+        self.go_offline(str(error))
+        leave_mark(self._filesystem, self.directory)
 
     # Reading
 
@@ -188,9 +205,14 @@ class PartitionLog:
         segment = self.segments.holding(offset)
         try:
             place = segment.batch_at(offset)
-            while place is None and segment.end_offset is not None:  # compaction has left nothing behind it there
+            hops = 0
+            while segment.end_offset is not None and (
+                place is None  # compaction has left nothing behind it there
+                or (_is_last_and_empty(place, segment) and segment.end_offset < upto_offset and hops < EMPTY_SEGMENTS_PASSED_MAX)
+            ):
                 segment = self.segments.holding(segment.end_offset)
                 place = segment.batch_at(offset)
+                hops += 1
             available = self._readable_bytes(segment, upto_offset) - (place[0] if place else 0)
             if place is None or available <= 0:
                 return FileSlice(segment.file, 0, 0)
@@ -273,7 +295,8 @@ class PartitionLog:
                 if segment.size and segment.has_index_loaded and not segment.index_saved:
                     segment.save_index()
         except OSError as error:
-            self._go_offline(f"cannot flush {self.directory}: {error}")
+            self.go_offline(f"cannot flush {self.directory}: {error}")
+            leave_mark(self._filesystem, self.directory)
             raise StorageError(self.offline_reason) from error
         self.abandon("closed")
 
@@ -283,18 +306,35 @@ class PartitionLog:
             for segment in (*self.unflushed, self.segments.active):
                 self._filesystem.sync_data(segment.file)
             self._filesystem.sync_directory(self.directory)
+        if not self.epochs.is_saved:
+            self.epochs.save()
         self.flushed_offset = self.end_offset
 
     def abandon(self, reason: str) -> None:
         """Let go of the files without flushing: the partition is being deleted, or its directory cannot be trusted."""
-        self._go_offline(reason)
+        self.go_offline(reason)
+        if self._flushing is not None:
+            self._flushing.is_void = True
         self.segments.clear()
         self.unflushed, self._flushed_segment = [], None
+        self.before_roll = _nothing  # whoever waits for a roll refers to this log: no circle may keep the two alive
 
-    def _go_offline(self, reason: str) -> None:
+    def go_offline(self, reason: str) -> None:
+        """Refuse everything from now on, until the broker is started again; the first reason stays."""
         self.offline_reason = self.offline_reason or reason
 
     def require_online(self) -> None:
         """StorageError with the reason where the log is offline."""
         if self.offline_reason:
             raise StorageError(self.offline_reason)
+
+
+def _is_last_and_empty(place: tuple[int, int], segment: Segment) -> bool:
+    """Whether nothing of the segment is left but a batch without records, which says how far it reached (compaction.py). At the
+    log's end a consumer is given it, to know where it is. But several answers of nothing else in a row librdkafka takes for a
+    record that is larger than its fetches, and reports that: so a consumer is led on to the next batch that has records."""
+    return place[1] == BATCH_HEADER_BYTES and place[0] + place[1] == segment.size
+
+
+def _nothing() -> None:
+    """What is done before a roll where nobody has asked for anything."""

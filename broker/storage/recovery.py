@@ -4,26 +4,36 @@ After a stop in good order everything is on the disk and only the last few batch
 the recovery point were flushed: they must be there, and what is wrong with them is damage, never mended silently. Batches
 beyond it may be torn, missing, or full of zeros where the system had promised a length before it wrote the bytes: the log is
 cut at the first that is not whole, whose checksum does not match, or whose offset does not follow, and later segments go. Only
-what was never acknowledged as flushed can be lost that way. What remains is flushed before anybody sees it.
+what was never acknowledged as flushed can be lost that way. What remains is flushed before anybody sees it; where a flush had
+failed, it is also written again, since then a flush alone proves nothing (flush_mark.py).
 
-Compaction leaves gaps between batches, so in the sealed segments of a log that has been compacted an offset only has to be
-larger than the one before; each segment still begins where the one before it ends.
+Compaction leaves gaps between batches, so in a sealed segment an offset only has to be larger than the one before; each segment
+still begins where the one before it ends. That holds for every log: whether compaction has ever been there is written down at the
+end of a pass only, and may be forgotten with a topic's setting or a checkpoint, and to take a gap for damage would cost all that
+follows it. A crash leaves no gap that could be meant: bytes that are missing are zeros, which are no batch.
 """
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from broker.errors import StorageError
 from broker.storage.compaction import CLEANED, SWAP, finish_exchange
 from broker.storage.filesystem import FileSystem
-from broker.storage.leader_epochs import LogEpochs, load_leader_epochs
+from broker.storage.flush_mark import FLUSH_FAILED, leave_mark, remove_mark
+from broker.storage.leader_epochs import NO_EPOCH, LogEpochs, load_leader_epochs
 from broker.storage.scan import checksum_matches, scan_headers
-from broker.storage.segment import DELETED, LOG, SUFFIXES, Segment
+from broker.storage.segment import DELETED, INDEX_NOTE, LOG, SUFFIXES, Segment
 from broker.storage.segment_index import SegmentIndex
 
 TEMPORARY = ".tmp"
+# What was written so long before the last record is on the disk, though nobody flushed it: by default the system lets no page
+# wait for longer than half a minute.
+SETTLED_MS = 600_000
+REWRITTEN_BYTES = 1 << 20  # at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +70,8 @@ class Survey:
     end_offset: int
     end_position: int
     checked_bytes: int
-    last_epoch: int  # of its last whole batch, -1 where it has none
+    checked_position: int  # where the first batch begins that had not been flushed
+    last_epoch: int  # of its last whole batch, NO_EPOCH where it has none
     reason: str  # why the walk ended before the file did; empty: it did not
 
     @property
@@ -81,7 +92,6 @@ class LogOpener:
     index_interval_bytes: int
     recovery_point: int
     log_start_offset: int
-    may_have_gaps: bool = False  # compaction has been here
 
     def open_or_explain(self, *, clean: bool) -> OpenedLog:
         """The log, or no segments and the reason: a partition that cannot be opened must not keep the others from being
@@ -105,13 +115,20 @@ class LogOpener:
         if not bases:
             return self._open_empty(clean)
         segments = [self._existing(base) for base in bases]
-        opened = self._open_clean(segments) if clean else None
-        return opened or self._recover(segments)
+        is_marked = FLUSH_FAILED in self.filesystem.list_names(self.directory)
+        opened = self._open_clean(segments) if clean and not is_marked else None
+        opened = opened or self._recover(segments, rewrites=is_marked)
+        if is_marked:
+            remove_mark(self.filesystem, self.directory)
+        self._settle_indexes(opened.segments, was_clean=opened.recovery.was_clean)
+        return opened
 
-    def _opened(self, segments: list[Segment], end_offset: int, recovery: Recovery, last_epoch: int = -1) -> OpenedLog:
+    def _opened(self, segments: list[Segment], end_offset: int, recovery: Recovery, last_epoch: int = NO_EPOCH) -> OpenedLog:
         if self.log_start_offset > end_offset:
             raise DamagedLog(f"{self.directory}: ends at offset {end_offset}, but its start had moved to {self.log_start_offset}")
         start = max(self.log_start_offset, segments[0].base_offset)
+        if last_epoch == NO_EPOCH:
+            last_epoch = _last_epoch(segments)
         written = load_leader_epochs(self.filesystem, self.directory, segments, end_offset=end_offset, last_epoch=last_epoch)
         epochs = LogEpochs(self.filesystem, self.directory, written, rises=not (recovery.was_clean or recovery.was_new))
         return OpenedLog(segments=segments, log_start_offset=start, end_offset=end_offset, recovery=recovery, epochs=epochs)
@@ -124,7 +141,8 @@ class LogOpener:
                 base_offset = int(name[: -len(LOG + SWAP)])
                 end_offset = self._end_of_swap(name, base_offset)
                 old = [base for base in _bases(names) if base_offset <= base < end_offset]
-                finish_exchange(self.filesystem, [self._existing(base) for base in old], self._named(name, base_offset))
+                segments = [self._existing(base) for base in old]
+                finish_exchange(self.filesystem, segments, self._named(name, base_offset), self.directory)
 
     def _end_of_swap(self, name: str, base_offset: int) -> int:
         file = self.filesystem.open(self.directory / name)
@@ -159,13 +177,13 @@ class LogOpener:
         return Segment.existing(self.directory, base_offset, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem)
 
     def _open_empty(self, clean: bool) -> OpenedLog:
-        """A new log, or one whose files are gone."""
+        """A new log, or one whose files are gone. Its first flush brings the name of its file to the disk: until then there is
+        nothing in it that could be missed, and a topic may have thousands of partitions."""
         if self.recovery_point > self.log_start_offset:
             raise DamagedLog(f"{self.directory}: no segment, but records up to offset {self.recovery_point} had been flushed")
         segment = Segment.create(
             self.directory, self.log_start_offset, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem
         )
-        self.filesystem.sync_directory(self.directory)
         return self._opened([segment], self.log_start_offset, Recovery(was_clean=clean, was_new=True))
 
     def _open_clean(self, segments: list[Segment]) -> OpenedLog | None:
@@ -174,7 +192,7 @@ class LogOpener:
         last = segments[-1]
         entries = last.index.offsets
         start = entries.entry(len(entries) - 1)[1] if len(entries) else 0
-        position, end_offset, last_epoch = start, last.base_offset, -1
+        position, end_offset, last_epoch = start, last.base_offset, NO_EPOCH
         for position, header in scan_headers(self.filesystem, last.file, start, last.size):
             position += header.size
             end_offset, last_epoch = header.next_offset, header.leader_epoch
@@ -183,8 +201,9 @@ class LogOpener:
         last.first_timestamp = self._first_timestamp(last)
         return self._opened(segments, end_offset, Recovery(was_clean=True), last_epoch)
 
-    def _recover(self, segments: list[Segment]) -> OpenedLog:
-        """Read first, and change files only when it is sure that no flushed batch is missing."""
+    def _recover(self, segments: list[Segment], *, rewrites: bool) -> OpenedLog:
+        """Read first, and change files only when it is sure that no flushed batch is missing. `rewrites`: what has been read may
+        not be what is on the disk, so all of it is written there."""
         flushed = sum(following.base_offset <= self.recovery_point for following in segments[1:])
         surveys, reason = self._survey_all(segments[flushed:])
         end_offset = surveys[-1].end_offset
@@ -201,7 +220,7 @@ class LogOpener:
             removed_segments=len(removed),
             reason=reason,
         )
-        self._apply(surveys, removed)
+        self._apply(surveys, removed, rewrites=rewrites)
         last_epoch = max(survey.last_epoch for survey in surveys)
         return self._opened(segments[: flushed + len(surveys)], end_offset, recovery, last_epoch)
 
@@ -211,7 +230,7 @@ class LogOpener:
         for segment in segments:
             if segment.base_offset != expected:  # also where there are gaps: compaction keeps the last batch of a segment
                 return surveys, f"segment {segment.path(LOG).name} does not begin at offset {expected}"
-            survey = self._survey(segment, may_have_gaps=self.may_have_gaps and segment is not segments[-1])
+            survey = self._survey(segment, may_have_gaps=segment is not segments[-1])
             surveys.append(survey)
             expected, reason = survey.end_offset, survey.reason
             if reason:
@@ -220,7 +239,7 @@ class LogOpener:
 
     def _survey(self, segment: Segment, *, may_have_gaps: bool) -> Survey:
         index = SegmentIndex(base_offset=segment.base_offset, interval_bytes=self.index_interval_bytes)
-        expected, end, checked, last_epoch = segment.base_offset, 0, 0, -1
+        expected, end, checked, last_epoch = segment.base_offset, 0, 0, NO_EPOCH
         for position, header in scan_headers(self.filesystem, segment.file, 0, segment.size):
             if header.base_offset < expected or (header.base_offset > expected and not may_have_gaps):
                 break
@@ -242,11 +261,12 @@ class LogOpener:
             end_offset=expected,
             end_position=end,
             checked_bytes=checked,
+            checked_position=end - checked,
             last_epoch=last_epoch,
             reason=reason,
         )
 
-    def _apply(self, surveys: list[Survey], removed: list[Segment]) -> None:
+    def _apply(self, surveys: list[Survey], removed: list[Segment], *, rewrites: bool) -> None:
         for segment in reversed(removed):
             for path in segment.mark_deleted():
                 self.filesystem.remove(path)
@@ -254,12 +274,64 @@ class LogOpener:
             survey.segment.adopt_index(survey.index)
             if survey.excess_bytes:
                 survey.segment.cut(survey.end_position)
-            self.filesystem.sync_data(survey.segment.file)
         surveys[-1].segment.first_timestamp = self._first_timestamp(surveys[-1].segment)
-        self.filesystem.sync_directory(self.directory)
+        try:
+            for survey in surveys:
+                if rewrites:
+                    self._rewrite(survey)
+                self.filesystem.sync_data(survey.segment.file)
+            self.filesystem.sync_directory(self.directory)
+        except OSError as error:
+            leave_mark(self.filesystem, self.directory)
+            raise StorageError(
+                f"cannot flush {self.directory} after a failed flush or a crash ({error}): its records may not be on the disk"
+            ) from error
+
+    def _rewrite(self, survey: Survey) -> None:
+        """The same bytes to the same place: so the system takes them for changed and tries to bring them to the disk."""
+        position = survey.checked_position
+        while position < survey.end_position:
+            data = self.filesystem.read_at(survey.segment.file, min(REWRITTEN_BYTES, survey.end_position - position), position)
+            if not data:
+                raise OSError(errno.EIO, f"{survey.segment.path(LOG)} ends at {position}, before {survey.end_position}")
+            self.filesystem.write_at(survey.segment.file, (data,), position)
+            position += len(data)
+
+    def _settle_indexes(self, segments: list[Segment], *, was_clean: bool) -> None:
+        """Every sealed segment has saved indexes, and none is open. Without them the first to read it, or retention, would walk
+        through all of it on the loop. Here and now, and not with a later flush: the indexes that recovery made are in memory, a
+        log may have a thousand segments, and it may be long before somebody writes. Indexes are not flushed, so after a crash
+        the youngest are proved; older ones have been on the disk for long."""
+        names = set(self.filesystem.list_names(self.directory))
+        for segment, following in pairwise(segments):
+            segment.end_offset = following.base_offset
+            note = segment.path(INDEX_NOTE)
+            try:
+                if segment.has_index_loaded or note.name not in names or not (was_clean or self._is_old(note, segments[-1])):
+                    segment.index  # noqa: B018  # proved, or made again
+            except OSError:
+                continue  # who needs it is told
+            segment.forget()
+
+    def _is_old(self, note: Path, active: Segment) -> bool:
+        return self.filesystem.modified_ms(note) < active.modified_ms - SETTLED_MS
 
     def _first_timestamp(self, segment: Segment) -> int | None:
         return next((header.max_timestamp for _, header in segment.headers()), None)
+
+
+def _last_epoch(segments: list[Segment]) -> int:
+    """Of the log's last batch, which lies in a segment before the last where that one has just been begun."""
+    for segment in reversed(segments[:-1]):
+        entries = segment.index.offsets
+        start = entries.entry(len(entries) - 1)[1] if len(entries) else 0
+        last = NO_EPOCH
+        for _, header in segment.headers(start):
+            last = header.leader_epoch
+        segment.forget()
+        if last != NO_EPOCH:
+            return last
+    return NO_EPOCH
 
 
 def _bases(names: list[str]) -> list[int]:

@@ -12,6 +12,7 @@ of a sealed segment that was forgotten are searched in their files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 
@@ -49,6 +50,7 @@ class Segment:
         "end_offset",
         "first_timestamp",
         "index_saved",
+        "is_durable",
         "replacement",
         "size",
     )
@@ -58,6 +60,7 @@ class Segment:
         self.base_offset = base_offset
         self.size = size
         self.index_saved = False
+        self.is_durable = True  # of a sealed one in the log: its bytes and its name are on the disk, so the file may be closed
         self.end_offset: int | None = None  # where the next segment begins; None: this one is being written
         self.first_timestamp: int | None = None  # largest one of the first batch, known once it has been seen
         self.replacement: Segment | None = None  # what compaction has put into this one's place
@@ -89,10 +92,12 @@ class Segment:
             self.directory, self.base_offset, size=size, interval_bytes=self._interval_bytes, filesystem=self._filesystem
         )
         segment._file, segment._index = file, index
+        segment.is_durable = False
         return segment
 
-    def path(self, suffix: str) -> Path:
-        return self.directory / segment_name(self.base_offset, suffix)
+    def path(self, suffix: str, *, within: Path | None = None) -> Path:
+        """`within` is the directory by another path."""
+        return (within or self.directory) / segment_name(self.base_offset, suffix)
 
     @property
     def file(self) -> OpenFile:
@@ -127,9 +132,20 @@ class Segment:
         if self._index is not None:
             return self._index.largest_timestamp
         if self._largest_timestamp is None:
-            note = self._read_note()
+            note, was_cold = self._read_note(), not self.is_warm
             self._largest_timestamp = note.largest_timestamp if note else self.index.largest_timestamp
+            if was_cold:
+                self.forget()
         return self._largest_timestamp
+
+    def first_header(self) -> BatchHeader | None:
+        """Of its first batch, None where it is empty; leaves no file open that was not."""
+        was_cold = not self.is_warm
+        try:
+            return next((header for _, header in self.headers()), None)
+        finally:
+            if was_cold:
+                self.forget()
 
     @property
     def modified_ms(self) -> int:
@@ -159,20 +175,25 @@ class Segment:
         self._index = index
         self.index_saved = False
 
-    def save_index(self) -> None:
+    def save_index(self, *, within: Path | None = None) -> None:
         """Write the indexes and their note; any thread, once the segment is sealed. They are not flushed: what a crash leaves of
         them is found out by the note, and rebuilt."""
         index = self.index
         index.complete()
-        self._filesystem.write_bytes(self.path(INDEX), index.offsets.data, durable=False)
-        self._filesystem.write_bytes(self.path(TIME_INDEX), index.times.data, durable=False)
-        self._filesystem.write_bytes(self.path(INDEX_NOTE), index.note(self.size).encode(), durable=False)
+        self._filesystem.write_bytes(self.path(INDEX, within=within), index.offsets.data, durable=False)
+        self._filesystem.write_bytes(self.path(TIME_INDEX, within=within), index.times.data, durable=False)
+        note = index.note(self.size).encode()
+        self._filesystem.write_bytes(self.path(INDEX_NOTE, within=within), note, durable=False)
         self._largest_timestamp = index.largest_timestamp
         self.index_saved = True
 
     def forget(self) -> None:
-        """Give back the memory of the indexes and the open file; both come back on the next use. Not before the indexes are
-        saved, which is also the sign that the file has been flushed. Any thread."""
+        """Give back the memory of the indexes and the open file; both come back on the next use. Indexes that are not saved,
+        since they were made again or the disk was full, are saved before; they stay where that fails again, as does all of a
+        segment that has not been flushed. Any thread."""
+        if self._index is not None and not self.index_saved and self._may_save_index():
+            with suppress(OSError):
+                self.save_index()
         index, stored = self._index, self._stored
         if index is not None and self.index_saved:
             self._stored = StoredSegmentIndex(self._filesystem, self.path(INDEX), self.path(TIME_INDEX), index)
@@ -180,6 +201,10 @@ class Segment:
             stored.forget()
         if index is None or self.index_saved:
             self._index = self._file = None
+
+    def _may_save_index(self) -> bool:
+        """Not while it is written or not flushed, nor where its names are another's by now."""
+        return self.is_durable and self.end_offset is not None and self.replacement is None
 
     def position_before(self, relative_offset: int) -> int:
         """Where to begin reading for a batch that contains or follows this offset, counted from the segment's first."""
@@ -221,15 +246,17 @@ class Segment:
             position += length + LENGTH_END
         return None
 
-    def mark_deleted(self) -> list[Path]:
-        """Rename the files so that a start does not take them for the log's; returns what is left to remove."""
+    def mark_deleted(self, *, within: Path | None = None) -> list[Path]:
+        """Rename the files so that a start does not take them for the log's; returns what is left to remove. OSError: some of
+        them may be renamed, the next call does the rest."""
         renamed = []
-        names = set(self._filesystem.list_names(self.directory))
+        names = set(self._filesystem.list_names(within or self.directory))
         for suffix in SUFFIXES:
-            path = self.path(suffix)
+            path = self.path(suffix, within=within)
+            target = path.with_name(path.name + DELETED)
             if path.name in names:
-                target = path.with_name(path.name + DELETED)
                 self._filesystem.rename(path, target)
+            if path.name in names or target.name in names:
                 renamed.append(target)
         return renamed
 

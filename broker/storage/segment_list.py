@@ -67,15 +67,17 @@ class SegmentList:
     def walk_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
         """Segment, position and header of every batch from the one that contains `offset` to the end."""
         for segment in self.holding_and_after(offset):
-            place = segment.batch_at(offset) if segment.base_offset < offset else (0, 0)
-            for position, header in segment.headers(place[0]) if place else ():
-                yield segment, position, header
-            if segment.end_offset is not None:
-                segment.forget()
+            try:
+                place = segment.batch_at(offset) if segment.base_offset < offset else (0, 0)
+                for position, header in segment.headers(place[0]) if place else ():
+                    yield segment, position, header
+            finally:  # also where the caller has seen enough
+                if segment.end_offset is not None:
+                    segment.forget()
 
     def add(self, segment: Segment) -> None:
         """Seal the active one; `segment` takes its place."""
-        self.active.end_offset = segment.base_offset
+        self.active.end_offset, self.active.is_durable = segment.base_offset, False
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
 
@@ -94,11 +96,14 @@ class SegmentList:
 
     def drop_first(self) -> None:
         segment = self._segments.pop(0)
+        segment.is_durable = False
         del self._bases[0]
         if segment in self._warm:
             self._warm.remove(segment)
 
     def clear(self) -> None:
+        for segment in self._segments:
+            segment.is_durable = False  # its directory may be another's: nothing is written into it any more
         self._segments, self._bases = [], []
         self._warm.clear()
 

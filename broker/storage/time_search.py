@@ -8,13 +8,15 @@ the loop was noted when it was made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from broker.errors import CorruptMessage, InvalidRecord, StorageError
 from broker.records.batch import NO_TIMESTAMP, BatchHeader
-from broker.records.reader import read_timestamps
+from broker.records.walk import read_timestamps
 from broker.storage.segment import Segment
+
+Search = Callable[["TimeSearch"], tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,26 +30,48 @@ class TimeSearch:
 
     def run(self) -> tuple[int, int] | None:
         """Offset and timestamp of the record, or None where there is none; any thread."""
-        for segment in self.segments:
-            if segment.base_offset >= self.upto_offset:
-                return None
-            try:
-                found = self._search_as_it_is_now(segment)
-            except OSError as error:
-                raise StorageError(f"cannot search {segment.directory}: {error}") from error
-            if found:
-                return found
-        return None
+        return self._run_on_what_there_is(TimeSearch._first)
 
     def run_for_max(self) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp of all, whatever `timestamp_ms` is; any thread.
         Where what the indexes promise is not among these offsets, every batch that says more than was found is read."""
-        try:
-            largest = max(segment.largest_timestamp for segment in self.segments)
-            found = replace(self, timestamp_ms=largest).run()
-            return found if found or largest == NO_TIMESTAMP else self._largest_by_reading()
-        except OSError as error:
-            raise StorageError(f"cannot search {self.segments[0].directory}: {error}") from error
+        return self._run_on_what_there_is(TimeSearch._largest)
+
+    def _run_on_what_there_is(self, search: Search) -> tuple[int, int] | None:
+        """Compaction may put others into these segments' places at any time, under the names of the old ones, whose sizes and
+        indexes do not fit them. It says so before it gives the names away: so what was found, or went wrong, counts only where
+        nothing had been replaced when it was done."""
+        while True:
+            segments = tuple(dict.fromkeys(map(_as_it_is_now, self.segments)))
+            found, failure = None, None
+            try:
+                found = search(replace(self, segments=segments))
+            except (OSError, StorageError, CorruptMessage, InvalidRecord) as error:
+                failure = error
+            if any(segment.replacement is not None for segment in segments):
+                continue
+            if isinstance(failure, OSError):
+                raise StorageError(f"cannot search {segments[0].directory}: {failure}") from failure
+            if failure is not None:
+                raise failure
+            return found
+
+    def _first(self) -> tuple[int, int] | None:
+        for segment in self.segments:
+            if segment.base_offset >= self.upto_offset:
+                return None
+            try:
+                found = self._search(segment)
+            except FileNotFoundError:
+                continue  # retention has deleted it: its records are before the log's start
+            if found:
+                return found
+        return None
+
+    def _largest(self) -> tuple[int, int] | None:
+        largest = max(segment.largest_timestamp for segment in self.segments)
+        found = replace(self, timestamp_ms=largest)._first()
+        return found if found or largest == NO_TIMESTAMP else self._largest_by_reading()
 
     def _largest_by_reading(self) -> tuple[int, int] | None:
         best: tuple[int, int] | None = None
@@ -57,19 +81,10 @@ class TimeSearch:
                     return best
                 if header.max_timestamp <= (best[1] if best else NO_TIMESTAMP):
                     continue
-                for offset, timestamp in read_timestamps(segment.read(position, header.size)):
+                for offset, timestamp in _timestamps(segment, position, header):
                     if offset >= self.start_offset and timestamp > (best[1] if best else NO_TIMESTAMP):
                         best = offset, timestamp
         return best
-
-    def _search_as_it_is_now(self, segment: Segment | None) -> tuple[int, int] | None:
-        while segment is not None:
-            try:
-                return self._search(segment)
-            except FileNotFoundError:
-                # Compaction has put another into its place, or retention deleted it: then its records are before the log's start.
-                segment = segment.replacement
-        return None
 
     def _search(self, segment: Segment) -> tuple[int, int] | None:
         if segment.largest_timestamp < self.timestamp_ms:
@@ -95,12 +110,22 @@ class TimeSearch:
         is_whole = header.record_count == header.last_offset_delta + 1
         if header.timestamp_type_is_append and is_whole:
             return max(header.base_offset, self.start_offset), header.max_timestamp
-        try:
-            for offset, timestamp in read_timestamps(segment.read(position, header.size)):
-                if timestamp >= self.timestamp_ms and offset >= self.start_offset:
-                    return offset, timestamp
-        except (InvalidRecord, CorruptMessage) as error:
-            raise CorruptMessage(
-                f"the batch at offset {header.base_offset} in {segment.directory} cannot be read: {error}"
-            ) from error
+        for offset, timestamp in _timestamps(segment, position, header):
+            if timestamp >= self.timestamp_ms and offset >= self.start_offset:
+                return offset, timestamp
         return None
+
+
+def _as_it_is_now(segment: Segment) -> Segment:
+    while segment.replacement is not None:
+        segment = segment.replacement
+    return segment
+
+
+def _timestamps(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    try:
+        yield from read_timestamps(segment.read(position, header.size))
+    except (InvalidRecord, CorruptMessage) as error:
+        raise CorruptMessage(
+            f"the batch at offset {header.base_offset} in {segment.directory} cannot be read: {error}"
+        ) from error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.records.batch import BatchHeader, read_header, stamp
+from broker.records.batch import BATCH_HEADER_BYTES, LENGTH_END, BatchHeader, read_header, stamp
 from broker.records.builder import NewRecord, build_batch, seal
 from broker.records.validation import NewBatch, validate_new_batch
+from broker.records.varint import write_varint
 
 NOW_MS = 1_700_000_000_000
 
@@ -42,3 +43,17 @@ def altered(batch: bytearray, **changes: int) -> bytearray:
     copy = bytearray(batch)
     seal(copy, read_header(copy)._replace(**changes))
     return copy
+
+
+def with_deltas(*offset_deltas: int, timestamp_delta: int = 0, **changes: int) -> bytearray:
+    """A keyed record for each offset delta, whatever it is, with a header that is in order but for `changes`."""
+    payload = bytearray()
+    for offset_delta in offset_deltas:
+        body = bytearray(1)
+        write_varint(body, timestamp_delta)
+        write_varint(body, offset_delta)
+        body += b"\x02k\x02v\x00"
+        write_varint(payload, len(body))
+        payload += body
+    batch = plain_batch(len(offset_deltas))[:BATCH_HEADER_BYTES] + payload
+    return altered(batch, length=len(batch) - LENGTH_END, **changes)

@@ -27,13 +27,18 @@ class ManualHelpers:
 
     def __init__(self) -> None:
         self.jobs: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
+        self.flushes_wait = False  # the disk is slow: tickets are kept and not run
         self._outcomes: deque[Callable[[], None]] = deque()
 
     def submit(self, job: Callable[[], Any], outcome: Callable[[Any, BaseException | None], None]) -> None:
         self.jobs.append((job, outcome))
 
+    def store(self, job: Callable[[], Any], outcome: Callable[[Any, BaseException | None], None]) -> None:
+        self.submit(job, outcome)
+
     def flush(self, ticket: FlushTicket, outcome: Callable[[Any, BaseException | None], None]) -> None:
-        self.submit(ticket.run, outcome)
+        if not self.flushes_wait:
+            self.submit(ticket.run, outcome)
 
     def run(self) -> None:
         while self.jobs:
@@ -73,7 +78,7 @@ class Harness:
     def settle(self) -> None:
         """Turns until no helper has anything left to do."""
         self.turn()
-        while self.helpers.jobs:
+        while self.helpers.jobs or self.engine.chores.due < self.clock.monotonic():
             self.helpers.run()
             self.turn()
 
@@ -113,6 +118,11 @@ class Harness:
             ],
         )
         (result,) = self.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000, validate_only=False).topics
+        return result
+
+    def delete(self, name: str) -> Any:
+        row = request_class(ApiKey.DELETE_TOPICS).DeleteTopicState(name=name, topic_id=None)
+        (result,) = self.ask(ApiKey.DELETE_TOPICS, 6, topics=[row], timeout_ms=1000).responses
         return result
 
     def close(self) -> None:

@@ -4,16 +4,20 @@ Every file's writes and every directory's changes are noted in order, with the s
 might be found afterwards: of each file all that was synced and, of what was written later, as much as `chance` keeps, the last
 write perhaps torn or filled with zeros; of each directory's creations, renames and removals all that were synced and a first part
 of the later ones, in their order, as a journalling file system keeps them.
+
+A sync that fails leaves the file as it is for readers, and takes what was not synced from what will ever be written: the next
+sync succeeds without it.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.records.batch import Buffer
-from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.filesystem import FileSystem, OpenFile, PinnedDirectory
 
 Chance = Callable[[int, int], int]  # a number from the first to the second, both included
 
@@ -53,6 +57,7 @@ class ForgetfulDisk(FileSystem):
         self._open: dict[OpenFile, _Inode] = {}  # by identity, whatever the file is called by now
         self._synced: dict[Path, dict[str, _Inode]] = {}
         self._changes: dict[Path, list[list[Change]]] = {}
+        self.failing_syncs = 0  # so many syncs of files, from now on, fail and lose what was not synced
 
     def crash(self, directory: Path, target: Path, chance: Chance) -> None:
         """Write what may be left of `directory` into the new directory `target`."""
@@ -80,7 +85,14 @@ class ForgetfulDisk(FileSystem):
         super().truncate(file, length)
         self._of(file).pending.append((length, None))
 
+    def pin(self, path: Path) -> PinnedDirectory:
+        return PinnedDirectory(None, path)  # nobody renames directories here, and files are known by their paths
+
     def sync_data(self, file: OpenFile) -> None:
+        if self.failing_syncs:
+            self.failing_syncs -= 1
+            self._of(file).pending = []  # clean from now on: read as before, and never written
+            raise OSError(errno.EIO, "Input/output error", str(file.path))
         super().sync_data(file)
         self._of(file).sync()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -79,7 +81,6 @@ def open_log(
     log_start_offset: int = 0,
     filesystem: FileSystem | None = None,
     clock: Clock | None = None,
-    may_have_gaps: bool = False,
     **config: Any,
 ) -> PartitionLog:
     """The log in `directory`, by default as after a crash."""
@@ -92,7 +93,6 @@ def open_log(
         clean=clean,
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
-        may_have_gaps=may_have_gaps,
     )
 
 
@@ -160,6 +160,15 @@ def located_bytes(log: PartitionLog, offset: int, max_bytes: int, *, upto_offset
         data = file.read(piece.length)
     piece.release()
     return data
+
+
+def open_segments(directory: Path) -> list[str]:
+    """The log files of this directory that this process holds open, those that have been removed included."""
+    targets = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one of the listing itself
+            targets.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sorted(target for target in targets if target.startswith(f"{directory}/") and ".log" in target)
 
 
 def files_with(directory: Path, suffix: str) -> list[Path]:

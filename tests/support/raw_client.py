@@ -18,9 +18,9 @@ class Closed(Exception):
 class RawClient:
     """One connection. Requests get correlation ids 1, 2, 3 ..."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), TIMEOUT_SECONDS)
+        self._socket = socket.create_connection((host, int(port)), timeout_seconds)
         self._correlation_id = 0
 
     def __enter__(self) -> Self:

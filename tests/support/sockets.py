@@ -1,22 +1,46 @@
-"""A socket for tests of connections: gives out what it was fed, collects what is sent."""
+"""Sockets for tests of connections and of the loop: give out what they were fed, collect what is sent."""
 
 from __future__ import annotations
 
+import itertools
+
+_NUMBERS = itertools.count(1000)
+
 
 class ScriptedSocket:
-    """Gives out what it was fed, at most `piece` bytes a read; collects what is sent, at most `room` bytes in all."""
+    """Gives out what it was fed, at most `piece` bytes a read; collects what is sent, at most `room` bytes in all. `fails` names
+    the methods that raise."""
 
     def __init__(self, piece: int = 1 << 20, room: int = 1 << 30) -> None:
         self.incoming = bytearray()
+        self.ended = False  # by the peer, behind what is incoming
         self.sent = bytearray()
         self.piece = piece
         self.room = room
         self.largest_view = 0
         self.closed = False
+        self.fails: dict[str, Exception] = {}
+        self._number = next(_NUMBERS)
+
+    def _check(self, method: str) -> None:
+        if method in self.fails:
+            raise self.fails[method]
+
+    def fileno(self) -> int:
+        return self._number
+
+    def setblocking(self, blocks: bool) -> None:
+        self._check("setblocking")
+
+    def setsockopt(self, *option: int) -> None:
+        self._check("setsockopt")
 
     def recv_into(self, view: memoryview) -> int:
+        self._check("recv_into")
         self.largest_view = max(self.largest_view, len(view))
         if not self.incoming:
+            if self.ended:
+                return 0
             raise BlockingIOError
         count = min(len(view), len(self.incoming), self.piece)
         view[:count] = self.incoming[:count]
@@ -27,12 +51,37 @@ class ScriptedSocket:
         return self.sendmsg([data])
 
     def sendmsg(self, buffers: list[memoryview], ancillary: tuple = (), flags: int = 0) -> int:
+        self._check("send")
         data = b"".join(buffers)[: self.room]
         if not data:
             raise BlockingIOError
         self.room -= len(data)
         self.sent += data
         return len(data)
+
+    def close(self) -> None:
+        self.closed = True
+        self._check("close")
+
+
+class ScriptedListener:
+    """A listening socket: those in `knocking` are let in one after the other; an exception among them is raised."""
+
+    def __init__(self) -> None:
+        self.knocking: list[tuple[ScriptedSocket, str] | OSError] = []
+        self.closed = False
+
+    def fileno(self) -> int:
+        return 1
+
+    def accept(self) -> tuple[ScriptedSocket, tuple[str, int]]:
+        if not self.knocking:
+            raise BlockingIOError
+        first = self.knocking.pop(0)
+        if isinstance(first, OSError):
+            raise first
+        sock, host = first
+        return sock, (host, sock.fileno())
 
     def close(self) -> None:
         self.closed = True

@@ -121,7 +121,11 @@ class LocalStack:
             self._lock = None
 
     def _broker_program(self) -> Program:
-        overrides = {"listeners": f"PLAINTEXT://127.0.0.1:{self._broker_port}", "log.dirs": str(self.home / "broker")}
+        overrides = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._broker_port}",
+            "log.dirs": str(self.home / "broker"),
+            "logbus.acks.all.waits.for.flush": "true",  # there are no replicas: what is acknowledged survives a power cut
+        }
         options = [word for key, value in overrides.items() for word in ("--override", f"{key}={value}")]
         return Program(
             name="broker",

@@ -119,6 +119,32 @@ def test_pipelined_requests_are_answered_in_order(ours: LogbusBroker, topic: str
         assert [struct.unpack_from(">i", client.receive_frame())[0] for _ in sent] == sent
 
 
+def test_what_a_connection_asked_before_is_done_before_what_it_reads(ours: LogbusBroker, topic: str) -> None:
+    """A commit and a question for it, a batch and a question for the end: sent in one piece, answered as if one after the other."""
+    create_topic(ours.bootstrap, topic)
+    name = struct.pack(">h", len(topic)) + topic.encode()
+    with RawClient(ours.bootstrap) as client:
+        for offset in (7, 8, 9):
+            row = struct.pack(">iqh", 0, offset, 0)
+            commit = name + struct.pack(">ihq", -1, 0, -1) + struct.pack(">i", 1) + name + struct.pack(">i", 1) + row
+            client.send_request(ApiKey.OFFSET_COMMIT, 2, commit, flexible=False)
+            asked = name + struct.pack(">i", 1) + name + struct.pack(">ii", 1, 0)
+            client.send_request(ApiKey.OFFSET_FETCH, 1, asked, flexible=False)
+        for offset in (7, 8, 9):
+            committed = client.receive_frame()
+            assert committed.endswith(struct.pack(">ih", 0, ErrorCode.NONE))
+            assert struct.unpack_from(">iq", client.receive_frame(), 4 + 4 + len(name) + 4) == (0, offset)
+    with RawClient(ours.bootstrap) as client:
+        for _ in range(3):
+            client.send_request(ApiKey.PRODUCE, 9, bytes(produce_body({(topic, 0): plain_batch(3)}, acks=1)), flexible=True)
+            latest = struct.pack(">ii", -1, 1) + name + struct.pack(">iiq", 1, 0, -1)
+            client.send_request(ApiKey.LIST_OFFSETS, 1, latest, flexible=False)
+        for end in (3, 6, 9):
+            client.receive_frame()
+            (found,) = struct.unpack(">q", client.receive_frame()[-8:])
+            assert found >= end, "it waits until what was sent before it is on the disk, and may see more then"
+
+
 BATCH = plain_batch(3)
 BAD_BATCHES = {
     "no records": (None, ErrorCode.INVALID_RECORD),

@@ -126,6 +126,52 @@ def test_a_client_that_never_reads_is_not_read_from_any_more(ours: LogbusBroker,
         assert ours.rss_bytes() - before < 48 * MIB
 
 
+def test_bytes_streamed_behind_a_waiting_fetch_stay_with_their_sender(ours: LogbusBroker, topic: str) -> None:
+    create_topic(ours.bootstrap, topic)
+    before = ours.rss_bytes()
+    with RawClient(ours.bootstrap) as client:
+        client.send_request(ApiKey.FETCH, 12, bytes(fetch_body(Wanted(topic=topic), wait_ms=2**31 - 1)), flexible=True)
+        raw = client._socket
+        raw.settimeout(1)  # a broker that reads on takes something in a second
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 24 * MIB:
+                sent += raw.send(struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 2, 4, b"more") * 1000)
+        assert sent < 24 * MIB, "it stays in the sockets"
+        assert produce(ours, "honest") == 0
+        assert scrape(ours)["logbus_connection_memory_bytes"] < 2 * MIB
+        assert ours.rss_bytes() - before < 16 * MIB
+        raw.settimeout(20)
+        assert produce(ours, topic) == 0
+        client.receive_frame()
+        assert client.receive_frame()[:4] == struct.pack(">i", 2), "what was sent behind it is answered then"
+
+
+def test_a_waiting_fetch_of_a_client_that_left_is_forgotten_whatever_it_sent_behind_it(ours: LogbusBroker, topic: str) -> None:
+    create_topic(ours.bootstrap, topic)
+    name = 'kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'
+    with RawClient(ours.bootstrap) as client:
+        client.send_request(ApiKey.FETCH, 12, bytes(fetch_body(Wanted(topic=topic), wait_ms=2**31 - 1)), flexible=True)
+        assert wait_until(lambda: scrape(ours)[name] == 1, deadline_seconds=DEADLINE_SECONDS)
+        client.send_bytes(bytes(100_000))
+        client._socket.shutdown(socket.SHUT_WR)
+        assert wait_until(lambda: scrape(ours)[name] == 0, deadline_seconds=DEADLINE_SECONDS)
+
+
+def test_a_client_that_ends_its_side_gets_the_answers_to_all_that_it_asked(ours: LogbusBroker) -> None:
+    """Also where they are handled in portions, and its answers fill the queue for a while."""
+    frame = struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 1, 4, b"last")
+    with crowd(ours, 1) as (leaving,):
+        leaving.sendall(frame * 3_000)
+        leaving.shutdown(socket.SHUT_WR)
+        leaving.settimeout(20)
+        size = struct.unpack(">i", leaving.recv(4, socket.MSG_WAITALL))[0] + 4
+        received = 4
+        while piece := leaving.recv(1 << 16):
+            received += len(piece)
+    assert received == 3_000 * size
+
+
 def test_many_clients_that_never_read_lose_their_connections_before_memory_is_lost(ours: LogbusBroker, topic: str) -> None:
     create_topic(ours.bootstrap, topic, partitions=500)
     body = struct.pack(">ih", 1, len(topic)) + topic.encode() + b"\0"
@@ -191,6 +237,32 @@ def test_a_large_request_that_is_no_produce_is_refused_before_it_is_there(ours: 
         assert client.is_closed_by_peer()
 
 
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_produce_of_too_many_partitions_is_refused_before_it_is_there(ours: LogbusBroker, version: int) -> None:
+    if version == 9:  # no tags in the header, and no transactional id
+        head = b"\0\0" + struct.pack(">hi", 1, 1000) + b"\2\5many\x80\x80\x80\x08"
+    else:
+        head = struct.pack(">hhiih4si", -1, 1, 1000, 1, 4, b"many", 1 << 24)
+    with RawClient(ours.bootstrap) as client:
+        client.send_bytes(struct.pack(">ihhih4s", 90 * MIB, ApiKey.PRODUCE, version, 1, 4, b"many") + head + bytes(100_000))
+        assert client.is_closed_by_peer()
+    assert "accepted: 10000" in ours.log_path.read_text()
+
+
+@pytest.mark.parametrize("version", range(3, 10))
+def test_the_longest_topic_name_that_a_request_can_carry_is_answered(ours: LogbusBroker, version: int) -> None:
+    name = b"x" * 32_767
+    with RawClient(ours.bootstrap) as client:
+        if version == 9:
+            topics = b"\2" + b"\x80\x80\2" + name + b"\2" + struct.pack(">i", 0) + b"\0\0\0"
+            answer = client.request(ApiKey.PRODUCE, 9, b"\0" + struct.pack(">hi", 1, 1000) + topics + b"\0", flexible=True)
+        else:
+            body = struct.pack(">hhiih", -1, 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, -1)
+            answer = client.request(ApiKey.PRODUCE, version, body, flexible=False)
+    assert name in answer
+    assert struct.pack(">ih", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) in answer
+
+
 def test_one_client_with_a_buffer_full_of_requests_holds_up_nobody(ours: LogbusBroker) -> None:
     frame = struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 1, 4, b"busy")
     with crowd(ours, 1) as (busy,):
@@ -251,6 +323,23 @@ def test_connections_beyond_a_limit_are_refused_and_those_within_it_served(tmp_p
             assert again.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
 
 
+def test_a_silent_crowd_locks_nobody_out(tmp_path: Path) -> None:
+    """Neither at max.connections, where the oldest gives way to each newcomer, nor for ever: silence has a deadline."""
+    settings = {"max.connections": "20", "logbus.first.request.max.ms": "600000", **metrics_settings()}
+    with LogbusBroker(tmp_path / "broker", settings=settings) as small:
+        assert wait_until(lambda: connections(small) == 0, deadline_seconds=DEADLINE_SECONDS)
+        with RawClient(small.bootstrap) as asking:
+            assert asking.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
+            with crowd(small, 19):
+                for _ in range(3):
+                    assert wait_until(lambda: _answers(small), deadline_seconds=DEADLINE_SECONDS)
+                assert asking.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)
+        assert scrape(small)['logbus_connections_closed_total{reason="silent"}'] >= 1
+    with LogbusBroker(tmp_path / "other", settings={"logbus.first.request.max.ms": "100"}) as short, crowd(short, 3) as silent:
+        for sock in silent:
+            assert sock.recv(1) == b""
+
+
 def test_out_of_descriptors_the_log_goes_on_and_newcomers_come_when_others_leave(tmp_path: Path) -> None:
     """The last descriptors are the log's: a crowd takes all the others, and segments still roll."""
     settings = {"log.segment.bytes": "2000", **metrics_settings()}
@@ -265,10 +354,9 @@ def test_out_of_descriptors_the_log_goes_on_and_newcomers_come_when_others_leave
                     assert answer["rolling", 0].error_code == 0
                 cpu = small.cpu_seconds()
                 with crowd(small, 1) as (late,):
-                    late.settimeout(2)
-                    with contextlib.suppress(OSError):  # it waits at the door, or is closed there; it is not served
-                        late.sendall(struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 1, 4, b"late"))
-                        assert late.recv(1) == b""
+                    late.settimeout(DEADLINE_SECONDS)
+                    late.sendall(struct.pack(">ihhih4s", 14, ApiKey.API_VERSIONS, 0, 1, 4, b"late"))
+                    assert late.recv(1), "its turn comes, since the others at the door and inside never ask"
                 assert small.cpu_seconds() - cpu < 1.5, "it does not spin over the crowd at the door"
             assert wait_until(lambda: _answers(small), deadline_seconds=DEADLINE_SECONDS)
         assert scrape(small)['logbus_connections_refused_total{reason="descriptors"}'] > 0

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.records.builder import NewRecord, build_batch
+from broker.storage.key_map import ENTRY_BYTES
 from broker.storage.segment import LOG
 from tests.support.batches import NOW_MS
 from tests.support.examples import examples
@@ -57,3 +58,33 @@ def test_the_newest_value_of_every_key_is_there_at_its_offset(actions: list[obje
             assert found
         assert [path.name for path in files_with(directory, ".cleaned") + files_with(directory, ".swap")] == []
         assert files_with(directory, LOG)
+
+
+PUT = st.tuples(st.integers(0, 3), st.none() | st.just(b"value"))
+PASS = st.tuples(st.sampled_from([1, 1, 2, 1_000]), st.sampled_from([0, 1_000]))  # keys in the map, milliseconds before it
+ROUND = st.tuples(st.lists(PUT, max_size=8), st.lists(PASS, max_size=3))
+
+
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ROUND, min_size=1, max_size=5), st.sampled_from([500, 100_000]))
+def test_no_deleted_key_comes_back_however_little_of_the_log_a_pass_can_map(
+    rounds: list[tuple[list[tuple[int, bytes | None]], list[tuple[int, int]]]], segment_bytes: int
+) -> None:
+    """Each round seals a segment, then a few passes go over the log, with maps that end within it and time between them."""
+    with tempfile.TemporaryDirectory(prefix="logbus-") as name:
+        log = open_log(Path(name), **{**SETTINGS, "segment_bytes": segment_bytes})
+        model, clean, now_ms = dict[bytes, bytes | None](), 0, NOW_MS
+        for puts, passes in rounds:
+            for key, value in puts:
+                model[b"key-%d" % key] = value
+                append(log, build_batch([NewRecord(timestamp=NOW_MS, key=b"key-%d" % key, value=value)]))
+            if log.segments.active.size:
+                log.roll()
+            flush(log)
+            for keys, pause_ms in passes:
+                now_ms += pause_ms
+                clean = compact(log, clean, now_ms=now_ms, map_bytes=keys * ENTRY_BYTES)
+                read = {record.key: record.value for record in read_all(log)}
+                assert {key: value for key, value in read.items() if value is not None} == {
+                    key: value for key, value in model.items() if value is not None
+                }

@@ -140,7 +140,6 @@ def test_a_disk_that_fills_and_writes_in_pieces_keeps_exactly_what_was_accepted(
     with scratch() as directory:
         disk = FailingDisk()
         log, stored = open_log(directory, filesystem=disk, **SETTINGS), list[bytes]()
-        log.epochs.write(0)  # a file of its own, which the first append would write into the same room
         for batches, room, piece in appends:
             disk.writable_bytes, disk.bytes_per_write = room, piece
             size = sum(map(len, batches))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.errors import StorageError
 from broker.records.builder import NewRecord, build_batch
 from broker.storage.partition_log import PartitionLog
 from broker.storage.retention import apply_retention
@@ -73,6 +75,24 @@ class Machine:
         assert self.log.epochs.current > epoch or self.log.epochs.current == 0 or self.log.epochs.written.latest < epoch
         self.model = {offset: pair for offset, pair in self.model.items() if offset < self.log.end_offset}
 
+    def fail_a_flush(self) -> None:
+        """The disk loses what it was to write; the broker is started again on the same machine, perhaps twice."""
+        ticket = self.log.begin_flush()
+        if ticket is None:
+            return
+        flushed, written = self.log.flushed_offset, self.log.end_offset
+        self.disk.failing_syncs = 1
+        with pytest.raises(StorageError) as failure:
+            ticket.run()
+        self.log.fail_flush(ticket, failure.value)
+        if self._data.draw(st.booleans()):
+            self.disk.failing_syncs = 1
+            self.log = self._open(clean=False, recovery_point=flushed)
+            assert self.log.offline_reason
+        self.log = self._open(clean=self._data.draw(st.booleans()), recovery_point=self._data.draw(st.sampled_from([0, flushed])))
+        assert self.log.offline_reason == ""
+        assert self.log.flushed_offset == written
+
     def step(self, action: object) -> None:
         if isinstance(action, list):
             write(self.log, action, self.model)
@@ -83,6 +103,8 @@ class Machine:
             if ticket is not None:
                 ticket.run()
                 self.log._flushing = None  # the power goes before the loop hears of it: nobody has seen the records
+        elif action == "failed flush":
+            self.fail_a_flush()
         elif action == "clean":
             self.stop_cleanly()
         elif action == "power cut":
@@ -95,6 +117,18 @@ def test_what_was_flushed_is_there_and_what_is_there_was_written(actions: list[o
     with tempfile.TemporaryDirectory(prefix="logbus-") as name:
         machine = Machine(Path(name), data, **PLAIN)
         for action in [*actions, "power cut"]:
+            machine.step(action)
+            assert {r.offset: (r.key, r.value) for r in read_all(machine.log)} == machine.model
+
+
+@often
+@given(st.lists(st.one_of(ACTION, st.just("failed flush")), min_size=2, max_size=20), st.data())
+def test_what_was_visible_after_a_failed_flush_and_a_restart_is_there_after_a_power_cut(
+    actions: list[object], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="logbus-") as name:
+        machine = Machine(Path(name), data, **PLAIN)
+        for action in [*actions, [(0, 1)], "failed flush", "power cut"]:
             machine.step(action)
             assert {r.offset: (r.key, r.value) for r in read_all(machine.log)} == machine.model
 

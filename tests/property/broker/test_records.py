@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import RequestError
-from broker.records.batch import BATCH_HEADER_BYTES
+from broker.records.batch import BATCH_HEADER_BYTES, read_header
 from broker.records.builder import NewRecord, build_batch
-from broker.records.reader import read_records, read_timestamps
-from broker.records.validation import validate_new_batch
+from broker.records.reader import read_records
+from broker.records.validation import require_keys, validate_new_batch
 from broker.records.varint import read_varint, write_varint
+from broker.records.walk import read_keys, read_timestamps, record_bytes
 from tests.support.batches import NOW_MS, altered
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -38,6 +40,10 @@ def test_records_come_back_as_they_were_built(records: list[NewRecord], codec: i
     assert [(r.timestamp, r.key, r.value, r.headers) for r in read] == [(r.timestamp, r.key, r.value, r.headers) for r in records]
     assert [record.offset for record in read] == list(range(base_offset, base_offset + len(records)))
     assert list(read_timestamps(batch)) == [(record.offset, record.timestamp) for record in read]
+    header = read_header(batch)
+    assert [tuple(keyed) for keyed in read_keys(record_bytes(header, batch), header)] == [
+        (record.offset, record.key, record.value is None) for record in read
+    ]
 
 
 @given(RECORDS, CODECS)
@@ -60,6 +66,8 @@ def test_damaged_bytes_are_refused_by_name(records: list[NewRecord], codec: int,
     if len(batch) >= BATCH_HEADER_BYTES:
         batch = altered(batch)
     refused, read = "", 0
+    with contextlib.suppress(RequestError):
+        require_keys(validate_new_batch(memoryview(batch), message_bytes_max=1 << 20, now_ms=NOW_MS))
     try:
         checked = validate_new_batch(memoryview(batch), message_bytes_max=1 << 20, now_ms=NOW_MS)
         read = len(list(read_records(checked.view)))

@@ -47,7 +47,7 @@ def flushed(pool: HelperPool, ticket: FlushTicket) -> list[BaseException | None]
 @pytest.mark.parametrize("error", [None, OSError(errno.EIO, "Input/output error")])
 def test_a_single_file_is_flushed_by_the_kernel_and_told_when_drained(tmp_path: Path, error: OSError | None) -> None:
     kernel = Kernel()
-    pool = HelperPool(1, lambda: pytest.fail("no thread was needed"), kernel)  # type: ignore[arg-type]
+    pool = HelperPool(1, 1, lambda: pytest.fail("no thread was needed"), kernel)  # type: ignore[arg-type]
     outcomes = flushed(pool, ticket_of(tmp_path))
     kernel.asked.pop()(error)
     assert (outcomes, pool.running) == ([], 1)
@@ -64,7 +64,7 @@ def test_a_single_file_is_flushed_by_the_kernel_and_told_when_drained(tmp_path: 
 @pytest.mark.parametrize(("takes", "with_directory"), [(False, False), (True, True)], ids=["it refuses", "more than one file"])
 def test_what_the_kernel_alone_cannot_do_runs_on_a_thread(tmp_path: Path, takes: bool, with_directory: bool) -> None:
     kernel, woken = Kernel(takes=takes), threading.Event()
-    pool = HelperPool(1, woken.set, kernel)  # type: ignore[arg-type]
+    pool = HelperPool(1, 1, woken.set, kernel)  # type: ignore[arg-type]
     outcomes = flushed(pool, ticket_of(tmp_path, with_directory=with_directory))
     assert woken.wait(60)
     assert kernel.asked == []
@@ -73,7 +73,7 @@ def test_what_the_kernel_alone_cannot_do_runs_on_a_thread(tmp_path: Path, takes:
 
 
 def test_closing_waits_for_the_kernel_too(tmp_path: Path) -> None:
-    pool = HelperPool(1, lambda: None, Kernel())  # type: ignore[arg-type]
+    pool = HelperPool(1, 1, lambda: None, Kernel())  # type: ignore[arg-type]
     outcomes = flushed(pool, ticket_of(tmp_path))
     pool.close()
     assert outcomes == [None]

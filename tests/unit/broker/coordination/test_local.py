@@ -1,46 +1,116 @@
 from __future__ import annotations
 
+import json
 import uuid
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from broker.coordination.local import ProducerIds, TopicRegistry, check_topic_name
-from broker.errors import InvalidTopic, StartupError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
+from broker.coordination.grouped_writes import GroupedWrites
+from broker.coordination.local import ProducerIds, Topic, TopicRegistry, check_topic_name
+from broker.errors import InvalidTopic, StartupError, StorageError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
 
 
 class FilesInMemory:
     def __init__(self) -> None:
         self.files: dict[str, Any] = {}
+        self.writes = 0
+        self.is_full = False
 
     def read_json(self, name: str) -> Any | None:
         return self.files.get(name)
 
     def write_json_atomic(self, name: str, value: Any) -> None:
-        self.files[name] = value
+        self.write_atomic(name, json.dumps(value).encode())
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        if self.is_full:
+            raise StorageError("no space left")
+        self.writes += 1
+        self.files[name] = json.loads(data)
+
+
+class Jobs:
+    """A helper thread that runs its next job when it is told to."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def store(self, job: Callable[[], Any], outcome: Callable[[Any, BaseException | None], None]) -> None:
+        self._jobs.append((job, outcome))
+
+    def run_next(self) -> None:
+        job, outcome = self._jobs.popleft()
+        try:
+            job()
+        except StorageError as error:
+            outcome(None, error)
+        else:
+            outcome(None, None)
+
+
+def add(registry: TopicRegistry, name: str, partition_count: int = 1, **overrides: str) -> Topic:
+    topic = registry.new(name, partition_count, overrides)
+    registry.plan(topic)
+    registry.write_job()()
+    registry.publish(topic)
+    return topic
 
 
 def test_topics_survive_a_restart_with_their_ids() -> None:
     files = FilesInMemory()
-    created = TopicRegistry(files, uuid.uuid4).add("clicks", 3, {"retention.ms": "-1"})
+    created = add(TopicRegistry(files, uuid.uuid4), "clicks", 3, **{"retention.ms": "-1"})
     assert TopicRegistry(files, uuid.uuid4).get("clicks") == created
+
+
+def test_a_topic_is_public_once_it_is_on_the_disk_and_its_name_is_taken_before() -> None:
+    files = FilesInMemory()
+    registry = TopicRegistry(files, uuid.uuid4)
+    topic = registry.new("clicks", 1, {})
+    registry.plan(topic)
+    job = registry.write_job()
+    with pytest.raises(TopicAlreadyExists):
+        registry.new("clicks", 1, {})
+    assert "clicks" not in registry
+    registry.plan(registry.new("later", 1, {}))
+    job()
+    assert [row["name"] for row in files.files["topics.json"]["topics"]] == ["clicks"], "what was planned when the job was made"
+    registry.publish(topic)
+    assert registry.get_by_id(topic.topic_id) is registry.get("clicks") is topic
 
 
 def test_a_topic_made_again_has_another_id() -> None:
     registry = TopicRegistry(FilesInMemory(), uuid.uuid4)
-    first = registry.add("clicks", 1, {})
-    registry.remove(first)
-    second = registry.add("clicks", 1, {})
+    first = add(registry, "clicks")
+    registry.forget(first)
+    registry.hide(first)
+    second = add(registry, "clicks")
     assert first.topic_id != second.topic_id
     with pytest.raises(UnknownTopicId):
         registry.get_by_id(first.topic_id)
 
 
+def test_ids_of_deleted_topics_are_remembered_until_their_directories_are_gone() -> None:
+    files = FilesInMemory()
+    registry = TopicRegistry(files, uuid.uuid4)
+    topic = add(registry, "clicks")
+    registry.forget(topic)
+    registry.deleted.add(topic.topic_id)
+    registry.write_job()()
+    again = TopicRegistry(files, uuid.uuid4)
+    assert (again.names(), again.deleted) == ([], {topic.topic_id})
+
+
 def test_a_second_topic_of_the_same_name_is_refused() -> None:
     registry = TopicRegistry(FilesInMemory(), uuid.uuid4)
-    registry.add("clicks", 1, {})
+    add(registry, "clicks")
     with pytest.raises(TopicAlreadyExists):
-        registry.add("clicks", 1, {})
+        registry.new("clicks", 1, {})
 
 
 def test_an_unknown_topic_is_named() -> None:
@@ -58,19 +128,81 @@ def test_a_file_of_a_newer_format_is_refused() -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc/x", "a" * 250, "a b", "ä", "a\n", None])
 def test_names_that_could_leave_the_directory_are_refused(name: str | None) -> None:
     with pytest.raises(InvalidTopic):
-        check_topic_name(name, [])
+        check_topic_name(name)
 
 
 def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
+    registry = TopicRegistry(FilesInMemory(), uuid.uuid4)
+    topic = add(registry, "a_b")
     with pytest.raises(InvalidTopic, match="collides"):
-        check_topic_name("a.b", ["a_b"])
-    assert check_topic_name("a.b", ["a.b"]) == "a.b"
+        registry.new("a.b", 1, {})
+    registry.forget(topic)
+    assert registry.new("a.b", 1, {}).name == "a.b"
+
+
+def test_no_name_collides_with_an_internal_topic_that_is_still_to_be_made() -> None:
+    registry = TopicRegistry(FilesInMemory(), uuid.uuid4)
+    with pytest.raises(InvalidTopic, match="collides with '__consumer_offsets'"):
+        registry.new("__consumer.offsets", 1, {})
+
+
+def test_an_internal_topic_is_made_although_an_older_broker_let_a_client_make_a_name_that_collides() -> None:
+    files = FilesInMemory()
+    row = {"name": "__consumer.offsets", "id": str(uuid.uuid4()), "partitions": 1, "configs": {}}
+    files.files["topics.json"] = {"version": 1, "topics": [row]}
+    assert add(TopicRegistry(files, uuid.uuid4), "__consumer_offsets").is_internal
 
 
 def test_no_producer_id_is_given_twice_not_even_after_a_crash() -> None:
     files = FilesInMemory()
     given: list[int] = []
     for _ in range(3):
-        ids = ProducerIds(files)
-        given += [ids.next() for _ in range(1500)]
+        jobs = Jobs()
+        ids = ProducerIds(files, jobs.store)
+        for _ in range(1500):
+            ids.take(lambda producer_id, error: given.append(producer_id))
+            if len(jobs):
+                jobs.run_next()
+    assert len(given) == 4500
     assert len(set(given)) == len(given)
+
+
+def test_no_producer_id_is_given_before_its_block_is_on_the_disk() -> None:
+    files, jobs, given = FilesInMemory(), Jobs(), list[int]()
+    ids = ProducerIds(files, jobs.store)
+    for _ in range(2_500):
+        ids.take(lambda producer_id, error: given.append(producer_id))
+    while len(jobs):
+        assert (max(given) if given else 0) < files.files.get("producer-ids.json", {"next": 1})["next"]
+        jobs.run_next()
+    assert given == list(range(1000, 3500))
+
+
+def test_a_disk_that_refuses_the_next_block_fails_those_who_wait_and_is_asked_again() -> None:
+    files, jobs = FilesInMemory(), Jobs()
+    ids = ProducerIds(files, jobs.store)
+    answers: list[tuple[int, bool]] = []
+    files.is_full = True
+    ids.take(lambda producer_id, error: answers.append((producer_id, error is None)))
+    jobs.run_next()
+    files.is_full = False
+    ids.take(lambda producer_id, error: answers.append((producer_id, error is None)))
+    jobs.run_next()
+    assert answers == [(-1, False), (1000, True)]
+
+
+def test_what_is_asked_for_while_a_write_runs_goes_with_the_next() -> None:
+    jobs, written, told, state = Jobs(), list[int](), list[str](), [0]
+
+    def snapshot() -> Callable[[], None]:
+        held = state[0]
+        return lambda: written.append(held)
+
+    writes = GroupedWrites(jobs.store, snapshot)
+    for number in range(1, 5):
+        state[0] = number
+        writes.write(lambda error, number=number: told.append(f"{number}: {error}"))  # type: ignore[misc]
+    jobs.run_next()
+    assert told == ["1: None"]
+    jobs.run_next()
+    assert (written, told, len(jobs)) == ([1, 4], [f"{number}: None" for number in range(1, 5)], 0)

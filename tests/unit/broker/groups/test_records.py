@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,8 +24,20 @@ def test_a_value_reads_as_it_was_written(offset: int, epoch: int, metadata: str,
 
 def test_records_of_another_kind_are_stepped_over() -> None:
     assert decode_key(b"\0\x02\0\x05group") is None
-    assert decode_value(b"\0\x01" + bytes(30)) is None
-    assert decode_value(b"\0\x03") is None
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\0", b"\0\x01", b"\0\x01\0\x05grou", b"\0\x01\0\x01g\0\x01t\0\0", b"\0\x01\0\x01\xff\0\x01t\0\0\0\0"]
+)
+def test_a_key_that_makes_no_sense_is_a_value_error(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        decode_key(raw)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\0\x03", b"\0\x01" + bytes(30), b"\0\x03" + bytes(12) + b"\x7f\xff"])
+def test_a_value_that_makes_no_sense_is_a_value_error_and_never_taken_for_a_deletion(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="value of"):
+        decode_value(raw)
 
 
 def test_the_layout_is_kafkas() -> None:

@@ -65,7 +65,7 @@ def test_a_fetch_that_waits_for_a_deleted_topic_never_reads_its_successor(broker
     waiting = ask(broker, topic_id, wait_ms=10_000)
     assert isinstance(waiting, Pending)
     assert not waiting.done
-    broker.engine.partitions.delete(broker.engine.partitions.registry.get("clicks"))
+    assert broker.delete("clicks").error_code == 0
     assert waiting.done
     broker.create("clicks")
     assert answer(broker, waiting)[1].error_code == 100

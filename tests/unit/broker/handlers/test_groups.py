@@ -275,7 +275,7 @@ def test_a_group_named_a_thousand_times_is_answered_once(client: Client) -> None
 
 def sweep(client: Client) -> None:
     client.harness.clock.advance_ms(client.harness.engine.config.offsets_retention_check_ms)
-    client.harness.turn()
+    client.harness.settle()
 
 
 def test_offsets_expire_when_nobody_has_used_them_for_the_retention_time(client: Client) -> None:
@@ -296,7 +296,7 @@ def test_offsets_of_what_members_read_do_not_expire_and_the_time_counts_from_the
     for _ in range(RETENTION_MS // 5_000_000 + 1):
         client.harness.clock.advance_ms(5_000_000)
         assert client.commit(3, topic="absent", member=joined) == 3  # a sign of life that changes nothing
-        client.harness.turn()
+        client.harness.settle()
     assert (client.committed("clicks"), client.committed("views")) == (1, -1)
     client.leave((joined.member_id, None))
     sweep(client)

@@ -10,7 +10,7 @@ import pytest
 
 from broker.config import LogConfig
 from broker.handlers.reply import Pending
-from broker.protocol.api import ApiKey
+from broker.protocol.api import ApiKey, ErrorCode
 from broker.records.reader import read_records
 from broker.storage.filesystem import FileSystem
 from tests.support.engine import Harness, batch
@@ -171,8 +171,8 @@ def test_acks_that_do_not_exist_and_transactions_are_refused(broker: Harness) ->
 
 def test_acks_0_is_silent_and_its_failure_closes(broker: Harness) -> None:
     fine = produce(broker, batch(b"a"), acks=0)
-    assert (fine.silent, fine.done, fine.closes) == (True, True, False)
-    assert produce(broker, None, acks=0).closes
+    assert (fine.silent, fine.done, fine.closes) == (True, True, None)
+    assert produce(broker, None, acks=0).closes == "acks_0"
 
 
 def test_a_repeated_batch_gets_its_first_offset_and_is_stored_once(broker: Harness) -> None:
@@ -190,12 +190,46 @@ def test_a_skipped_sequence_is_out_of_order(broker: Harness) -> None:
 
 
 def test_acks_all_can_be_made_to_wait_for_the_disk(tmp_path: Path) -> None:
-    broker = Harness(tmp_path, acks_all_waits_for_flush=True)
+    broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=True))
     broker.create("clicks")
     pending = produce(broker, batch(b"a"))
     assert not pending.done
     broker.settle()
     assert code_of(pending) == 0
+    broker.close()
+
+
+@pytest.mark.parametrize("waits", ["true", "false"])
+def test_a_topic_says_for_itself_whether_acks_all_waits_for_the_disk(tmp_path: Path, waits: str) -> None:
+    broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=waits == "false"))
+    broker.create("clicks", **{"logbus.acks.all.waits.for.flush": waits})
+    pending = produce(broker, batch(b"a"))
+    broker.turn()
+    assert pending.done is (waits == "false")
+    broker.settle()
+    assert code_of(pending) == 0
+    broker.close()
+
+
+def test_a_disk_that_takes_longer_than_the_request_allows_is_told_in_time_and_stores_all_the_same(tmp_path: Path) -> None:
+    """timeout_ms, as in Kafka: nobody knows yet. An idempotent producer sends again and gets the offset that it has."""
+    broker = Harness(tmp_path, log=LogConfig(acks_all_waits_for_flush=True))
+    broker.create("clicks")
+    sent = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    pending = produce(broker, batch(b"a", **sent))
+    broker.turn()
+    broker.clock.advance_ms(999)
+    broker.turn()
+    assert not pending.done
+    broker.clock.advance_ms(1)
+    broker.turn()
+    assert code_of(pending) == ErrorCode.REQUEST_TIMED_OUT
+    broker.settle()
+    again = produce(broker, batch(b"a", **sent))
+    broker.settle()
+    assert code_of(again) == 0
+    assert broker.engine.partitions.get("clicks", 0).end_offset == 1
+    assert len(broker.engine.context.deadlines) == 0
     broker.close()
 
 
@@ -254,7 +288,7 @@ def test_a_failed_flush_is_never_acknowledged_after(tmp_path: Path) -> None:
 
 def test_deleting_a_topic_answers_who_waits_on_it(broker: Harness) -> None:
     waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=10_000)
-    broker.engine.partitions.delete(broker.engine.partitions.registry.get("clicks"))
+    assert broker.delete("clicks").error_code == 0
     assert partition_of(fetch_answer(broker.bytes_of(waiting))).error_code == 3
 
 

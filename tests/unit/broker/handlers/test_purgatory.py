@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from broker.handlers.deadlines import Deadlines
 from broker.handlers.purgatory import Purgatory, WaitingFetch
 
 PARTITION, OTHER = object(), object()
@@ -15,7 +16,8 @@ def waiting(
 
 def test_a_fetch_is_answered_once_enough_bytes_are_exposed() -> None:
     answered: list[str] = []
-    purgatory = Purgatory()
+    deadlines = Deadlines()
+    purgatory = Purgatory(deadlines)
     purgatory.add(waiting(answered, "a", missing=100))
     purgatory.exposed(PARTITION, 60)  # type: ignore[arg-type]
     assert answered == []
@@ -26,7 +28,8 @@ def test_a_fetch_is_answered_once_enough_bytes_are_exposed() -> None:
 
 def test_bytes_of_several_partitions_count_together() -> None:
     answered: list[str] = []
-    purgatory = Purgatory()
+    deadlines = Deadlines()
+    purgatory = Purgatory(deadlines)
     purgatory.add(waiting(answered, "a", missing=100, partitions=(PARTITION, OTHER)))
     purgatory.exposed(PARTITION, 50)  # type: ignore[arg-type]
     purgatory.exposed(OTHER, 50)  # type: ignore[arg-type]
@@ -37,31 +40,34 @@ def test_bytes_of_several_partitions_count_together() -> None:
 
 def test_deadlines_expire_in_their_order_and_once() -> None:
     answered: list[str] = []
-    purgatory = Purgatory()
+    deadlines = Deadlines()
+    purgatory = Purgatory(deadlines)
     purgatory.add(waiting(answered, "late", missing=1, deadline=9.0))
     purgatory.add(waiting(answered, "early", missing=1, deadline=3.0))
-    assert purgatory.next_deadline() == 3.0
-    purgatory.expire(5.0)
+    assert deadlines.next_deadline() == 3.0
+    deadlines.expire(5.0)
     assert answered == ["early"]
-    purgatory.expire(20.0)
+    deadlines.expire(20.0)
     assert answered == ["early", "late"]
-    assert purgatory.next_deadline() is None
+    assert deadlines.next_deadline() is None
 
 
 def test_a_cancelled_fetch_is_never_answered() -> None:
     answered: list[str] = []
-    purgatory = Purgatory()
+    deadlines = Deadlines()
+    purgatory = Purgatory(deadlines)
     fetch = waiting(answered, "a", missing=1)
     purgatory.add(fetch)
     purgatory.cancel(fetch)
     purgatory.exposed(PARTITION, 10)  # type: ignore[arg-type]
-    purgatory.expire(100.0)
+    deadlines.expire(100.0)
     assert answered == []
 
 
 def test_a_partition_that_goes_away_wakes_its_waiters() -> None:
     answered: list[str] = []
-    purgatory = Purgatory()
+    deadlines = Deadlines()
+    purgatory = Purgatory(deadlines)
     purgatory.add(waiting(answered, "a", missing=1000))
     purgatory.wake(PARTITION)  # type: ignore[arg-type]
     assert answered == ["a"]
@@ -69,7 +75,8 @@ def test_a_partition_that_goes_away_wakes_its_waiters() -> None:
 
 def test_cancelled_fetches_do_not_stay_until_their_deadline() -> None:
     """A client that opens long polls and leaves must not fill the memory with deadlines that are days away."""
-    purgatory = Purgatory()
+    deadlines = Deadlines()
+    purgatory = Purgatory(deadlines)
     patient = waiting([], "patient", missing=1)
     purgatory.add(patient)
     for _ in range(10_000):
@@ -77,5 +84,5 @@ def test_cancelled_fetches_do_not_stay_until_their_deadline() -> None:
         purgatory.add(fetch)
         purgatory.cancel(fetch)
     assert len(purgatory) == 1
-    assert len(purgatory._deadlines) < 200
-    assert purgatory.next_deadline() == patient.deadline
+    assert len(deadlines._heap) < 200
+    assert deadlines.next_deadline() == patient.deadline

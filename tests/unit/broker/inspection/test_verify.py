@@ -27,7 +27,7 @@ def data(tmp_path: Path) -> Path:
 
 def stopped(root: Path, **config: object) -> Path:
     directory = LogDirectory.open(root, broker_id=0, filesystem=FileSystem())
-    log = open_log(directory.create_partition("t", 0, UUID(int=1)), segment_bytes=2_000, index_interval_bytes=200, **config)  # type: ignore[arg-type]
+    log = open_log(directory.make_partition("t", 0, UUID(int=1)), segment_bytes=2_000, index_interval_bytes=200, **config)  # type: ignore[arg-type]
     partition = Partition("t", 0, UUID(int=1), log)
     for number in range(BATCHES):
         rows = [NewRecord(timestamp=NOW_MS + number * 7 % 100 + n, key=b"key-%d" % n, value=b"v" * 20) for n in range(2)]
@@ -35,9 +35,10 @@ def stopped(root: Path, **config: object) -> Path:
         partition.write_staged()
     flush(log)
     if log.config.is_compacted:
-        directory.write_cleaned_offset("t", 0, compact(log))
+        directory.note_cleaned_offset("t", 0, compact(log))
+        directory.cleaned_offsets_job()()
     partition.close()
-    directory.write_checkpoints({("t", 0): log})
+    directory.checkpoint_job({("t", 0): log})()
     directory.close(clean=True)
     return root
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.errors import StorageError
 from broker.metrics.catalogue import CATALOGUE
 from broker.metrics.collect import collect, health, metrics_page
 from broker.protocol.api import ApiKey
@@ -71,7 +72,7 @@ def test_a_waiting_fetch_is_shown_and_its_bytes_counted_once(broker: Harness) ->
 def test_totals_never_fall_when_a_topic_is_deleted(broker: Harness) -> None:
     broker.create("logs")
     produce(broker, "logs", b"one", b"two")
-    broker.engine.partitions.delete(broker.engine.partitions.registry.get("logs"))
+    assert broker.delete("logs").error_code == 0
     found = scrape(broker)
     assert found["kafka_server_brokertopicmetrics_messagesin_total"] == 2
     assert not [name for name in found if 'topic="logs"' in name]
@@ -81,7 +82,7 @@ def test_a_topic_deleted_while_a_page_is_being_sent_spoils_nothing(broker: Harne
     broker.create("logs", 100)
     page = metrics_page(broker.engine)
     text = next(page)
-    broker.engine.partitions.delete(broker.engine.partitions.registry.get("logs"))
+    assert broker.delete("logs").error_code == 0
     text += b"".join(page)
     assert text.count(b"kafka_log_log_size{") == 100
 
@@ -101,6 +102,21 @@ def test_health_names_what_is_offline(broker: Harness) -> None:
     broker.engine.partitions.get("logs", 1).log.abandon("its disk failed")
     assert health(broker.engine) == (False, "1 of 2 partitions are offline\n")
     assert scrape(broker)["kafka_controller_kafkacontroller_offlinepartitionscount"] == 1
+
+
+def test_health_names_what_fails_until_it_works_again(broker: Harness) -> None:
+    trouble = broker.engine.health
+    trouble.fails("the checkpoint", StorageError("no space left"))
+    assert health(broker.engine) == (False, "the checkpoint failed: no space left\n")
+    assert scrape(broker)["logbus_troubles"] == 1
+    for number in range(30):
+        trouble.fails(f"retention of t-{number:02}", StorageError("no space left"))
+    healthy, text = health(broker.engine)
+    assert (healthy, len(text.splitlines())) == (False, 21)
+    assert text.endswith("11 more failures like these: see the log\n")
+    for what in list(trouble.troubles):
+        trouble.succeeds(what)
+    assert health(broker.engine) == (True, "ok\n")
 
 
 def test_every_family_of_the_catalogue_can_be_collected_and_no_other(broker: Harness) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from broker.errors import ProtocolError
 from broker.handlers.reply import Parts, Pending
 from broker.network.connection import Connection
 from broker.protocol.framing import Request
+from broker.protocol.primitives import PARTITIONS_MAX
 from tests.support.sockets import ScriptedSocket
 
 
@@ -20,9 +23,26 @@ def metadata_frame(correlation_id: int, body: bytes = b"") -> bytes:
     return len(content).to_bytes(4, "big") + content
 
 
-def connection(sock: ScriptedSocket, dispatch, **settings: int) -> Connection:
-    config = BrokerConfig(**settings)
-    return Connection(sock, "peer", dispatch=dispatch, config=config, now=0.0, on_ready=lambda c: None, network=NetworkCounters())  # type: ignore[arg-type]
+def produce_frame(correlation_id: int, body: bytes = b"", *, length: int | None = None) -> bytes:
+    """Version 8; `length` is what it says of itself, where that is more than is here."""
+    content = b"\0\0\0\x08" + correlation_id.to_bytes(4, "big") + b"\0\0" + body
+    return (len(content) if length is None else length).to_bytes(4, "big") + content
+
+
+NO_TOPICS = b"\xff\xff" + bytes(10)  # a Produce's transactional id, acks, timeout and count of topics
+
+
+def connection(sock: ScriptedSocket, dispatch, *, hooks: dict[str, Any] | None = None, **settings: int) -> Connection:
+    return Connection(
+        sock,  # type: ignore[arg-type]
+        "peer",
+        dispatch=dispatch,
+        config=BrokerConfig(**settings),
+        now=0.0,
+        on_ready=lambda c: None,
+        network=NetworkCounters(),
+        **(hooks or {}),
+    )
 
 
 def receive_all(conn: Connection, sock: ScriptedSocket) -> None:
@@ -225,3 +245,225 @@ def test_a_crowd_of_small_requests_is_handled_in_portions() -> None:
             break
         conn.process(1.0)
     assert handled == [10, 20, 25]
+
+
+def test_nothing_is_read_behind_a_parked_request() -> None:
+    fetch = Pending(stops_reading=True)
+    sock = ScriptedSocket()
+    conn = connection(sock, lambda request: fetch)
+    sock.incoming += metadata_frame(1)
+    conn.receive(1.0)
+    assert conn.is_parked
+    sock.incoming += metadata_frame(2)
+    conn.receive(2.0)
+    assert bytes(sock.incoming) == metadata_frame(2)
+    fetch.complete([b""])
+    conn.receive(3.0)
+    assert not sock.incoming
+
+
+def test_nothing_is_read_behind_a_full_pipeline() -> None:
+    sock = ScriptedSocket()
+    conn = connection(sock, lambda request: Pending(), pipelined_requests_max=2)
+    sock.incoming += metadata_frame(1) + metadata_frame(2)
+    conn.receive(1.0)
+    assert not conn.is_parked
+    sock.incoming += b"more"
+    conn.receive(2.0)
+    assert bytes(sock.incoming) == b"more"
+
+
+def test_nothing_is_read_while_requests_lie_in_the_buffer() -> None:
+    sock = ScriptedSocket()
+    ready: list[Connection] = []
+    conn = connection(sock, echo, pipelined_requests_max=10)
+    conn._on_ready = ready.append
+    for number in range(15):
+        sock.incoming += metadata_frame(number)
+    conn.receive(1.0)
+    ready.clear()
+    sock.incoming += metadata_frame(99)
+    conn.receive(1.0)
+    assert len(sock.incoming) == len(metadata_frame(99)), "what is here comes first"
+    assert ready == [conn], "and the server comes back for it"
+    conn.process(1.0)
+    conn.receive(1.0)
+    conn.send(1.0)
+    assert [number for number, _ in answers(sock.sent)] == [*range(15), 99]
+
+
+def test_the_same_holds_for_requests_behind_which_reading_had_stopped() -> None:
+    fetch = Pending(stops_reading=True)
+    sock = ScriptedSocket()
+    conn = connection(sock, lambda request: fetch if request.correlation_id == 1 else [b""])
+    sock.incoming += metadata_frame(1) + metadata_frame(2)
+    conn.receive(1.0)
+    fetch.complete([b""])
+    sock.incoming += metadata_frame(3)
+    conn.receive(2.0)
+    assert len(sock.incoming) == len(metadata_frame(3))
+
+
+def test_a_large_frame_is_read_in_pieces_into_memory_of_its_own_and_counted_as_it_arrives() -> None:
+    sock, network = ScriptedSocket(piece=300_000), NetworkCounters()
+    conn = connection(sock, echo)
+    conn._network = network
+    records = NO_TOPICS + bytes(range(251)) * 20_000
+    sock.incoming += metadata_frame(1, b"x") + produce_frame(2, records) + produce_frame(3, b"behind") + metadata_frame(4)
+    largest = 0
+    while sock.incoming:
+        arrived = len(sock.incoming)
+        conn.receive(1.0)
+        assert len(sock.incoming) < arrived
+        assert network.held_bytes == conn.held_bytes
+        largest = max(largest, conn.held_bytes)
+    assert len(conn._buffer) == 1 << 20
+    assert sock.largest_view <= 1 << 20
+    assert len(records) <= largest < len(records) + (1 << 20) + 300_000
+    conn.send(1.0)
+    assert answers(sock.sent) == [(1, b"x"), (2, records), (3, b"behind"), (4, b"")]
+    assert network.held_bytes == conn.held_bytes < 1 << 20
+    conn.give_back()
+    assert network.held_bytes == 0
+
+
+def test_a_connection_closed_in_the_middle_of_a_large_frame_gives_back_all_of_it() -> None:
+    sock = ScriptedSocket()
+    conn = connection(sock, echo)
+    sock.incoming += produce_frame(1, NO_TOPICS + bytes(3 << 20), length=50 << 20)
+    receive_all(conn, sock)
+    assert conn._network.held_bytes > 3 << 20
+    assert conn.stalled_since == conn.frame_since == 1.0
+    assert not conn.is_idle
+    conn.close()
+    assert conn._network.held_bytes == 0
+
+
+def test_a_large_frame_for_which_there_is_no_memory_costs_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("broker.network.large_frame.mmap.mmap", refuse)
+    sock = ScriptedSocket()
+    conn = connection(sock, echo)
+    sock.incoming += produce_frame(1, NO_TOPICS + bytes(3 << 20))
+    with pytest.raises(MemoryError, match="Cannot allocate"):
+        receive_all(conn, sock)
+    conn.close()
+    assert conn._network.held_bytes == 0
+
+
+def test_bytes_behind_a_parked_request_stall_since_they_came() -> None:
+    fetch = Pending(stops_reading=True)
+    sock = ScriptedSocket()
+    conn = connection(sock, lambda request: fetch if request.correlation_id == 1 else [b""])
+    sock.incoming += metadata_frame(0, bytes(300_000))
+    receive_all(conn, sock)
+    conn.send(1.0)
+    sock.incoming += metadata_frame(1) + metadata_frame(2, bytes(300_000))[:250_000]
+    conn.receive(1.0)
+    assert not sock.incoming
+    assert conn.frame_since is None, "nobody waits for it to end: it is not slow"
+    assert conn.stalled_since == 1.0
+    conn.give_back()
+    assert conn.held_bytes > 200_000
+
+
+def test_requests_that_wait_do_not_keep_the_buffers_they_came_in() -> None:
+    sock = ScriptedSocket()
+    conn = connection(sock, lambda request: Pending())
+    sock.incoming += metadata_frame(1, bytes(100_000))
+    receive_all(conn, sock)
+    buffer = conn._buffer
+    length = len(buffer)
+    conn.give_back()
+    buffer.append(0)  # BufferError where a view is left
+    assert len(buffer) == length + 1
+
+
+def test_what_is_staged_is_settled_before_a_request_that_reads_is_handled() -> None:
+    happened: list[str] = []
+    staged: list[Pending] = []
+
+    def dispatch(request: Request) -> Parts | Pending:
+        happened.append(f"{request.correlation_id}")
+        if request.correlation_id in (2, 3):
+            staged.append(Pending())
+            return staged[-1]
+        return [b""]
+
+    def settle() -> None:
+        happened.append("settled")
+        for pending in staged:
+            pending.complete([b"staged"])
+        staged.clear()
+
+    sock = ScriptedSocket()
+    conn = connection(sock, dispatch, hooks={"settle": settle})
+    sock.incoming += metadata_frame(1) + produce_frame(2) + produce_frame(3) + metadata_frame(4) + metadata_frame(5)
+    conn.receive(1.0)
+    assert happened == ["1", "2", "3", "settled", "4", "5"]
+    conn.send(1.0)
+    assert [number for number, _ in answers(sock.sent)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("head", "refused"),
+    [
+        (b"\xff\xff" + b"\0\x01\0\0\0\0" + (PARTITIONS_MAX + 1).to_bytes(4, "big"), True),
+        (b"\xff\xff" + b"\0\x01\0\0\0\0" + b"\0\0\0\x01\0\x01x" + (PARTITIONS_MAX + 1).to_bytes(4, "big"), True),
+        (b"\xff\xff" + b"\0\x01\0\0\0\0" + b"\0\0\0\x01\0\x01x" + PARTITIONS_MAX.to_bytes(4, "big"), False),
+    ],
+)
+def test_a_large_produce_that_names_too_much_is_refused_before_it_is_here(head: bytes, refused: bool) -> None:
+    sock = ScriptedSocket(piece=4096)
+    conn = connection(sock, echo)
+    sock.incoming += produce_frame(1, head + bytes(200_000), length=50 << 20)
+    if refused:
+        with pytest.raises(ProtocolError, match="accepted: 10000"):
+            receive_all(conn, sock)
+        assert conn.held_bytes < 300_000
+    else:
+        receive_all(conn, sock)
+
+
+def test_requests_that_take_long_are_handled_in_slices() -> None:
+    moments = iter(range(1000))
+    sock = ScriptedSocket()
+    conn = connection(sock, echo, hooks={"monotonic": lambda: next(moments)})
+    for number in range(6):
+        sock.incoming += metadata_frame(number)
+    conn.receive(1.0)
+    handled = []
+    while True:
+        conn.send(1.0)
+        handled.append(len(answers(sock.sent)))
+        if not conn.has_unread_requests:
+            break
+        conn.process(1.0)
+    assert handled == [2, 4, 6]
+
+
+def test_closing_goes_on_where_a_request_cannot_be_cancelled(defects: list[str]) -> None:
+    cancelled: list[int] = []
+
+    def dispatch(request: Request) -> Pending:
+        pending = Pending()
+
+        def cancel() -> None:
+            cancelled.append(request.correlation_id)
+            raise ValueError("not mine")
+
+        pending.on_cancel = cancel
+        return pending
+
+    sock = ScriptedSocket()
+    conn = connection(sock, dispatch)
+    sock.incoming += metadata_frame(1) + metadata_frame(2)
+    conn.receive(1.0)
+    sock.fails["close"] = OSError("gone")
+    conn.close()
+    assert cancelled == [1, 2]
+    assert sock.closed
+    assert defects
+    defects.clear()

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.network.http import HEAD_BYTES_MAX, Answer, Exchange, respond, text
+from broker.clock import ManualClock
+from broker.network.http import EXCHANGES_MAX, HEAD_BYTES_MAX, Answer, Exchange, HttpEndpoint, respond, text
+from tests.support.loop import ScriptedPoller
+from tests.support.sockets import ScriptedListener, ScriptedSocket
 
 
 def big() -> Answer:
@@ -98,3 +101,40 @@ def test_what_begins_with_no_method_is_given_up_at_once() -> None:
 
 def test_a_peer_that_leaves_before_it_asked_is_forgotten() -> None:
     assert not Exchange(Trickle([]), ROUTES, 0.0).step()  # type: ignore[arg-type]
+
+
+def endpoint(clock: ManualClock) -> tuple[HttpEndpoint, ScriptedListener, ScriptedPoller]:
+    listener, poller = ScriptedListener(), ScriptedPoller(clock)
+    served = HttpEndpoint(listener, ROUTES)  # type: ignore[arg-type]
+    served.attach(poller, clock.monotonic)
+    return served, listener, poller
+
+
+def let_in(listener: ScriptedListener, poller: ScriptedPoller, sock: ScriptedSocket) -> ScriptedSocket:
+    listener.knocking.append((sock, "127.0.0.1"))
+    poller.owners[listener.fileno()]()  # type: ignore[operator]
+    return sock
+
+
+def test_a_newcomer_gets_the_place_of_the_oldest_that_has_not_asked() -> None:
+    clock = ManualClock()
+    _, listener, poller = endpoint(clock)
+    silent = [let_in(listener, poller, ScriptedSocket()) for _ in range(EXCHANGES_MAX)]
+    assert let_in(listener, poller, ScriptedSocket()).closed, "they have not had a second"
+    clock.advance_ms(1_000)
+    assert not let_in(listener, poller, ScriptedSocket()).closed
+    assert [sock.closed for sock in silent] == [True] + [False] * (EXCHANGES_MAX - 1)
+
+
+def test_a_scraper_that_cannot_be_watched_is_closed_and_keeps_no_place() -> None:
+    clock = ManualClock()
+    served, listener, poller = endpoint(clock)
+    poller.fails["register"] = OSError(28, "No space left on device")
+    assert let_in(listener, poller, ScriptedSocket()).closed
+    poller.fails.clear()
+    sock = let_in(listener, poller, ScriptedSocket())
+    sock.fails["close"] = OSError(5, "Input/output error")
+    clock.advance_ms(20_000)
+    served.sweep(clock.monotonic())
+    assert sock.closed
+    assert not poller.owners.keys() - {listener.fileno()}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from broker.errors import StorageError
-from broker.partitions.flusher import GATHER_SECONDS
+from broker.partitions.flusher import GATHER_SECONDS, STARTS_PER_TURN_MAX
 from broker.partitions.partition import Partition
+from broker.protocol.api import ApiKey
 from broker.records.validation import validate_new_batch
 from broker.storage.filesystem import FileSystem
 from tests.support.engine import Harness, batch
@@ -18,6 +21,16 @@ from tests.support.engine import Harness, batch
 
 class Disk(FileSystem):
     failing = False
+    opens_nothing = False
+
+    def __init__(self) -> None:
+        self.synced_directories: list[Path] = []
+
+    def sync_directory(self, path: Path) -> None:
+        if self.opens_nothing:
+            raise OSError(errno.EMFILE, "Too many open files")
+        super().sync_directory(path)
+        self.synced_directories.append(path)
 
     def sync_data(self, file) -> None:  # type: ignore[no-untyped-def]
         if self.failing:
@@ -164,9 +177,10 @@ def test_a_failed_flush_tells_its_waiters_and_takes_the_partition_offline(
 def test_a_partition_deleted_during_its_flush_is_forgotten(broker: Harness, partition: Partition) -> None:
     told: list[StorageError | None] = []
     append(broker, partition)
+    broker.helpers.flushes_wait = True
     broker.engine.context.flusher.when_visible(partition, 1, told.append)
     broker.turn()
-    broker.engine.partitions.delete(broker.engine.partitions.registry.get("clicks"))
+    assert broker.delete("clicks").error_code == 0
     broker.settle()
     assert [type(error) for error in told] == [StorageError]
     assert broker.engine.context.flusher.next_deadline() is None
@@ -198,3 +212,124 @@ def test_every_partition_that_is_due_is_flushed_in_the_turn(broker: Harness) -> 
     broker.settle()
     assert [partition.visible_offset for partition in dirty] == [1] * 5
     assert broker.engine.context.flusher.next_deadline() is None
+
+
+def defect(*_: object, **__: object) -> None:
+    raise RuntimeError("a defect")
+
+
+def test_one_who_cannot_be_told_keeps_nobody_else_from_being_told(
+    broker: Harness, partition: Partition, defects: list[str]
+) -> None:
+    told: list[StorageError | None] = []
+    append(broker, partition)
+    for then in (told.append, defect, told.append):
+        broker.engine.context.flusher.when_visible(partition, 1, then)
+    broker.settle()
+    assert told == [None, None]
+    assert partition.visible_offset == 1
+    assert len(defects) == 1
+    defects.clear()
+
+
+def test_one_who_cannot_be_told_of_a_failure_keeps_nobody_else_from_being_told(
+    broker: Harness, partition: Partition, disk: Disk, defects: list[str]
+) -> None:
+    told: list[StorageError | None] = []
+    append(broker, partition)
+    for then in (told.append, defect, told.append):
+        broker.engine.context.flusher.when_visible(partition, 1, then)
+    disk.failing = True
+    broker.settle()
+    assert [type(error) for error in told] == [StorageError, StorageError]
+    defects.clear()
+
+
+@pytest.mark.parametrize("place", ["begin_flush", "helpers.flush", "finish_flush"])
+def test_a_flush_that_fails_by_a_defect_takes_its_partition_offline_and_no_other(
+    broker: Harness, partition: Partition, monkeypatch: pytest.MonkeyPatch, place: str, defects: list[str]
+) -> None:
+    broker.create("views")
+    other = broker.engine.partitions.get("views", 0)
+    told: list[tuple[str, object]] = []
+    if place == "helpers.flush":
+        real = broker.helpers.flush
+        monkeypatch.setattr(
+            broker.helpers,
+            "flush",
+            lambda ticket, outcome: real(ticket, outcome) if ticket.active in other.log.segments else defect(),
+        )
+    else:
+        monkeypatch.setattr(partition.log, place, defect)
+    for one in (partition, other):
+        append(broker, one)
+        broker.engine.context.flusher.when_visible(one, 1, lambda error, one=one: told.append((one.name, type(error))))  # type: ignore[misc]
+    broker.settle()
+    assert dict(told) == {"clicks-0": StorageError, "views-0": type(None)}
+    defects.clear()
+    assert "a defect" in partition.log.offline_reason
+    assert partition.visible_offset == 0
+    assert other.visible_offset == 1
+
+
+def test_who_waits_is_told_when_the_log_goes_offline_while_its_flush_runs(broker: Harness, partition: Partition) -> None:
+    told: list[StorageError | None] = []
+    append(broker, partition)
+    broker.engine.context.flusher.when_visible(partition, 1, told.append)
+    broker.turn()
+    partition.log.go_offline("the write after it could not be taken back")
+    broker.settle()
+    assert [type(error) for error in told] == [StorageError]
+
+
+def test_a_deleted_partition_is_let_go_although_its_next_look_is_years_away(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.create("clicks", flush_ms=str(1 << 60))
+    partition = broker.engine.partitions.get("clicks", 0)
+    told: list[int] = []
+    waiting(broker, partition, told)
+    waiting(broker, partition, told)
+    broker.settle()
+    append(broker, partition)
+    gone = weakref.ref(partition)
+    del partition
+    broker.ask(ApiKey.DELETE_TOPICS, 4, topic_names=["clicks"], timeout_ms=1000)
+    broker.settle()
+    gc.collect()
+    assert gone() is None
+
+
+def test_thousands_of_flushes_are_started_over_several_turns(broker: Harness) -> None:
+    count = STARTS_PER_TURN_MAX * 2 + 10
+    broker.create("wide", count)
+    partitions = [broker.engine.partitions.get("wide", index) for index in range(count)]
+    for partition in partitions:
+        append(broker, partition)
+        broker.engine.context.flusher.want(partition)
+    started = []
+    for _ in range(3):
+        broker.turn()
+        started.append(len(broker.helpers.jobs))
+        assert sum(started) == count or broker.engine.next_deadline() <= broker.clock.monotonic()
+        broker.helpers.run()
+    assert started == [STARTS_PER_TURN_MAX, STARTS_PER_TURN_MAX, 10]
+    broker.settle()
+    assert all(partition.visible_offset == partition.end_offset > 0 for partition in partitions)
+
+
+def test_a_flush_for_which_no_descriptor_is_left_is_made_later_and_nothing_goes_offline(
+    broker: Harness, partition: Partition, disk: Disk
+) -> None:
+    """The first flush of a log brings its directory to the disk, which has to be opened for that."""
+    told: list[StorageError | None] = []
+    append(broker, partition)
+    disk.opens_nothing, disk.synced_directories = True, []
+    broker.engine.context.flusher.when_visible(partition, 1, told.append)
+    broker.settle()
+    assert (told, partition.log.offline_reason, partition.visible_offset) == ([], "", 0)
+    append(broker, partition)
+    disk.opens_nothing = False
+    broker.flush()
+    assert told == [None]
+    assert partition.visible_offset == partition.end_offset == 2
+    assert disk.synced_directories == [partition.log.directory]

@@ -111,3 +111,41 @@ def test_a_partition_whose_log_is_damaged_is_made_all_the_same_and_refuses_write
     partition.stage(validated(plain_batch()))
     with pytest.raises(StorageError, match="had been flushed"):
         partition.write_staged()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "broker.storage.segment_index.SegmentIndex.observe",
+        "broker.storage.filesystem.FileSystem.write_some",
+        "broker.partitions.producer_state.ProducerStates.apply_staged",
+    ],
+)
+def test_what_nobody_expected_during_a_write_takes_the_partition_offline_and_a_start_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, defects: list[str]
+) -> None:
+    def defect(*_: object) -> None:
+        raise MemoryError("no memory")
+
+    partition = partition_on(tmp_path)
+    partition.stage(validated(produced(7, 0)))
+    partition.write_staged()
+    with monkeypatch.context() as patch:
+        patch.setattr(place, defect)
+        partition.stage(validated(produced(7, 1)))
+        with pytest.raises(StorageError, match="no memory"):
+            partition.write_staged()
+    assert len(defects) == 1
+    defects.clear()
+    assert not partition.has_staged
+    partition.stage(validated(produced(7, 1)))
+    with pytest.raises(StorageError, match="no memory"):
+        partition.write_staged()
+    with pytest.raises(StorageError):
+        partition.close()
+    again = partition_on(tmp_path)
+    assert again.log.offline_reason == ""
+    assert again.end_offset in (1, 2)
+    staged = again.stage(validated(produced(7, 1)))
+    assert staged.base_offset == 1
+    assert staged.duplicate == (again.end_offset == 2), "what a start finds is remembered as sent"

@@ -122,3 +122,52 @@ def test_a_topic_that_is_deleted_during_a_round_is_left_out(slow: Harness, caplo
         next_slice(slow)
     assert starts(slow) == [20]
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_an_unreadable_note_is_a_trouble_of_its_partition_until_it_can_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unreadable(FileSystem):
+        path: Path | None = None
+
+        def read_bytes(self, path: Path) -> bytes:
+            if path == self.path:
+                raise PermissionError(13, "Permission denied", str(path))
+            return super().read_bytes(path)
+
+    disk = Unreadable()
+    broker = Harness(tmp_path, filesystem=disk)
+    for topic in ("t", "other"):
+        broker.create(topic, segment_bytes="100", retention_ms=str(7 * DAY_MS))
+        for _ in range(5):
+            raw = batch(b"value" * 10, timestamp=broker.clock.now_ms())
+            broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(topic, 0): raw}))
+            broker.flush()
+    broker.close()
+    broker = Harness(tmp_path, filesystem=disk)
+    disk.path = tmp_path / "t-0" / "00000000000000000000.indexnote"
+    broker.clock.advance_ms(8 * DAY_MS)
+    for _ in range(3):
+        check_retention(broker)
+    assert starts(broker) in ([0, 5], [5, 0])
+    assert list(broker.engine.health.troubles) == ["retention of t-0"]
+    assert broker.engine.health.defects == 0
+    assert len([record for record in caplog.records if "retention of t-0" in record.getMessage()]) == 1
+    disk.path = None
+    for _ in range(3):
+        check_retention(broker)
+    assert starts(broker) == [5, 5]
+    assert broker.engine.health.troubles == {}
+
+
+def test_the_trouble_of_a_partition_that_is_deleted_is_forgotten(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("broker.partitions.retention.apply_retention", refused)
+    check_retention(broker)
+    assert list(broker.engine.health.troubles) == ["retention of t-0"]
+    broker.ask(ApiKey.DELETE_TOPICS, 4, topic_names=["t"], timeout_ms=1000)
+    broker.clock.advance_ms(CHECK_MS)
+    broker.settle()
+    assert broker.engine.health.troubles == {}

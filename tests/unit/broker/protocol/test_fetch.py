@@ -14,6 +14,7 @@ from kio.static.primitive import i32Timedelta
 
 from broker.errors import ProtocolError
 from broker.protocol.fetch import FetchAnswer, encode_fetch_response, parse_fetch
+from broker.protocol.primitives import PARTITIONS_MAX, write_uvarint
 
 VERSIONS = range(4, 18)
 CLICKS, VIEWS = uuid.UUID(int=7 << 100), uuid.UUID(int=9)
@@ -99,3 +100,33 @@ def test_an_error_for_the_whole_request_stands_at_the_top(version: int) -> None:
     raw = b"".join(encode_fetch_response([], version, error=70))
     response, size = entity_reader(kio.FetchResponse)(memoryview(raw), 0)
     assert (size, response.error_code, response.session_id, response.responses) == (len(raw), 70, 0, ())
+
+
+FIRST = bytes(17)  # of version 4: replica id, max wait, min bytes, max bytes, isolation level
+SESSION = bytes(8)
+
+
+def number(value: int) -> bytes:
+    return (value & 0xFFFFFFFF).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [
+        (4, FIRST + number(PARTITIONS_MAX + 1)),
+        (4, FIRST + number(1) + b"\0\x01x" + number(PARTITIONS_MAX + 1)),
+        (4, FIRST + number(2) + (b"\0\x01x" + number(PARTITIONS_MAX) + bytes(16) * PARTITIONS_MAX) + b"\0\x01y" + number(1)),
+        (7, FIRST + SESSION + number(0) + number(PARTITIONS_MAX + 1)),
+        (7, FIRST + SESSION + number(0) + number(2) + b"\0\x01x" + number(10_000) + bytes(40_000) + b"\0\x01y" + number(1)),
+        (12, FIRST + SESSION + write_uvarint(PARTITIONS_MAX + 2)),
+        (12, FIRST + SESSION + b"\x02" + b"\x02x" + write_uvarint(PARTITIONS_MAX + 2)),
+        (12, FIRST + SESSION + b"\x01" + write_uvarint(PARTITIONS_MAX + 2)),
+    ],
+    ids=[
+        "topics", "partitions", "partitions of two topics", "forgotten topics", "forgotten partitions", "compact topics",
+        "compact partitions", "compact forgotten topics",
+    ],
+)  # fmt: skip
+def test_a_count_over_the_limit_is_refused_before_anything_is_made_of_it(version: int, body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="accepted: 10000"):
+        parse_fetch(memoryview(body), version)

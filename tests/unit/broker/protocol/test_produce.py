@@ -10,7 +10,8 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta, i64
 
 from broker.errors import ProtocolError
-from broker.protocol.produce import ProduceAnswer, encode_produce_response, parse_produce
+from broker.protocol.primitives import PARTITIONS_MAX, write_uvarint
+from broker.protocol.produce import ProduceAnswer, _topic_head, check_counts, encode_produce_response, parse_produce
 
 VERSIONS = range(3, 13)
 
@@ -74,3 +75,97 @@ def test_a_response_reads_back_in_another_implementation(version: int) -> None:
     assert rows["second", 1].error_code == 2
     if version >= 8:
         assert rows["second", 1].error_message == "its crc is wrong"
+
+
+def body_with(version: int, topics: int, partitions: int, *, name: bytes = b"topic", rest: bytes = b"") -> bytes:
+    """The beginning of a request that names so many topics, and so many partitions in the first; then `rest`."""
+    if version >= 9:
+        counts = write_uvarint(topics + 1), write_uvarint(len(name) + 1) + name + write_uvarint(partitions + 1)
+        return b"\0" + b"\0\x01\0\0\0\0" + b"".join(counts) + rest
+    counts = topics.to_bytes(4, "big"), len(name).to_bytes(2, "big") + name + partitions.to_bytes(4, "big")
+    return b"\xff\xff" + b"\0\x01\0\0\0\0" + b"".join(counts) + rest
+
+
+def empty_partitions(version: int, count: int) -> bytes:
+    row = b"\0\0\0\0" + (b"\x01\0" if version >= 9 else b"\0\0\0\0")
+    return row * count
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_count_over_the_limit_is_refused_before_anything_is_made_of_it(version: int) -> None:
+    for topics, partitions in ((PARTITIONS_MAX + 1, 1), (1, PARTITIONS_MAX + 1), (2**28, 1), (1, 2**28)):
+        with pytest.raises(ProtocolError, match="accepted: 10000"):
+            parse_produce(memoryview(body_with(version, topics, partitions)), version)
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_as_many_partitions_as_the_limit_pass_and_one_more_in_the_next_topic_does_not(version: int) -> None:
+    end = b"\0\0" if version >= 9 else b""
+    full = body_with(version, 1, PARTITIONS_MAX, rest=empty_partitions(version, PARTITIONS_MAX) + end)
+    assert len(parse_produce(memoryview(full), version).partitions) == PARTITIONS_MAX
+    second = b"\x02y\x02" if version >= 9 else b"\0\x01y\0\0\0\x01"
+    rest = empty_partitions(version, PARTITIONS_MAX) + end[:1] + second + empty_partitions(version, 1)
+    with pytest.raises(ProtocolError, match="10001 topics or partitions"):
+        parse_produce(memoryview(body_with(version, 2, PARTITIONS_MAX, rest=rest)), version)
+
+
+def test_a_negative_count_does_not_make_room_for_others() -> None:
+    version = 8  # flexible counts are never below zero
+    negative = b"\0\x01x" + (2**32 - 5000).to_bytes(4, "big")
+    rest = empty_partitions(version, PARTITIONS_MAX) + negative + b"\0\x01y\0\0\0\x01" + empty_partitions(version, 1)
+    with pytest.raises(ProtocolError, match="accepted: 10000"):
+        parse_produce(memoryview(body_with(version, 3, PARTITIONS_MAX, rest=rest)), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_beginning_of_a_request_is_enough_to_refuse_it(version: int) -> None:
+    begun = body_with(version, 1, 5, rest=bytes(10))
+    assert check_counts(memoryview(begun), version)
+    assert not check_counts(memoryview(begun[:8]), version), "too little to know"
+    for topics, partitions in ((PARTITIONS_MAX + 1, 1), (1, PARTITIONS_MAX + 1)):
+        with pytest.raises(ProtocolError, match="accepted: 10000"):
+            check_counts(memoryview(body_with(version, topics, partitions, rest=bytes(10))), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_beginning_of_a_good_request_is_never_refused(version: int) -> None:
+    raw = kio_request(version)
+    seen = [check_counts(memoryview(raw[:cut]), version) for cut in range(len(raw) + 1)]
+    assert seen == sorted(seen)
+    assert seen[-1]
+
+
+def test_a_compact_string_longer_than_kafkas_strings_is_refused_as_soon_as_its_length_is_here() -> None:
+    with pytest.raises(ProtocolError, match="32767"):
+        check_counts(memoryview(body_with(9, 1, 1, name=bytes(40_000))), 9)
+    with pytest.raises(ProtocolError):
+        parse_produce(memoryview(body_with(9, 1, 1, name=b"x" * 40_000, rest=b"\0\0\0\0\x01\0\0\0")), 9)
+
+
+def test_a_section_of_many_tags_is_refused_before_it_is_read() -> None:
+    tags = write_uvarint(100_000) + b"\x01\0" * 100_000
+    with pytest.raises(ProtocolError, match="100000 tagged fields"):
+        parse_produce(memoryview(body_with(9, 0, 0)[:7] + b"\x01" + tags), 9)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_longest_names_are_echoed_and_the_longest_messages_cut_so_that_every_answer_can_be_written(version: int) -> None:
+    kio = import_module(f"kio.schema.produce.v{version}.response")
+    name = "\u20ac" * 10_922  # 32,766 bytes
+    answers = [ProduceAnswer(name, index, error=3, message=f"no partition {name}-{index}") for index in range(2)]
+    for rows in (answers, answers[:1]):
+        raw = encode_produce_response(rows, version)
+        response, size = entity_reader(kio.ProduceResponse)(memoryview(raw), 0)
+        assert size == len(raw)
+        assert [topic.name for topic in response.responses] == [name]
+        if version >= 8:
+            message = response.responses[0].partition_responses[0].error_message
+            assert message.startswith("no partition \u20ac")
+            assert len(message) <= 300
+
+
+def test_names_that_cannot_exist_are_not_remembered() -> None:
+    before = _topic_head.cache_info().currsize
+    for number in range(20):
+        encode_produce_response([ProduceAnswer(f"{number}" * 300, 0, error=3)], 9)
+    assert _topic_head.cache_info().currsize == before

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from broker.errors import InvalidRecord
 from broker.records.batch import read_header
 from broker.records.builder import NewRecord, build_batch
 from broker.records.compaction import IsNewest, compact_batch
-from broker.records.reader import read_keys, read_records
-from tests.support.batches import NOW_MS, validated
+from broker.records.reader import read_records
+from broker.records.walk import read_keys, read_timestamps, record_bytes
+from tests.support.batches import NOW_MS, altered, validated, with_deltas
 
 DAY_MS = 86_400_000
 
@@ -78,4 +80,43 @@ def test_a_tombstone_gets_a_horizon_and_goes_when_it_is_over(codec: int) -> None
 
 def test_a_record_without_a_key_has_none_that_could_be_asked_for() -> None:
     batch = bytes(build_batch([NewRecord(timestamp=1, value=b"v"), NewRecord(timestamp=2, key=b"", value=None)]))
-    assert [(record.key, record.is_tombstone) for record in read_keys(batch)] == [(None, False), (b"", True)]
+    header = read_header(batch)
+    keys = read_keys(record_bytes(header, batch), header)
+    assert [(record.key, record.is_tombstone) for record in keys] == [(None, False), (b"", True)]
+
+
+@pytest.mark.parametrize("base", [-(1 << 63), (1 << 63) - 1])
+def test_timestamps_that_leave_64_bits_wrap_as_they_do_for_every_client(base: int) -> None:
+    """A producer may write any difference, and may have done so before the topic was compacted."""
+    rows = [NewRecord(timestamp=NOW_MS, key=b"a"), NewRecord(timestamp=NOW_MS + 500, key=b"b", value=b"v")]
+    batch = bytes(altered(build_batch(rows), base_timestamp=base))
+    stamps = [record.timestamp for record in read_records(batch)]
+    assert all(-(1 << 63) <= stamp < 1 << 63 for stamp in stamps)
+    left = compacted(batch, lambda key, offset: True)
+    assert read_header(left).delete_horizon_ms == NOW_MS + DAY_MS
+    assert [record.timestamp for record in read_records(left)] == stamps
+    assert [stamp for _, stamp in read_timestamps(left)] == stamps
+
+
+def test_tombstones_that_may_never_go_get_the_last_horizon_there_is() -> None:
+    batch = batch_of((b"a", None))
+    left = compact_batch(
+        batch, is_newest=lambda key, offset: True, now_ms=NOW_MS, delete_retention_ms=(1 << 63) - 1, header_needed=False
+    )
+    assert read_header(left).delete_horizon_ms == (1 << 63) - 1
+    assert [*read_records(left)] == [*read_records(batch)]
+
+
+def test_what_compaction_does_not_need_is_copied_as_it_is() -> None:
+    """A header whose name is not UTF-8 is the consumers' business."""
+    batch = altered(bytearray(batch_of((b"a", None), (b"b", b"1")).replace(b"\x02h\x02x", b"\x02\xff\x02x")))
+    left = compacted(bytes(batch), only(100))
+    assert read_header(left).record_count == 1
+    assert b"\xff\x02x" in left
+
+
+@pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (0, 2), (-1, 0), (0, 1 << 40)])
+def test_offsets_that_are_not_the_batchs_own_cannot_be_compacted(deltas: tuple[int, int]) -> None:
+    batch = with_deltas(*deltas)
+    with pytest.raises(InvalidRecord, match="offset"):
+        compacted(bytes(batch), only(100))

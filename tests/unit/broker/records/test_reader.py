@@ -7,7 +7,8 @@ import pytest
 from broker.errors import InvalidRecord
 from broker.records.batch import BATCH_HEADER_BYTES, read_header
 from broker.records.builder import NewRecord, build_batch
-from broker.records.reader import Record, read_records, read_timestamps
+from broker.records.reader import Record, read_records
+from broker.records.walk import read_timestamps
 from tests.support.batches import altered, records_at
 
 RECORDS = [

@@ -11,11 +11,13 @@ from broker.errors import (
     MessageTooLarge,
     UnsupportedCompressionType,
 )
-from broker.records.batch import CRC_START, read_header
+from broker.records.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, read_header
 from broker.records.builder import NewRecord, build_batch
+from broker.records.compression import ZSTD
 from broker.records.reader import read_records
-from broker.records.validation import INSPECTED_RECORDS_MAX, NewBatch, validate_new_batch
-from tests.support.batches import NOW_MS, altered, plain_batch, produced, records_at, validated
+from broker.records.validation import INSPECTED_BYTES_MAX, INSPECTED_RECORDS_MAX, NewBatch, require_keys, validate_new_batch
+from broker.records.walk import check_keys, read_keys, read_timestamps
+from tests.support.batches import NOW_MS, altered, plain_batch, produced, records_at, validated, with_deltas
 
 
 def check(batch: bytearray | bytes | None, **settings: int) -> NewBatch:
@@ -191,3 +193,66 @@ def test_a_batch_is_stamped_at_append_with_a_checksum_that_matches_whatever_its_
 def test_the_horizon_of_tombstones_is_compactions_alone() -> None:
     with pytest.raises(InvalidRecord, match="horizon"):
         validated(altered(plain_batch(), attributes=0x40))
+
+
+INT64_MAX = (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        (with_deltas(0, 0), "offset that follows"),
+        (with_deltas(1, 0), "offset that follows"),
+        (with_deltas(0, 2), "offset that follows"),
+        (with_deltas(0, -1), "offset that follows"),
+        (with_deltas(*range(1, 130)), "offset that follows"),
+        (with_deltas(0, 1 << 40), "offset that follows"),
+        (with_deltas(0, timestamp_delta=INT64_MAX), "64 bits"),
+        (with_deltas(0, timestamp_delta=-INT64_MAX, base_timestamp=-10, max_timestamp=NOW_MS), "64 bits"),
+        (with_deltas(0, timestamp_delta=1, base_timestamp=INT64_MAX, max_timestamp=INT64_MAX), "64 bits"),
+        (altered(with_deltas(0, 1), record_count=1, last_offset_delta=0), "bytes after the last"),
+        (
+            altered(build_batch([NewRecord(key=b"k", value=b"v" * 30)]), record_count=3, last_offset_delta=2),
+            "ends inside a number",
+        ),
+        (altered(build_batch([NewRecord(timestamp=NOW_MS, value=b"v")])), "without a key"),
+    ],
+)
+def test_what_compaction_could_not_work_with_is_refused_on_a_compacted_topic(batch: bytearray, text: str) -> None:
+    new = validate_new_batch(memoryview(batch), message_bytes_max=1 << 20, now_ms=NOW_MS, timestamp_after_ms_max=INT64_MAX)
+    with pytest.raises(InvalidRecord, match=text):
+        require_keys(new)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_what_any_client_sends_passes_on_a_compacted_topic(codec: int) -> None:
+    rows = [NewRecord(timestamp=NOW_MS + n * 7, key=b"k" * n, value=b"v" * n * 3) for n in range(300)]
+    require_keys(check(build_batch(rows, codec=codec)))
+    require_keys(check(build_batch([NewRecord(key=b"", value=None)], codec=codec)))
+    require_keys(check(with_deltas(0, timestamp_delta=-NOW_MS - 1)))
+
+
+def test_a_batch_of_more_records_than_the_loop_may_look_at_is_refused_on_a_compacted_topic() -> None:
+    batch = check(plain_batch(INSPECTED_RECORDS_MAX + 1, codec=4))
+    with pytest.raises(InvalidRecord, match=f"a compacted topic takes {INSPECTED_RECORDS_MAX}"):
+        require_keys(batch)
+
+
+def test_a_truncated_record_at_any_place_is_refused_by_name() -> None:
+    whole = with_deltas(0, 1, 2, timestamp_delta=1 << 20)
+    for size in range(BATCH_HEADER_BYTES, len(whole)):
+        batch = altered(whole[:size], length=size - LENGTH_END)
+        with pytest.raises(InvalidRecord):
+            check_keys(read_header(batch), batch, limit_bytes=1 << 20)
+        with pytest.raises(InvalidRecord):
+            list(read_timestamps(batch))
+        with pytest.raises(InvalidRecord):
+            list(read_keys(bytes(batch[BATCH_HEADER_BYTES:]), read_header(batch)))
+
+
+def test_a_compacted_topic_refuses_a_batch_that_grows_too_large_for_good() -> None:
+    """CORRUPT_MESSAGE would be sent again, in vain."""
+    rows = [NewRecord(timestamp=NOW_MS, key=b"k", value=bytes(INSPECTED_BYTES_MAX))]
+    batch = validate_new_batch(memoryview(build_batch(rows, codec=ZSTD)), message_bytes_max=1 << 20, now_ms=NOW_MS)
+    with pytest.raises(InvalidRecord, match="a compacted topic takes batches of"):
+        require_keys(batch)

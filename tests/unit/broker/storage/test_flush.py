@@ -139,3 +139,32 @@ def test_a_flush_that_ends_after_the_log_was_abandoned_changes_nothing(tmp_path:
     ticket.run()
     log.finish_flush(ticket)
     assert log.flushed_offset == 0
+
+
+def test_a_new_log_syncs_its_directory_with_its_first_flush_and_not_before(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk)
+    assert "sync_directory" not in disk.calls
+    append(log, plain_batch())
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert ticket.only_file is None
+    ticket.run()
+    log.finish_flush(ticket)
+    assert disk.calls.count("sync_directory") == 1
+    append(log, plain_batch())
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert ticket.only_file is not None
+
+
+def test_a_flush_of_a_log_that_was_abandoned_writes_nothing_into_a_directory_that_may_be_anothers(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=100)
+    append(log, plain_batch())
+    append(log, plain_batch())
+    ticket = log.begin_flush()
+    assert ticket is not None
+    log.abandon("deleted")
+    ticket.run()
+    assert files_with(tmp_path, ".indexnote") == []
+    assert files_with(tmp_path, "leader-epoch-checkpoint") == []

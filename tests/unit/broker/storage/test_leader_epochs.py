@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from broker.records.batch import Buffer
+from broker.storage.filesystem import FileSystem
 from broker.storage.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from broker.storage.partition_log import PartitionLog
 from tests.support.batches import plain_batch, stamped
-from tests.support.logs import FailingDisk, flush, open_log
+from tests.support.logs import FailingDisk, flush, open_log, open_segments
 
 
 def write(log: PartitionLog, batches: int = 1) -> None:
@@ -37,19 +40,72 @@ def test_an_unclean_start_raises_the_epoch_and_a_clean_one_does_not(tmp_path: Pa
     assert open_log(tmp_path).epochs.current == 1
 
 
-def test_the_file_is_written_before_the_first_append_of_an_epoch(tmp_path: Path) -> None:
-    write(open_log(tmp_path))
-    disk = FailingDisk()
-    log = open_log(tmp_path, filesystem=disk)
-    disk.failing = {"sync_data"}
+class RefusingTheFile(FileSystem):
+    def replace_bytes(self, path: Path, data: Buffer) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+def begun(directory: Path, disk: FileSystem | None = None) -> PartitionLog:
+    """A log with five records of epoch 0, flushed, and five of epoch 1, which are not."""
+    write(open_log(directory))
+    log = open_log(directory, filesystem=disk)
     view, header = stamped(plain_batch(5), 5, 1)
-    size = (tmp_path / "00000000000000000000.log").stat().st_size
-    with pytest.raises(Exception, match="cannot write .*leader-epoch-checkpoint"):
-        log.append([view], [header])
-    assert (tmp_path / "00000000000000000000.log").stat().st_size == size
-    disk.failing = set()
     log.append([view], [header])
+    return log
+
+
+def test_the_file_is_written_by_the_first_flush_of_an_epoch_and_not_by_the_append(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = begun(tmp_path, disk)
+    assert (tmp_path / LEADER_EPOCHS).read_text() == "0\n1\n0 0\n"
+    assert log.epochs.end_offset_of(0, log.end_offset) == (0, 5)
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert ticket.only_file is None
+    ticket.run()
     assert (tmp_path / LEADER_EPOCHS).read_text() == "0\n2\n0 0\n1 5\n", "the form that Apache Kafka writes"
+    log.finish_flush(ticket)
+    view, header = stamped(plain_batch(5), 10, 1)
+    log.append([view], [header])
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert ticket.only_file is not None, "once is enough"
+
+
+def test_a_file_that_is_refused_fails_no_flush_is_told_once_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FailingDisk()
+    log = begun(tmp_path, disk)
+    disk.failing = {"write_bytes"}
+    flush(log)
+    write(log, 2)
+    assert log.flushed_offset == 20
+    assert (tmp_path / LEADER_EPOCHS).read_text() == "0\n1\n0 0\n"
+    assert len([one for one in caplog.records if LEADER_EPOCHS in one.getMessage()]) == 1
+    disk.failing = set()
+    write(log)
+    assert (tmp_path / LEADER_EPOCHS).read_text() == "0\n2\n0 0\n1 5\n"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_epoch_whose_file_was_refused_is_never_given_again_although_the_last_segment_is_empty(
+    tmp_path: Path, clean: bool
+) -> None:
+    log = begun(tmp_path, RefusingTheFile())
+    log.roll()
+    flush(log)
+    assert log.flushed_offset == 10, "records of epoch 1 are visible"
+    if clean:
+        log.close()
+    again = open_log(tmp_path, clean=clean, recovery_point=10)
+    assert again.epochs.written.entries == [(0, 0), (1, 5)]
+    assert again.epochs.current == (1 if clean else 2)
+
+
+def test_a_clean_stop_writes_the_file_too(tmp_path: Path) -> None:
+    begun(tmp_path).close()
+    assert (tmp_path / LEADER_EPOCHS).read_text() == "0\n2\n0 0\n1 5\n"
 
 
 def test_each_epoch_ends_where_the_next_began(three_epochs: Path) -> None:
@@ -82,6 +138,14 @@ def test_a_file_that_is_missing_empty_corrupt_or_stale_is_rebuilt_from_the_log(
         (three_epochs / LEADER_EPOCHS).write_bytes(content)
     log = open_log(three_epochs, clean=clean, segment_bytes=200)
     assert log.epochs.written.entries == [(0, 0), (1, 15), (2, 20)]
+
+
+def test_rebuilding_leaves_no_file_open(three_epochs: Path) -> None:
+    open_log(three_epochs, segment_bytes=200).close()
+    (three_epochs / LEADER_EPOCHS).unlink()
+    log = open_log(three_epochs, segment_bytes=200, clean=True)
+    assert log.epochs.written.entries == [(0, 0), (1, 15), (2, 20)]
+    assert open_segments(three_epochs) == [str(log.segments.active.path(".log"))]
 
 
 def test_an_epoch_whose_records_were_lost_is_forgotten(three_epochs: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_clean_stop_is_believed_once(tmp_path: Path) -> None:
 def test_partitions_are_what_looks_like_one(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     for name, partition in [("b", 0), ("a-1", 12), ("a.b_c", 3)]:
-        directory.create_partition(name, partition, TOPIC_ID)
+        directory.make_partition(name, partition, TOPIC_ID)
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "file-1").touch()
     assert directory.partitions() == [
@@ -106,7 +106,7 @@ def test_partitions_are_what_looks_like_one(tmp_path: Path) -> None:
 
 def test_partition_metadata_has_the_text_that_apache_kafka_writes(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    path = directory.create_partition("t", 0, TOPIC_ID)
+    path = directory.make_partition("t", 0, TOPIC_ID)
     assert (path / PARTITION_METADATA).read_text() == "version: 0\ntopic_id: ABEiM0RVZneImaq7zN3u_w\n"
     assert directory.topic_id("t", 0) == TOPIC_ID
 
@@ -114,7 +114,7 @@ def test_partition_metadata_has_the_text_that_apache_kafka_writes(tmp_path: Path
 @pytest.mark.parametrize("text", ["", "version: 0\n", "version: 0\ntopic_id: short\n", "topic_id: \xff"])
 def test_partition_metadata_that_say_nothing_give_no_topic(tmp_path: Path, text: str) -> None:
     directory = opened(tmp_path)
-    path = directory.create_partition("t", 0, TOPIC_ID)
+    path = directory.make_partition("t", 0, TOPIC_ID)
     (path / PARTITION_METADATA).write_bytes(text.encode("latin-1"))
     assert directory.topic_id("t", 0) is None
     assert directory.topic_id("absent", 0) is None
@@ -122,12 +122,12 @@ def test_partition_metadata_that_say_nothing_give_no_topic(tmp_path: Path, text:
 
 def test_a_deleted_partition_is_out_of_the_way_at_once(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    path = directory.create_partition("t" * 249, 7, TOPIC_ID)
+    path = directory.make_partition("t" * 249, 7, TOPIC_ID)
     (path / "00000000000000000000.log").write_bytes(b"x")
-    doomed = directory.delete_partition("t" * 249, 7)
+    doomed = directory.discard_partition("t" * 249, 7)
     assert directory.partitions() == []
     assert doomed.exists()
-    directory.create_partition("t" * 249, 7, TOPIC_ID)
+    directory.make_partition("t" * 249, 7, TOPIC_ID)
     assert len(directory.partitions()) == 1
     directory.close()
     opened(tmp_path)
@@ -136,13 +136,13 @@ def test_a_deleted_partition_is_out_of_the_way_at_once(tmp_path: Path) -> None:
 
 def test_checkpoints_say_where_recovery_and_reading_begin(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    log = open_log(directory.create_partition("t", 0, TOPIC_ID), segment_bytes=100)
+    log = open_log(directory.make_partition("t", 0, TOPIC_ID), segment_bytes=100)
     for _ in range(5):
         append(log, plain_batch())
     flush(log)
     append(log, plain_batch())
     log.delete_before(3)
-    directory.write_checkpoints({("t", 0): log})
+    directory.checkpoint_job({("t", 0): log})()
     directory.close(clean=False)
     directory = opened(tmp_path)
     assert directory.recovery_point("t", 0) == 5, "what is not flushed is not promised"
@@ -152,12 +152,16 @@ def test_checkpoints_say_where_recovery_and_reading_begin(tmp_path: Path) -> Non
 
 def test_a_topic_made_again_inherits_no_checkpoint(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    log = open_log(directory.create_partition("t", 0, TOPIC_ID))
+    log = open_log(directory.make_partition("t", 0, TOPIC_ID))
     append(log, plain_batch(9))
     log.close()
-    directory.write_checkpoints({("t", 0): log})
-    directory.delete_partition("t", 0)
-    directory.create_partition("t", 0, TOPIC_ID)
+    directory.checkpoint_job({("t", 0): log})()
+    directory.discard_partition("t", 0)
+    forgotten = directory.forget([("t", 0)])
+    assert forgotten is not None
+    forgotten()
+    directory.make_partition("t", 0, TOPIC_ID)
+    assert directory.forget([("t", 0)]) is None, "there is nothing more to forget"
     directory.close(clean=False)
     assert opened(tmp_path).recovery_point("t", 0) == 0
 
@@ -168,10 +172,13 @@ def test_a_full_disk_is_a_storage_error_and_keeps_the_old_files(tmp_path: Path, 
     directory = opened(tmp_path, filesystem=disk)
     directory.write_json_atomic("topics.json", {"a": 1})
     disk.failing = {failing}
-    with pytest.raises(StorageError, match="cannot make"):
-        directory.create_partition("t", 0, TOPIC_ID)
-    with pytest.raises(StorageError, match="cannot write the checkpoints"):
-        directory.write_checkpoints({})
+    with pytest.raises(StorageError, match="cannot make|cannot flush"):
+        directory.make_partition("t", 0, TOPIC_ID) if failing == "write_bytes" else directory.sync()
+    with pytest.raises(StorageError, match="cannot write .*recovery-point-offset-checkpoint"):
+        directory.checkpoint_job({})()
+    directory.note_cleaned_offset("t", 0, 7)
+    with pytest.raises(StorageError, match="cannot write .*cleaner-offset-checkpoint"):
+        directory.cleaned_offsets_job()()
     with pytest.raises(StorageError, match="cannot mark"):
         directory.close(clean=True)
     if failing == "write_bytes":

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from broker.errors import StorageError
-from broker.records.batch import BATCH_HEADER_BYTES
+from broker.records.batch import BATCH_HEADER_BYTES, Buffer
+from broker.storage.filesystem import OpenFile
+from broker.storage.flush_mark import FLUSH_FAILED
 from broker.storage.partition_log import PartitionLog
 from broker.storage.retention import apply_retention
 from tests.support.batches import NOW_MS, altered, plain_batch, stamped
-from tests.support.logs import FailingDisk, append, crash_copy, files_with, flush, open_log, read_all
+from tests.support.logs import FailingDisk, append, crash_copy, files_with, flush, open_log, open_segments, read_all
 
 FIRST = "00000000000000000000.log"
 BATCH_BYTES = len(plain_batch(5))
@@ -219,3 +222,171 @@ def test_a_batch_that_lies_about_its_records_is_not_taken_for_whole(tmp_path: Pa
     with open(tmp_path / FIRST, "ab") as file:
         file.write(stamped(altered(plain_batch(2), last_offset_delta=-3), 2)[0])
     assert open_log(crash_copy(tmp_path, tmp_path.with_name("copy"))).end_offset == 2
+
+
+class ReadingDisk(FailingDisk):
+    """Counts the bytes that are read from log files."""
+
+    log_bytes = 0
+
+    def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
+        data = super().read_at(file, length, position)
+        self.log_bytes += len(data) if file.path.suffix == ".log" else 0
+        return data
+
+
+def without_note(directory: Path) -> None:
+    (directory / "00000000000000000005.indexnote").unlink()
+
+
+def with_a_torn_note(directory: Path) -> None:
+    (directory / "00000000000000000005.indexnote").write_bytes(b"{")
+
+
+def with_an_index_of_zeros(directory: Path) -> None:
+    path = directory / "00000000000000000005.index"
+    path.write_bytes(bytes(len(path.read_bytes()) or 8))
+
+
+SMALL = {"segment_bytes": BATCH_BYTES, "index_interval_bytes": 1}
+
+
+@pytest.mark.parametrize("lose", [without_note, with_a_torn_note, with_an_index_of_zeros])
+@pytest.mark.parametrize("recovery_point", [0, 20])
+def test_indexes_that_a_power_cut_took_are_made_again_during_the_start(
+    tmp_path: Path, lose: Callable[[Path], None], recovery_point: int
+) -> None:
+    written_log(tmp_path, **SMALL)
+    lose(tmp_path)
+    disk = ReadingDisk()
+    log = open_log(tmp_path, recovery_point=recovery_point, filesystem=disk, **SMALL)
+    assert len(files_with(tmp_path, ".indexnote")) == 3
+    disk.log_bytes = 0
+    assert [segment.largest_timestamp for segment in log.segments] == [NOW_MS] * 4
+    assert disk.log_bytes == 0, "the loop reads no log for that"
+    assert open_segments(tmp_path) == [str(log.segments.active.path(".log"))]
+
+
+def test_a_clean_start_makes_a_missing_index_again_too(tmp_path: Path) -> None:
+    written_log(tmp_path, **SMALL).close()
+    without_note(tmp_path)
+    log = open_log(tmp_path, clean=True, recovery_point=20, **SMALL)
+    assert log.recovery.was_clean
+    assert len(files_with(tmp_path, ".indexnote")) == 4
+    assert open_segments(tmp_path) == [str(log.segments.active.path(".log"))]
+
+
+def test_a_start_proves_the_indexes_written_last_and_believes_the_older_ones(tmp_path: Path) -> None:
+    written_log(tmp_path, **SMALL)
+    with_a_torn_note(tmp_path)
+    for path in tmp_path.glob("*.indexnote"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    open_log(tmp_path, recovery_point=20, **SMALL)
+    assert (tmp_path / "00000000000000000005.indexnote").read_bytes() == b"{"
+
+
+def test_indexes_for_which_a_start_has_no_room_are_saved_with_the_next_flush(tmp_path: Path) -> None:
+    written_log(tmp_path, **SMALL)
+    for path in files_with(tmp_path, ".indexnote"):
+        path.unlink()
+    disk = FailingDisk()
+    disk.failing = {"write_bytes"}
+    log = open_log(tmp_path, filesystem=disk, **SMALL)
+    assert log.offline_reason == ""
+    assert len(open_segments(tmp_path)) == 4
+    disk.failing = set()
+    append(log, plain_batch(5))
+    flush(log)
+    assert len(files_with(tmp_path, ".indexnote")) == 4
+    assert open_segments(tmp_path) == [str(log.segments.active.path(".log"))]
+
+
+def test_an_index_made_again_while_the_broker_runs_is_saved_when_it_is_forgotten(tmp_path: Path) -> None:
+    log = written_log(tmp_path, **SMALL)
+    without_note(tmp_path)
+    segment = log.segments.holding(5)
+    segment._stored = segment._largest_timestamp = None
+    assert segment.largest_timestamp == NOW_MS
+    assert (tmp_path / "00000000000000000005.indexnote").exists()
+    assert not segment.is_warm
+
+
+def after_a_failed_flush(directory: Path, disk: FailingDisk) -> None:
+    """A log of fifteen flushed records and five of which the flush failed."""
+    log = open_log(directory, filesystem=disk)
+    for _ in range(3):
+        append(log, plain_batch(5))
+    flush(log)
+    append(log, plain_batch(5))
+    ticket = log.begin_flush()
+    assert ticket is not None
+    disk.failing |= {"sync_data"}
+    with pytest.raises(StorageError) as failure:
+        ticket.run()
+    log.fail_flush(ticket, failure.value)
+
+
+class WritingDisk(FailingDisk):
+    """Remembers what is written into log files, and where."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[tuple[int, bytes]] = []
+
+    def write_some(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> int:
+        if file.path.suffix == ".log":
+            self.written.append((position, b"".join(map(bytes, buffers))))
+        return super().write_some(file, buffers, position)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_after_a_failed_flush_a_start_writes_again_what_it_cannot_vouch_for(tmp_path: Path, clean: bool) -> None:
+    after_a_failed_flush(tmp_path, FailingDisk())
+    assert (tmp_path / FLUSH_FAILED).exists()
+    content = (tmp_path / FIRST).read_bytes()
+    disk = WritingDisk()
+    log = open_log(tmp_path, clean=clean, recovery_point=15, filesystem=disk)
+    assert (log.offline_reason, log.recovery.was_clean, log.flushed_offset) == ("", False, 20)
+    assert disk.written == [(3 * BATCH_BYTES, content[3 * BATCH_BYTES :])]
+    assert (tmp_path / FIRST).read_bytes() == content
+    assert not (tmp_path / FLUSH_FAILED).exists()
+    disk.written.clear()
+    log.close()
+    open_log(tmp_path, clean=True, recovery_point=20, filesystem=disk)
+    assert disk.written == []
+
+
+@pytest.mark.parametrize("call", ["sync_data", "sync_directory"])
+def test_a_start_that_cannot_write_it_again_is_offline_and_the_mark_stays(tmp_path: Path, call: str) -> None:
+    after_a_failed_flush(tmp_path, FailingDisk())
+    disk = FailingDisk()
+    disk.failing = {call}
+    log = open_log(tmp_path, recovery_point=15, filesystem=disk)
+    assert "its records may not be on the disk" in log.offline_reason
+    assert (tmp_path / FLUSH_FAILED).exists()
+    assert open_log(tmp_path, recovery_point=15).offline_reason == ""
+
+
+def test_a_recovery_whose_flush_fails_leaves_the_mark_for_the_next(tmp_path: Path) -> None:
+    written_log(tmp_path)
+    disk = FailingDisk()
+    disk.failing = {"sync_data"}
+    assert open_log(tmp_path, filesystem=disk).offline_reason
+    assert (tmp_path / FLUSH_FAILED).exists()
+
+
+def test_a_stop_whose_flush_fails_leaves_the_mark(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk)
+    append(log, plain_batch())
+    disk.failing = {"sync_data"}
+    with pytest.raises(StorageError):
+        log.close()
+    assert (tmp_path / FLUSH_FAILED).exists()
+
+
+def test_a_mark_that_cannot_be_left_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = FailingDisk()
+    disk.failing = {"write_bytes"}
+    after_a_failed_flush(tmp_path, disk)
+    assert "make an empty file flush-failed there" in caplog.text

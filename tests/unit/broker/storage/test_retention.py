@@ -153,3 +153,28 @@ def test_a_disk_that_refuses_to_rename_keeps_the_log(tmp_path: Path) -> None:
         apply_retention(log, 0)
     disk.failing = set()
     assert [record.offset for record in read_all(log)] == [0, 1]
+
+
+def test_a_deletion_that_is_refused_half_way_is_finished_by_the_next(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = open_log(tmp_path, filesystem=disk, segment_bytes=100)
+    for _ in range(3):
+        append(log, plain_batch())
+    flush(log)
+    renames = 0
+
+    def rename(path: Path, target: Path) -> None:
+        nonlocal renames
+        renames += 1
+        if renames == 2:
+            raise OSError(5, "Input/output error")
+        path.rename(target)
+
+    disk.rename = rename  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="cannot delete"):
+        log.drop_first()
+    log.drop_first()
+    assert sorted(path.name for path in log.take_removed_paths()) == sorted(
+        path.name for path in files_with(tmp_path, ".deleted")
+    )
+    assert len(files_with(tmp_path, ".deleted")) == 4

@@ -164,3 +164,24 @@ def test_a_note_with_any_flipped_bit_is_none() -> None:
 def test_a_note_comes_back_as_it_was_written() -> None:
     note = IndexNote(log_bytes=10, largest_timestamp=-1, offsets_checksum=2**32 - 1, times_checksum=0)
     assert IndexNote.decode(note.encode()) == note
+
+
+@pytest.mark.parametrize("end", ["exchanged", "dropped", "abandoned"])
+def test_a_segment_that_is_the_logs_no_more_writes_nothing_under_its_old_name(tmp_path: Path, end: str) -> None:
+    log = open_log(tmp_path, **SETTINGS)
+    for _ in range(20):
+        append(log, build_batch(records_at([1] * 50, value=b"v" * 40)))
+    flush(log)
+    segment = log.segments.first
+    for path in files_with(tmp_path, ".indexnote"):
+        path.unlink()
+    segment._stored = None
+    assert segment.index
+    if end == "exchanged":
+        segment.replacement = segment
+    elif end == "dropped":
+        log.drop_first()
+    else:
+        log.abandon("deleted")
+    segment.forget()
+    assert files_with(tmp_path, ".indexnote") == []

@@ -8,7 +8,7 @@ from broker.errors import CorruptMessage
 from broker.records.builder import build_batch
 from broker.storage.partition_log import PartitionLog
 from broker.storage.retention import apply_retention
-from tests.support.batches import altered, plain_batch, records_at
+from tests.support.batches import NOW_MS, altered, plain_batch, records_at, with_deltas
 from tests.support.logs import append, flush, open_log
 
 
@@ -112,3 +112,15 @@ def test_the_largest_timestamp_is_found_exactly_although_a_client_overstated_it(
     log.delete_before(2)
     assert log.search_by_time(-3, upto_offset=log.end_offset).run_for_max() == (5, 40)
     assert log.search_by_time(-3, upto_offset=5).run_for_max() == (2, 20)
+
+
+def test_timestamps_and_offsets_that_leave_64_bits_are_found_as_clients_read_them_or_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, with_deltas(0, timestamp_delta=(1 << 63) - 1, max_timestamp=(1 << 63) - 1))
+    append(log, plain_batch(timestamp=NOW_MS))
+    assert log.search_by_time(NOW_MS, upto_offset=2).run() == (1, NOW_MS)
+    append(log, with_deltas(1 << 62, max_timestamp=NOW_MS + 5))
+    with pytest.raises(CorruptMessage, match="offset 2 in .* cannot be read: offset 4611686018427387904 after -1"):
+        log.search_by_time(NOW_MS + 1, upto_offset=3).run()
+    with pytest.raises(CorruptMessage, match="offset 2 in .* cannot be read"):
+        log.search_by_time(0, upto_offset=3).run_for_max()

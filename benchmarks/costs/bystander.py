@@ -1,0 +1,130 @@
+"""Somebody who asks next to nothing, and notices all the more that others are served.
+
+`python -m benchmarks.costs.bystander PORT` asks ApiVersions every 10 ms on one connection. It has a timetable: a question that
+could not be asked in time, because the answer before it was late, waits since it was due. It is a process of its own, so that
+the load's Python cannot hold it up, and runs before other processes where it may, so that the load's computing does not either.
+
+Each line on stdin is answered by one on stdout: the longest wait since the last line in milliseconds, and how many answers there
+were. An answer that is still missing counts as far as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.processes import stop
+
+EVERY_SECONDS = 0.01
+QUESTION = struct.pack(">ihhih", 10, 18, 0, 7, -1)  # ApiVersions 0 without a client id
+PRIORITY = -10
+
+
+class Waits:
+    """The longest wait since it was last told. Pure: instants come from the caller."""
+
+    def __init__(self, now: float) -> None:
+        self.due = now
+        self.is_asking = False
+        self._longest = 0.0
+        self._answers = 0
+
+    def asked(self) -> None:
+        self.is_asking = True
+
+    def answered(self, now: float) -> None:
+        """The next question is due when the timetable has it, which may be past."""
+        self._longest = max(self._longest, now - self.due)
+        self._answers += 1
+        self.is_asking = False
+        self.due += EVERY_SECONDS
+        if self.due < now - EVERY_SECONDS:  # what it has missed counts once
+            self.due = now
+
+    def tell(self, now: float) -> tuple[float, int]:
+        """Milliseconds and answers since the last time."""
+        longest = max(self._longest, now - self.due if self.is_asking else 0.0)
+        told = longest * 1000, self._answers
+        self._longest, self._answers = 0.0, 0
+        return told
+
+
+def ask(connection: socket.socket, orders: int, clock: Callable[[], float]) -> None:
+    """Until stdin ends."""
+    waits, left = Waits(clock()), 0
+    while True:
+        now = clock()
+        if not waits.is_asking and now >= waits.due:
+            connection.sendall(QUESTION)
+            waits.asked()
+        timeout = None if waits.is_asking else max(waits.due - now, 0.0)
+        readable, _, _ = select.select([connection.fileno(), orders], [], [], timeout)
+        if connection.fileno() in readable:
+            left = _receive(connection, left)
+            if not left:
+                waits.answered(clock())
+        if orders in readable:
+            if not os.read(orders, 1):
+                return
+            longest, answers = waits.tell(clock())
+            print(f"{longest:.3f} {answers}", flush=True)
+
+
+def _receive(connection: socket.socket, left: int) -> int:
+    """Take a part of the answer; how many bytes of it are still to come."""
+    received = connection.recv(1 << 16)
+    if not received:
+        raise SystemExit("the broker has ended the connection of somebody who did nothing")
+    return left - len(received) if left else int.from_bytes(received[:4]) + 4 - len(received)
+
+
+class Bystander:
+    """The program beside a benchmark."""
+
+    def __init__(self, port: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.costs.bystander", str(port)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], bufsize=0
+        )
+
+    def __enter__(self) -> Self:
+        self.longest_ms()  # it is there
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        stop(self._process)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def longest_ms(self) -> float:
+        """The longest wait since this was last asked."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b"\n")
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the bystander was cut off")
+        return float(line.split()[0])
+
+
+def main() -> None:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+    connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    ask(connection, sys.stdin.fileno(), time.monotonic)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Work of the loop that is too long for one turn: requests that name thousands of things, changes that have to reach the disk.
+
+A chore is a generator. It yields None wherever somebody else may have a turn; a function where something has to be done that
+waits for the disk, which then runs on the helper thread for small files; and an `Until` where it waits for something else. It
+goes on with the result, or with the error. So a chore reads from top to bottom, although the loop never waits for it:
+
+    def create(...):
+        for asked in topics:
+            check(asked)
+            yield
+        yield registry.write_job()
+
+All chores together have SLICE_SECONDS of a turn. A chore that is begun runs its first slice at once, so a request for three
+partitions is answered on the spot and only one for three thousand is spread over turns. Those that change topics are queued: one
+ends before the next begins, as in the one queue of Kafka's controller, so that none ever sees another's half.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from math import inf
+from typing import Any, NamedTuple
+
+from broker.clock import Clock
+from broker.health import Health
+from broker.helpers import Job, Outcome
+
+# What a turn may take longer because of them. A producer that waits for an answer notices; a session of six seconds does not.
+SLICE_SECONDS = 0.003
+
+
+class Until(NamedTuple):
+    """Something to wait for: `begin` is called on the loop's thread with a function. When that is called, once, the chore goes on
+    with the result or the error that it was given."""
+
+    begin: Callable[[Outcome], None]
+
+
+Step = Job | Until | None
+Steps = Generator[Step, Any, Any]
+
+
+class _Chore:
+    __slots__ = ("failed", "is_queued", "steps")
+
+    def __init__(self, steps: Steps, failed: Callable[[], None], *, is_queued: bool) -> None:
+        self.steps = steps
+        self.failed = failed
+        self.is_queued = is_queued
+
+
+class Chores:
+    """All methods run on the loop's thread. `failed` is called, inside the handler of the exception, where a chore raises."""
+
+    def __init__(self, store: Callable[[Job, Outcome], None], clock: Clock, health: Health) -> None:
+        self._store = store
+        self._clock = clock
+        self._health = health
+        self._ready: deque[tuple[_Chore, Any, BaseException | None]] = deque()  # with what each goes on with
+        self._queued: deque[_Chore] = deque()
+        self._queue_is_busy = False
+        self._waiting = 0  # for a helper, or for something else
+        self.due = inf  # in every turn while there is something to go on with
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._queued) + self._waiting
+
+    def begin(self, steps: Steps, failed: Callable[[], None]) -> None:
+        """Run a chore: its first slice now."""
+        until = self._clock.monotonic() + SLICE_SECONDS
+        self._run(_Chore(steps, failed, is_queued=False), None, None, until)
+
+    def enqueue(self, steps: Steps, failed: Callable[[], None]) -> None:
+        """The same after every other that was enqueued before."""
+        chore = _Chore(steps, failed, is_queued=True)
+        if self._queue_is_busy:
+            self._queued.append(chore)
+        else:
+            self._queue_is_busy = True
+            self._run(chore, None, None, self._clock.monotonic() + SLICE_SECONDS)
+
+    def work(self, now: float) -> None:
+        """Go on with those that are ready, as long as a slice takes."""
+        until = now + SLICE_SECONDS
+        while self._ready:
+            self._run(*self._ready.popleft(), until)
+            if self._clock.monotonic() >= until:
+                break
+        self._look()
+
+    def _look(self) -> None:
+        self.due = -inf if self._ready else inf
+
+    def _run(self, chore: _Chore, result: Any, error: BaseException | None, until: float) -> None:
+        """Go on with one until it waits for a helper, its slice is over, or it has ended."""
+        clock, steps = self._clock, chore.steps
+        try:
+            step = steps.send(result) if error is None else steps.throw(error)
+            while step is None:
+                if clock.monotonic() >= until:
+                    self._ready.append((chore, None, None))
+                    self._look()
+                    return
+                step = next(steps)
+        except StopIteration:
+            self._ended(chore)
+        except Exception:
+            try:
+                chore.failed()
+            except Exception as second:
+                self._health.defect("an answer", second)
+            self._ended(chore)
+        else:
+            self._wait_for(chore, step)
+
+    def _wait_for(self, chore: _Chore, step: Job | Until) -> None:
+        def done(result: Any, error: BaseException | None) -> None:
+            self._waiting -= 1
+            self._ready.append((chore, result, error))
+            self._look()
+
+        self._waiting += 1
+        try:
+            if isinstance(step, Until):
+                step.begin(done)
+            else:
+                self._store(step, done)
+        except Exception as error:  # nobody else would ever tell the chore
+            done(None, error)
+
+    def _ended(self, chore: _Chore) -> None:
+        if chore.is_queued and self._queued:
+            self._ready.append((self._queued.popleft(), None, None))
+            self._look()
+        elif chore.is_queued:
+            self._queue_is_busy = False
+
+    def finish(self) -> None:
+        """Bring all to their ends, here and now: the broker stops, and its helpers have ended."""
+
+        def at_once(job: Job, outcome: Outcome) -> None:
+            result, error = None, None
+            try:
+                result = job()
+            except Exception as caught:
+                error = caught
+            outcome(result, error)
+
+        self._store = at_once
+        while self._ready:
+            self._run(*self._ready.popleft(), inf)

@@ -1,0 +1,53 @@
+"""Requests that name thousands of things, answered by chores: the loop has its turns in between.
+
+A handler gives its work as a generator that returns the answer's parts. It begins at once and, where it is short, is done at
+once. What the client sends behind such a request waits unread until it is answered: so the answers are those of a broker that
+handles one request of a connection after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sized
+from functools import partial
+from typing import Any
+
+from broker.chores import Step, Steps
+from broker.handlers.context import Context
+from broker.handlers.reply import Parts, Pending
+from broker.protocol.control import encode_response
+
+# Encoding so many rows takes a millisecond or two. More of them are encoded by a helper: it shares the interpreter with the loop,
+# half a millisecond each in turns, instead of holding it for as long as a hundred take.
+_ROWS_ENCODED_ON_LOOP_MAX = 500
+
+Answering = Generator[Step, Any, Parts]
+
+
+def in_slices(steps: Answering, context: Context) -> Parts | Pending:
+    """Answer with what `steps` return."""
+    pending = Pending(stops_reading=True)
+    context.chores.begin(_complete(steps, pending), pending.fail_as_defect)
+    return _now_or_later(pending)
+
+
+def in_turn(steps: Answering, context: Context) -> Parts | Pending:
+    """The same for what changes topics or settings: after all such requests that came before."""
+    pending = Pending(stops_reading=True)
+    context.chores.enqueue(_complete(steps, pending), pending.fail_as_defect)
+    return _now_or_later(pending)
+
+
+def _complete(steps: Answering, pending: Pending) -> Steps:
+    parts = yield from steps
+    pending.complete(parts)
+
+
+def _now_or_later(pending: Pending) -> Parts | Pending:
+    return pending if pending.parts is None or pending.closes else pending.parts
+
+
+def encode_in_slices(response: Any, version: int, *rows: Sized) -> Answering:
+    """The answer's parts; `rows` are the lists in it that decide how long encoding takes."""
+    if sum(map(len, rows)) <= _ROWS_ENCODED_ON_LOOP_MAX:
+        return [encode_response(response, version)]
+    return [(yield partial(encode_response, response, version))]

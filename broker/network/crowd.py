@@ -1,0 +1,98 @@
+"""All connections, and which of them is closed when there is no room for a newcomer.
+
+Where `max.connections` are open, refusing the newcomer would leave the broker to those who came first, whatever they want: a
+crowd that never sends anything would lock everybody out. So two kinds of connections give way:
+
+- the one that has been open longest without a request, where it has had a second: a Kafka client asks for the API
+  versions at once;
+- the one that has been idle longest among those of the address with most connections, where that address has at least twice as
+  many as the newcomer's would have then. So an address gains nothing by connecting again, and behind one gateway, where all
+  clients have the same address, the newcomer is refused.
+
+What a newcomer costs does not grow with the number of connections: those without a request are kept in the order in which they
+came, and the idle ones of the largest address are looked for once a second and then used up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+
+from broker.counters import NetworkCounters
+from broker.network.connection import Connection
+
+GIVES_WAY_SECONDS = 1.0  # one that was quiet for less may be about to ask
+_LOOK_SECONDS = 1.0
+_CLEARLY_MORE = 2
+
+
+class Crowd:
+    """All methods run on the loop's thread."""
+
+    def __init__(self, network: NetworkCounters) -> None:
+        self.connections: set[Connection] = set()
+        self._network = network
+        self._by_host: Counter[str] = Counter()
+        self._silent: OrderedDict[Connection, None] = (
+            OrderedDict()
+        )  # oldest first; one that has asked is removed when it is found
+        self._largest = ""  # the address with most connections, when it was last looked for
+        self._idle: list[Connection] = []  # its idle ones then, the longest idle last
+        self._look_at = 0.0
+
+    def add(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self._silent[connection] = None
+        self._by_host[connection.host] += 1
+        self._network.connections += 1
+
+    def remove(self, connection: Connection) -> None:
+        self.connections.remove(connection)
+        self._silent.pop(connection, None)
+        self._by_host[connection.host] -= 1
+        if not self._by_host[connection.host]:
+            del self._by_host[connection.host]
+        self._network.connections -= 1
+
+    def count_of(self, host: str) -> int:
+        """How many connections the address has."""
+        return self._by_host[host]
+
+    def silent_since(self, moment: float) -> Iterator[Connection]:
+        """Connections from before `moment` that have not asked for anything yet; oldest first, each once."""
+        while (connection := self._longest_silent()) is not None and connection.opened_at < moment:
+            del self._silent[connection]
+            yield connection
+
+    def _longest_silent(self) -> Connection | None:
+        while self._silent:
+            connection = next(iter(self._silent))
+            if not connection.has_asked:
+                return connection
+            del self._silent[connection]
+        return None
+
+    def gives_way(self, host: str, now: float) -> Connection | None:
+        """The connection to close so that a newcomer of that address may stay; None where the newcomer is refused."""
+        connection = self._longest_silent()
+        if connection is not None and connection.opened_at <= now - GIVES_WAY_SECONDS:
+            return connection
+        if now >= self._look_at:
+            self._look_around(now)
+        if self._by_host[self._largest] < _CLEARLY_MORE * (self._by_host[host] + 1):
+            return None
+        while self._idle:
+            connection = self._idle.pop()
+            if connection in self.connections and self._is_idle(connection, now):
+                return connection
+        return None
+
+    def _look_around(self, now: float) -> None:
+        self._look_at = now + _LOOK_SECONDS
+        self._largest = max(self._by_host, key=self._by_host.__getitem__, default="")
+        self._idle = [one for one in self.connections if one.host == self._largest and self._is_idle(one, now)]
+        self._idle.sort(key=lambda connection: connection.last_active, reverse=True)
+
+    @staticmethod
+    def _is_idle(connection: Connection, now: float) -> bool:
+        return connection.is_idle and connection.last_active <= now - GIVES_WAY_SECONDS

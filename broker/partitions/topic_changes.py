@@ -1,0 +1,291 @@
+"""Topics are made, grown, deleted and given other settings: as chores, since all of it waits for the disk.
+
+One request makes a thousand topics with one write of the registry, and their partitions with one flush of the data directory. The
+order is always the same, and a crash anywhere leaves something that the next start can finish:
+
+    make      registry on disk  ->  directories and logs made  ->  data directory flushed  ->  public
+    delete    registry on disk, the ids among the deleted  ->  not public  ->  directories renamed, flushed  ->  files removed
+
+What the disk refuses is taken back: topics of which one partition cannot be made are not there afterwards, the others of the same
+request are. The caller runs one of these at a time (`Chores.enqueue`), so what was checked holds until it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from broker.chores import Steps
+from broker.coordination.broker_overrides import Scope
+from broker.coordination.local import Topic
+from broker.errors import BrokerError, StorageError
+from broker.partitions.manager import PartitionManager
+from broker.partitions.partition import Partition
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import LogDirectory
+
+logger = logging.getLogger("broker.topics")
+
+# Made or renamed by a helper in one go, some 50 ms: other small files wait for their turn behind it.
+_PARTITIONS_PER_JOB = 200
+
+Outcomes = Steps  # a generator that returns a list of Topic or BrokerError, in the order in which they were asked for
+Place = tuple[Topic, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """What is asked for; -1 partitions are num.partitions."""
+
+    name: str
+    partition_count: int = -1
+    overrides: Mapping[str, str]
+
+
+class TopicChanges:
+    """Every method is a chore, for the loop's thread; what it yields runs beside the loop."""
+
+    def __init__(
+        self,
+        partitions: PartitionManager,
+        directory: LogDirectory,
+        filesystem: FileSystem,
+        remove_files: Callable[[list[Path]], None],
+    ) -> None:
+        self._partitions = partitions
+        self._registry = partitions.registry
+        self._directory = directory
+        self._filesystem = filesystem
+        self._remove_files = remove_files
+
+    # Making
+
+    def create(self, wanted: Iterable[NewTopic | BrokerError]) -> Outcomes:
+        """Make topics with empty partitions; public, and on disk, when it returns. What is refused already stays as it is."""
+        outcomes: list[Topic | BrokerError] = []
+        planned: list[Topic] = []
+        partition_count = 0
+        for one in wanted:
+            outcome: Topic | BrokerError
+            try:
+                outcome = one if isinstance(one, BrokerError) else self._plan(one, partition_count)
+            except BrokerError as error:
+                outcome = error
+            if isinstance(outcome, Topic):
+                planned.append(outcome)
+                partition_count += outcome.partition_count
+            outcomes.append(outcome)
+            yield None
+        if planned:
+            failed = yield from self._make(planned)
+            outcomes = [failed.get(one.name, one) if isinstance(one, Topic) else one for one in outcomes]
+        return outcomes
+
+    def _plan(self, wanted: NewTopic, planned: int) -> Topic:
+        topic = self._partitions.new_topic(wanted.name, wanted.partition_count, wanted.overrides, planned=planned)
+        self._registry.plan(topic)
+        return topic
+
+    def _make(self, topics: Sequence[Topic]) -> Steps:
+        """Returns the error of each topic that could not be made, by its name."""
+        try:
+            built = yield from self._build([(topic, index) for topic in topics for index in range(topic.partition_count)])
+        except StorageError as error:
+            for topic in topics:
+                self._registry.forget(topic)
+            return {topic.name: error for topic in topics}
+        failed: dict[str, StorageError] = {}
+        for topic in topics:
+            made = built[topic.name]
+            if isinstance(made, StorageError):
+                failed[topic.name] = made
+                self._registry.forget(topic)
+            else:
+                for partition in made:
+                    self._partitions.install(topic, partition)
+                self._registry.publish(topic)
+                logger.info("created topic %s with %d partitions", topic.name, topic.partition_count)
+            yield None
+        self._partitions.on_change()
+        if failed:
+            yield from self._take_back(
+                [(topic, n) for topic in topics if topic.name in failed for n in range(topic.partition_count)]
+            )
+        return failed
+
+    def grow(self, wanted: Mapping[str, int]) -> Steps:
+        """Add empty partitions to topics until each has as many as `wanted` says, which it may have (`check_growth`). Returns the
+        error of each topic that could not be grown, by its name."""
+        topics = {name: self._registry.get(name) for name in wanted}
+        grown = {name: replace(topic, partition_count=wanted[name]) for name, topic in topics.items()}
+        for topic in grown.values():
+            self._registry.plan(topic)
+        places = [
+            (topic, index) for topic in grown.values() for index in range(topics[topic.name].partition_count, wanted[topic.name])
+        ]
+        try:
+            built = yield from self._build(places)
+        except StorageError as error:
+            built = dict.fromkeys(wanted, error)
+        failed: dict[str, StorageError] = {}
+        for name, topic in grown.items():
+            made = built[name]
+            if isinstance(made, StorageError):
+                failed[name] = made
+                self._registry.plan(topics[name])
+                continue
+            for partition in made:
+                self._partitions.install(topic, partition)
+            self._registry.publish(topic)
+            yield None
+        self._partitions.on_change()
+        if failed:
+            yield from self._take_back([(topic, index) for topic, index in places if topic.name in failed])
+        return failed
+
+    def _take_back(self, places: Sequence[Place]) -> Steps:
+        """What was planned is taken back. Where not even that can be written, it is there, and empty, after a restart."""
+        try:
+            yield self._registry.write_job()
+        except StorageError as error:
+            logger.error("what could not be made is still registered on the disk: %s", error)
+            return
+        for chunk in _chunks(places):
+            self._remove_files((yield partial(self._discard_what_is_there, chunk)))
+
+    def _discard_what_is_there(self, places: Sequence[Place]) -> list[Path]:
+        """Any thread."""
+        discarded = []
+        for topic, index in places:
+            if self._filesystem.is_directory(self._directory.partition_path(topic.name, index)):
+                with suppress(StorageError):  # it is empty, and the next topic of the name replaces it
+                    discarded.append(self._directory.discard_partition(topic.name, index))
+        return discarded
+
+    def _build(self, places: Sequence[Place]) -> Steps:
+        """Bring the registry to the disk, then make the partitions; returns a list of them, or an error, for each topic."""
+        stale = self._directory.forget((topic.name, index) for topic, index in places)
+        if stale is not None:
+            yield stale
+        yield self._registry.write_job()
+        built: dict[str, list[Partition] | StorageError] = {topic.name: [] for topic, _ in places}
+        for chunk in _chunks(places):
+            self._partitions.freeze()  # see `open_all`
+            for name, outcome in (yield partial(self._build_chunk, chunk)):
+                made = built[name]
+                if isinstance(made, list) and isinstance(outcome, Partition):
+                    made.append(outcome)
+                elif isinstance(made, list):
+                    self._abandon(made)
+                    built[name] = outcome
+                else:
+                    self._abandon([outcome] if isinstance(outcome, Partition) else [])
+            yield None
+        try:
+            yield self._directory.sync
+        except StorageError as error:
+            for name, made in built.items():
+                if isinstance(made, list):
+                    self._abandon(made)
+                    built[name] = error
+        return built
+
+    def _build_chunk(self, places: Sequence[Place]) -> list[tuple[str, Partition | StorageError]]:
+        """Any thread."""
+        built: list[tuple[str, Partition | StorageError]] = []
+        for topic, index in places:
+            try:
+                built.append((topic.name, self._build_one(topic, index)))
+            except OSError as error:
+                built.append((topic.name, StorageError(f"cannot make {topic.name}-{index}: {error}")))
+            except StorageError as error:
+                built.append((topic.name, error))
+        return built
+
+    def _build_one(self, topic: Topic, index: int) -> Partition:
+        path = self._directory.partition_path(topic.name, index)
+        if self._filesystem.is_directory(path):  # of a topic that was deleted, and could not be renamed then
+            self._filesystem.remove(self._directory.discard_partition(topic.name, index))
+        self._directory.make_partition(topic.name, index, topic.topic_id)
+        partition = self._partitions.build(topic, index, path, self._partitions.settings.of_topic(topic.overrides))
+        if partition.log.offline_reason:
+            raise StorageError(partition.log.offline_reason)
+        return partition
+
+    def _abandon(self, partitions: Iterable[Partition]) -> None:
+        """They were made for a topic that cannot be; `_take_back` removes their directories."""
+        for partition in partitions:
+            partition.log.abandon(f"{partition.name} could not be made")
+
+    # Deleting
+
+    def delete(self, topics: Sequence[Topic]) -> Steps:
+        """Remove topics; nobody finds them any more, after a crash neither, when it returns. StorageError: all are as they
+        were."""
+        for topic in topics:
+            self._registry.forget(topic)
+        ids = {topic.topic_id for topic in topics}
+        self._registry.deleted |= ids
+        try:
+            yield self._registry.write_job()
+        except StorageError:
+            self._registry.deleted -= ids
+            for topic in topics:
+                self._registry.plan(topic)
+            raise
+        for topic in topics:
+            self._registry.hide(topic)
+            self._partitions.on_change()
+            for index in range(topic.partition_count):
+                self._partitions.take_out(topic, index)
+                yield None
+            logger.info("deleted topic %s (%d partitions)", topic.name, topic.partition_count)
+        try:
+            for chunk in _chunks([(topic, index) for topic in topics for index in range(topic.partition_count)]):
+                self._remove_files((yield partial(self._discard_chunk, chunk)))
+            yield self._directory.sync
+            self._registry.deleted -= ids
+        except StorageError as error:
+            logger.error("what was deleted is removed from the disk at the next start: %s", error)
+
+    def _discard_chunk(self, places: Sequence[Place]) -> list[Path]:
+        """Any thread."""
+        return [self._directory.discard_partition(topic.name, index) for topic, index in places]
+
+    # Settings
+
+    def change_topics(self, changes: Sequence[tuple[Topic, Mapping[str, str]]]) -> Steps:
+        """Give topics these settings instead of those they have; they hold for their open logs when it returns. StorageError:
+        none of them has changed."""
+        changed = [replace(topic, overrides=dict(overrides)) for topic, overrides in changes]
+        for topic in changed:
+            self._registry.plan(topic)
+        try:
+            yield self._registry.write_job()
+        except StorageError:
+            for topic, _ in changes:
+                self._registry.plan(topic)
+            raise
+        for topic in changed:
+            self._registry.publish(topic)
+            self._partitions.reconfigure(topic)
+            yield None
+
+    def change_broker(self, scope: Scope, values: Mapping[str, str]) -> Steps:
+        """Give the broker, or every broker, these settings below those of the topics."""
+        yield self._partitions.settings.write_job(scope, values)
+        self._partitions.settings.replace(scope, values)
+        for topic in list(self._registry):
+            self._partitions.reconfigure(topic)
+            yield None
+
+
+def _chunks(places: Sequence[Place]) -> Iterator[list[Place]]:
+    rest = iter(places)
+    while chunk := list(islice(rest, _PARTITIONS_PER_JOB)):
+        yield chunk

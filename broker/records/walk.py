@@ -1,0 +1,185 @@
+"""Walks the records of a batch without making an object of each: what a search by time, compaction and the check of keys need,
+which is where a record lies, when it was stamped, and its key.
+
+A record is as `reader` says. A peer wrote these bytes, so what contradicts itself is an InvalidRecord: a length that leads out of
+the batch, an offset that is not within it or does not ascend (compaction leaves gaps), a number that does not end. Timestamps are
+added in 64 bits that wrap, as every client adds them; so whatever a peer wrote, a timestamp fits into the answers, indexes and
+snapshots that carry it.
+
+Tight loops, since a batch of a megabyte may hold 190,000 records and the interpreter lock is held for as long as it is walked.
+Numbers of one and two bytes are read in place, where most of a record's are: 0.4 to 0.6 us a record instead of 1.1 to 2.6 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from broker.errors import InvalidRecord
+from broker.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer, read_header
+from broker.records.compression import DECOMPRESSED_BYTES_MAX, decompress
+from broker.records.varint import read_varint
+
+_INT64_MAX = (1 << 63) - 1
+_ENDS_EARLY = "a record ends inside a number"
+# A difference of so few bytes is less than 2^55, and such a base is as far from the ends of 64 bits: their sum cannot leave them.
+_SAFE_DELTA_BYTES = 8
+_SAFE_BASE = 1 << 62
+
+Head = tuple[int, int, int, int, int]  # start, end, timestamp difference, offset difference, where the key begins
+
+
+def record_bytes(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The records of a batch, decompressed. CorruptMessage where they are damaged or larger than `limit_bytes`."""
+    return bytes(decompress(header.compression, memoryview(batch)[BATCH_HEADER_BYTES : header.size], limit_bytes))
+
+
+def wrapped(number: int) -> int:
+    """The number that 64 bits hold of this one."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def record_heads(data: bytes, header: BatchHeader) -> Iterator[Head]:
+    """Where each record lies, with its length before it, and what its first fields say."""
+    position, previous, last_offset_delta, size = 0, -1, header.last_offset_delta, len(data)
+    try:
+        for _ in range(header.record_count):
+            start = position
+            byte = data[position]
+            if byte < 0x80:
+                length = byte >> 1 if not byte & 1 else -1
+                position += 1
+            elif (more := data[position + 1]) < 0x80 and not byte & 1:
+                length = (byte & 0x7F | more << 7) >> 1
+                position += 2
+            else:
+                length, position = read_varint(data, position)
+            end = position + length
+            if length < 0 or end > size:
+                raise InvalidRecord(f"a record of {length} bytes in {size - position} bytes")
+            byte = data[position + 1]  # behind the attributes, unused
+            if byte < 0x80:
+                timestamp_delta = (byte >> 1) ^ -(byte & 1)
+                position += 2
+            elif (more := data[position + 2]) < 0x80:
+                timestamp_delta = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
+                position += 3
+            else:
+                timestamp_delta, position = read_varint(data, position + 1)
+            byte = data[position]
+            if byte < 0x80:
+                offset_delta = byte >> 1 if not byte & 1 else -1
+                position += 1
+            elif (more := data[position + 1]) < 0x80 and not byte & 1:
+                offset_delta = (byte & 0x7F | more << 7) >> 1
+                position += 2
+            else:
+                offset_delta, position = read_varint(data, position)
+            if not previous < offset_delta <= last_offset_delta:
+                raise InvalidRecord(f"offset {offset_delta} after {previous} in a batch that ends at {last_offset_delta}")
+            if position > end:
+                raise InvalidRecord(_ENDS_EARLY)
+            yield start, end, timestamp_delta, offset_delta, position
+            position, previous = end, offset_delta
+    except IndexError:
+        raise InvalidRecord(_ENDS_EARLY) from None
+    if position != size:
+        raise InvalidRecord(f"{size - position} bytes after the last of {header.record_count} records")
+
+
+def read_timestamps(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record: what a search by time needs, without keys and values."""
+    header = read_header(batch)
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    heads = record_heads(record_bytes(header, batch, limit_bytes), header)
+    if header.timestamp_type_is_append:
+        for _, _, _, offset_delta, _ in heads:
+            yield base_offset + offset_delta, header.max_timestamp
+        return
+    for _, _, timestamp_delta, offset_delta, _ in heads:
+        timestamp = base_timestamp + timestamp_delta
+        yield base_offset + offset_delta, timestamp if -_INT64_MAX <= timestamp <= _INT64_MAX else wrapped(timestamp)
+
+
+class KeyedRecord(NamedTuple):
+    """One record as compaction sees it."""
+
+    offset: int
+    key: bytes | None
+    is_tombstone: bool
+
+
+def read_keys(data: bytes, header: BatchHeader) -> Iterator[KeyedRecord]:
+    """The key of each record, and whether its value is null."""
+    base_offset = header.base_offset
+    for _, end, _, offset_delta, position in record_heads(data, header):
+        byte = data[position]
+        if byte < 0x80:
+            length = byte >> 1 if not byte & 1 else ~(byte >> 1)
+            position += 1
+        else:
+            length, position = read_varint(data, position)
+        if not -1 <= length < end - position:  # the value's length follows it
+            raise InvalidRecord(f"a key of {length} bytes in {end - position} bytes")
+        key, place = (data[position : position + length], position + length) if length >= 0 else (None, position)
+        yield KeyedRecord(base_offset + offset_delta, key, data[place] & 1 == 1)  # an odd number is a negative one
+
+
+def check_keys(header: BatchHeader, batch: Buffer, *, limit_bytes: int) -> None:
+    """InvalidRecord unless every record has a key, a timestamp of 64 bits, and the next offset."""
+    data = record_bytes(header, batch, limit_bytes)
+    try:
+        _check_keys(data, header)
+    except IndexError:
+        raise InvalidRecord(_ENDS_EARLY) from None
+
+
+def _check_keys(data: bytes, header: BatchHeader) -> None:
+    position, size = 0, len(data)
+    safe_bytes = _SAFE_DELTA_BYTES if -_SAFE_BASE < header.base_timestamp < _SAFE_BASE else 0
+    for number in range(header.record_count):
+        byte = data[position]
+        if byte < 0x80:
+            length = byte >> 1 if not byte & 1 else -1
+            position += 1
+        elif (more := data[position + 1]) < 0x80 and not byte & 1:
+            length = (byte & 0x7F | more << 7) >> 1
+            position += 2
+        else:
+            length, position = read_varint(data, position)
+        end = position + length
+        if length < 0 or end > size:
+            raise InvalidRecord(f"a record of {length} bytes in {size - position} bytes")
+        place = position = position + 1  # behind the attributes, unused
+        while data[position] >= 0x80:
+            position += 1
+        position += 1
+        if position - place > safe_bytes:
+            timestamp = header.base_timestamp + read_varint(data, place)[0]
+            if timestamp != wrapped(timestamp):
+                raise InvalidRecord(f"record {number} has a timestamp of more than 64 bits")
+        byte = data[position]
+        if byte < 0x80:
+            doubled = byte
+            position += 1
+        elif (more := data[position + 1]) < 0x80:
+            doubled = byte & 0x7F | more << 7
+            position += 2
+        else:
+            doubled, position = read_varint(data, position)
+            doubled <<= 1
+        if doubled != number << 1:
+            raise InvalidRecord(f"record {number} does not have the offset that follows")
+        byte = data[position]
+        if byte < 0x80:
+            length = byte >> 1 if not byte & 1 else -1
+            position += 1
+        else:
+            length, position = read_varint(data, position)
+        if length < 0:
+            raise InvalidRecord("a record without a key: a compacted topic keeps the last record of each key")
+        if position + length >= end:  # the value's length follows it
+            raise InvalidRecord(f"a key of {length} bytes in {end - position} bytes")
+        position = end
+    if position != size:
+        raise InvalidRecord(f"{size - position} bytes after the last of {header.record_count} records")

@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.support.defects import defects  # noqa: F401

@@ -1,0 +1,45 @@
+"""Connections that have nothing to do with what goes wrong elsewhere, and must not notice it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from broker.protocol.api import ApiKey
+from tests.support.raw_client import Closed, RawClient
+
+
+class Bystanders:
+    """So many idle connections. Each asks ApiVersions now and then."""
+
+    def __init__(self, bootstrap: str, count: int = 3) -> None:
+        self.bootstrap = bootstrap
+        self._clients = [self._new() for _ in range(count)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for client in self._clients:
+            client.__exit__(None, None, None)
+
+    def lost(self) -> int:
+        """How many of them are not answered any more; others take their places."""
+        lost = [client for client in self._clients if not is_answered(client)]
+        for client in lost:
+            client.__exit__(None, None, None)
+            self._clients[self._clients.index(client)] = self._new()
+        return len(lost)
+
+    def _new(self) -> RawClient:
+        """One that has asked something: who never does is not kept for long."""
+        client = RawClient(self.bootstrap)
+        assert is_answered(client)
+        return client
+
+
+def is_answered(client: RawClient) -> bool:
+    try:
+        return len(client.request(ApiKey.API_VERSIONS, 0, b"", flexible=False)) > 6
+    except (Closed, OSError):
+        return False

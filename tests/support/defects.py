@@ -1,0 +1,32 @@
+"""What the broker's log calls a defect. It survives them, so a test has to ask."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+__all__ = ["defects"]
+
+
+class _Collector(logging.Handler):
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "defect of the broker" in record.getMessage():
+            cause = record.exc_info[1] if record.exc_info else None
+            self._found.append(f"{record.getMessage()}: {cause!r}")
+
+
+@pytest.fixture(autouse=True)
+def defects() -> Iterator[list[str]]:
+    """Defects that were logged; a test that makes one on purpose takes it out (`defects.clear()`)."""
+    found: list[str] = []
+    collector, logger = _Collector(found), logging.getLogger("broker")
+    logger.addHandler(collector)
+    yield found
+    logger.removeHandler(collector)
+    assert found == []

@@ -1,0 +1,168 @@
+"""The broker's loop without sockets, epoll and time: a test says what is ready in each turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from broker.clock import ManualClock
+from broker.config import BrokerConfig
+from broker.counters import NetworkCounters
+from broker.handlers.reply import Parts, Pending
+from broker.network.connection import Connection
+from broker.network.poller import READ, RESET, Poller
+from broker.network.server import Server
+from broker.protocol.framing import Request
+from tests.support.sockets import ScriptedListener, ScriptedSocket
+
+WAKEUP, LISTENING = 0, 1
+Events = list[tuple[int, int]]
+
+
+class ScriptedPoller(Poller[Connection]):
+    """Remembers what is asked for; `fails` names the methods that raise. What is ready comes from `turns`, one entry a wait."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.owners = {}
+        self.epoll = self  # type: ignore[assignment]
+        self.asked: dict[int, int] = {}
+        self.fails: dict[str, Exception] = {}
+        self.turns: list[Callable[[], Events]] = []
+        self.rested: list[float] = []
+        self._clock = clock
+
+    def poll(self, timeout: float) -> Events:
+        if self.turns:
+            return self.turns.pop(0)()
+        self._clock.advance_ms(math.ceil(min(timeout, 1.0) * 1000) or 1)
+        return []
+
+    def _check(self, method: str) -> None:
+        if method in self.fails:
+            raise self.fails[method]
+
+    def register(self, descriptor: int, events: int, owner: Any) -> None:
+        self._check("register")
+        self.owners[descriptor], self.asked[descriptor] = owner, events
+
+    def modify(self, descriptor: int, events: int) -> None:
+        self._check("modify")
+        assert descriptor in self.asked
+        self.asked[descriptor] = events
+
+    def unregister(self, descriptor: int) -> None:
+        self.owners.pop(descriptor, None)
+        self.asked.pop(descriptor, None)
+
+    def rest(self, seconds: float) -> None:
+        self.rested.append(seconds)
+        self._clock.advance_ms(round(seconds * 1000))
+
+    def close(self) -> None: ...
+
+
+class ScriptedTurn:
+    """What the loop calls between reading and sending. `fails` names what raises; `staged` is done by answer_staged and end_turn."""
+
+    def __init__(self) -> None:
+        self.fails: dict[str, Exception] = {}
+        self.staged: list[Callable[[], None]] = []
+
+    def _check(self, method: str) -> None:
+        if method in self.fails:
+            raise self.fails[method]
+
+    def drain_helpers(self) -> None:
+        self._check("drain_helpers")
+
+    def end_turn(self) -> None:
+        self._check("end_turn")
+        self.answer_staged()
+
+    def answer_staged(self) -> None:
+        self._check("answer_staged")
+        staged, self.staged = self.staged, []
+        for answer in staged:
+            answer()
+
+    def next_deadline(self) -> float:
+        self._check("next_deadline")
+        return math.inf
+
+
+class ScriptedWakeup:
+    def fileno(self) -> int:
+        return WAKEUP
+
+    def wake(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+
+class Loop:
+    """A server, and its world."""
+
+    def __init__(self, dispatch: Callable[[Request], Parts | Pending], **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.poller = ScriptedPoller(self.clock)
+        self.listener = ScriptedListener()
+        self.turn = ScriptedTurn()
+        self.network = NetworkCounters()
+        self.defects: list[str] = []
+        self.swept = 0
+        self._failed: AssertionError | None = None
+        self.fails_in_sweep: Exception | None = None
+        self.server = Server(
+            self.listener,  # type: ignore[arg-type]
+            dispatch=dispatch,
+            turn=self.turn,
+            config=BrokerConfig(**settings),
+            clock=self.clock,
+            wakeup=ScriptedWakeup(),  # type: ignore[arg-type]
+            network=self.network,
+            descriptors_max=1 << 20,
+            each_sweep=self._sweep,
+            defect=lambda what, error: self.defects.append(f"{what}: {error}"),
+            poller=self.poller,
+        )
+
+    def _sweep(self) -> None:
+        self.swept += 1
+        if self.fails_in_sweep is not None:
+            raise self.fails_in_sweep
+
+    def connect(self, host: str = "127.0.0.1", sock: ScriptedSocket | None = None) -> ScriptedSocket:
+        """Somebody knocks in the next turn."""
+        sock = sock or ScriptedSocket()
+        self.listener.knocking.append((sock, host))
+        return sock
+
+    def run(self, *turns: Callable[[], Events | None]) -> None:
+        """Run turns: each function prepares one and returns what is ready in it. After the last one the server stops. An assertion
+        that does not hold would be one more exception that the loop survives: it is raised at the end."""
+        self.poller.turns = [lambda turn=turn: self._one(turn) for turn in turns]  # type: ignore[misc]
+        self.poller.turns.append(self._stop)
+        self.server.run()
+        if self._failed is not None:
+            raise self._failed
+
+    def _one(self, turn: Callable[[], Events | None]) -> Events:
+        try:
+            return turn() or []
+        except AssertionError as error:
+            self._failed = self._failed or error
+            return self._stop()
+
+    def _stop(self) -> Events:
+        self.server.stopping = True
+        return []
+
+    def ready(self, sock: ScriptedSocket, events: int = READ) -> Events:
+        """What epoll tells of a socket that has come to be like this: what is asked for of it, and resets always."""
+        told = events & ((self.asked(sock) or 0) | RESET)
+        return [(sock.fileno(), told)] if told else []
+
+    def asked(self, sock: ScriptedSocket) -> int | None:
+        """What is waited for on the socket; None where it is watched no more."""
+        return self.poller.asked.get(sock.fileno())

@@ -1,0 +1,101 @@
+"""A sabotaged broker with clients at work, kept from one case of a test to the next, and set up again where a case has spoilt it."""
+
+from __future__ import annotations
+
+import urllib.error
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from benchmarks.processes import wait_until
+from tests.support.bystanders import Bystanders
+from tests.support.sabotaged_broker import SabotagedBroker
+from tests.support.workload import BUSY, KEYED, TRIMMED, Place, Workload
+
+SECONDS_MAX = 20.0
+DEFECT = "defect of the broker"
+# Calls by which a broker's own work is known to go on: compaction, retention, checkpoints.
+OWN_WORK = {
+    ("open", f"{KEYED}/*.log.cleaned"),
+    ("rename", f"{TRIMMED}/*.log"),
+    ("replace_bytes", "recovery-point-offset-checkpoint"),
+}
+
+
+class Scene:
+    """`with scene as (broker, workload, bystanders)` around each case: all works when it begins. A case that fails strikes the
+    scene, so that the next one does not fail for its reasons."""
+
+    def __init__(self, directory: Path, *, steps: Sequence[str] = (), settings: dict[str, str] | None = None) -> None:
+        self._directory = directory
+        self._steps = steps
+        self._settings = {**BUSY, **(settings or {})}
+        self._count = 0
+        self._stands = False
+
+    def __enter__(self) -> tuple[SabotagedBroker, Workload, Bystanders]:
+        if not self._stands or not self.broker.alive:
+            self.strike()
+            self._count += 1
+            self.broker = SabotagedBroker(self._directory / str(self._count), settings=self._settings, steps=self._steps)
+            self.broker.start()
+            self.workload = Workload(self.broker.bootstrap)
+            self.workload.create_topics()
+            self.workload.round()
+            self.bystanders = Bystanders(self.broker.bootstrap)
+            self._stands = True
+        return self.broker, self.workload, self.bystanders
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self.strike()
+
+    def strike(self) -> None:
+        """Stop everything."""
+        if self._stands:
+            self._stands = False
+            self.workload.disconnect()
+            self.bystanders.__exit__(None, None, None)
+            self.broker.stop()
+
+    def all_is_well(self) -> list[Place]:
+        """Assert that what failed works again, and that nothing promised is lost: by itself, but for partitions that are offline
+        until a restart. Those must be said to be, and are returned."""
+        broker, workload = self.broker, self.workload
+        pid = broker.pid
+        offline = workload.offline()
+        if offline:
+            assert health(broker)[0] == 503, f"{offline} are offline, and /health does not say so"
+            workload.round()  # the others are served on
+            assert (broker.pid, broker.alive) == (pid, True)
+            workload.disconnect()
+            broker.restart()
+            workload.check(everything=True, recovered=frozenset(offline))
+            self.bystanders = Bystanders(broker.bootstrap)
+        assert workload.offline() == []
+        assert wait_until(lambda: health(broker)[0] == 200, deadline_seconds=SECONDS_MAX), health(broker)
+        before = workload.errors.copy()
+        assert wait_until(workload.works, deadline_seconds=SECONDS_MAX), (workload.errors - before, workload.closed)
+        self._own_work_goes_on()
+        workload.check()
+        assert self.bystanders.lost() == 0
+        return offline
+
+    def _own_work_goes_on(self) -> None:
+        missing = set(OWN_WORK)
+        self.broker.counts()
+
+        def is_done() -> bool:
+            self.workload.round()
+            missing.difference_update(self.broker.counts())
+            return not missing
+
+        assert wait_until(is_done, deadline_seconds=SECONDS_MAX), f"{missing} is not done any more"
+
+
+def health(broker: SabotagedBroker) -> tuple[int, str]:
+    """What it says; status 0 where that very connection was lost."""
+    try:
+        return broker.health()
+    except (OSError, urllib.error.URLError) as lost:
+        return 0, str(lost)

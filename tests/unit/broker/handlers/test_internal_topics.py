@@ -1,0 +1,237 @@
+"""`__consumer_offsets` is the broker's own: read and described like any other, written and made by nobody else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.config import LogConfig
+from broker.coordination.local import TopicRegistry
+from broker.groups.offset_store import OFFSETS_TOPIC
+from broker.groups.records import CommittedOffset, OffsetKey, encode_key, encode_value
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.control import request_class
+from broker.records.builder import NewRecord, build_batch
+from broker.records.validation import validate_new_batch
+from tests.support.engine import Harness, batch
+from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Any:
+    harness = Harness(tmp_path / "data")
+    harness.create("t")
+    yield harness
+    harness.close()
+
+
+def commit(broker: Harness, offset: int, group: str = "g") -> int:
+    kind = request_class(ApiKey.OFFSET_COMMIT)
+    topic = kind.OffsetCommitRequestTopic
+    part = topic.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    answer = broker.ask(
+        ApiKey.OFFSET_COMMIT,
+        8,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[topic(name="t", partitions=[part])],
+    )
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def committed(broker: Harness, group: str = "g", version: int = 7) -> tuple[int, int]:
+    """The error, of the answer or of the row, and the offset."""
+    topic = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+    answer = broker.ask(ApiKey.OFFSET_FETCH, version, group_id=group, topics=[topic], require_stable=False)
+    if version >= 2 and answer.error_code:
+        return int(answer.error_code), -1
+    row = answer.topics[0].partitions[0]
+    return int(row.error_code), int(row.committed_offset)
+
+
+def metadata(broker: Harness, *names: str) -> dict[str, int]:
+    topics = [request_class(ApiKey.METADATA).MetadataRequestTopic(name=name, topic_id=None) for name in names]
+    answer = broker.ask(ApiKey.METADATA, 8, topics=topics, allow_auto_topic_creation=True)
+    return {row.name: row.error_code for row in answer.topics}
+
+
+def own(broker: Harness) -> LogConfig:
+    return broker.engine.partitions.get(OFFSETS_TOPIC, 0).log.config
+
+
+def restarted(broker: Harness, directory: Path) -> Harness:
+    """Another broker on a copy of the directory as it is now."""
+    broker.flush()
+    shutil.copytree(broker.engine.config.log_dirs, directory)
+    return Harness(directory)
+
+
+def test_clients_may_read_it_and_not_produce_to_it(broker: Harness) -> None:
+    assert commit(broker, 3) == 0
+    raw = broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(OFFSETS_TOPIC, 0): batch(b"v")})))
+    assert produce_answer(raw)[OFFSETS_TOPIC, 0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    broker.flush()
+    raw = broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic=OFFSETS_TOPIC))))
+    row = fetch_answer(raw).responses[0].partitions[0]
+    assert (row.error_code, bool(row.records)) == (0, True)
+
+
+def test_clients_do_not_make_delete_grow_or_truncate_it(broker: Harness) -> None:
+    refused = ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert broker.create(OFFSETS_TOPIC).error_code == refused
+    assert commit(broker, 3) == 0
+    assert broker.create(OFFSETS_TOPIC).error_code == refused
+    assert broker.delete(OFFSETS_TOPIC).error_code == refused
+    grown = request_class(ApiKey.CREATE_PARTITIONS).CreatePartitionsTopic(name=OFFSETS_TOPIC, count=3, assignments=None)
+    answer = broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[grown], timeout_ms=1000, validate_only=False)
+    assert answer.results[0].error_code == refused
+    topic = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
+    asked = [topic(name=OFFSETS_TOPIC, partitions=[topic.DeleteRecordsPartition(partition_index=0, offset=-1)])]
+    answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=asked, timeout_ms=1000)
+    assert answer.topics[0].partitions[0].error_code == refused
+    assert committed(broker) == (0, 3)
+
+
+def test_nobody_can_make_it_a_topic_that_is_trimmed(broker: Harness) -> None:
+    assert commit(broker, 3) == 0
+    resource = request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS).AlterConfigsResource
+    for operation, value in ((0, "delete"), (1, None), (2, "delete")):
+        change = resource.AlterableConfig(name="cleanup.policy", config_operation=operation, value=value)
+        asked = [resource(resource_type=2, resource_name=OFFSETS_TOPIC, configs=[change])]
+        answer = broker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=asked, validate_only=False)
+        assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
+    assert own(broker).cleanup_policy == "compact"
+    change = resource.AlterableConfig(name="segment.bytes", config_operation=0, value="2048")
+    asked = [resource(resource_type=2, resource_name=OFFSETS_TOPIC, configs=[change])]
+    answer = broker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=asked, validate_only=False)
+    assert (answer.responses[0].error_code, own(broker).segment_bytes) == (0, 2048)
+
+
+def test_a_question_that_names_it_makes_it_with_its_own_settings(broker: Harness) -> None:
+    """Review: it was made with those of any topic, and retention deleted commits."""
+    assert metadata(broker, OFFSETS_TOPIC) == {OFFSETS_TOPIC: 0}
+    assert (own(broker).cleanup_policy, own(broker).segment_bytes) == ("compact", broker.engine.config.offsets_segment_bytes)
+    assert broker.engine.partitions.registry.get(OFFSETS_TOPIC).partition_count == 1
+
+
+def test_one_that_an_older_broker_made_with_other_settings_gets_its_own_at_the_start(tmp_path: Path) -> None:
+    first = Harness(tmp_path / "data")
+    registry: TopicRegistry = first.engine.partitions.registry
+    registry.plan(registry.new(OFFSETS_TOPIC, 1, {"retention.ms": "1000"}))
+    registry.write_job()()
+    first.close()
+    again = Harness(tmp_path / "data")
+    assert own(again).cleanup_policy == "compact"
+    again.close()
+    assert TopicRegistry(again.engine.partitions._directory, registry._new_id).get(OFFSETS_TOPIC).overrides["cleanup.policy"]
+
+
+def test_a_name_that_collides_with_it_is_refused_and_one_of_an_older_broker_is_in_nobodys_way(tmp_path: Path) -> None:
+    broker = Harness(tmp_path / "data")
+    assert broker.create("__consumer.offsets").error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    broker.create("t")
+    registry = broker.engine.partitions.registry
+    row = registry._rows.pop("t")
+    registry._rows["__consumer.offsets"] = row.replace('"t"', '"__consumer.offsets"')
+    registry._rows["t"] = row.replace(str(registry.get("t").topic_id), "00000000-0000-0000-0000-000000000007")
+    registry.write_job()()
+    broker.close()
+    again = Harness(tmp_path / "data")
+    assert commit(again, 5) == 0
+    assert committed(again) == (0, 5)
+    again.close()
+
+
+def test_a_broker_full_of_partitions_still_takes_the_first_commit(tmp_path: Path) -> None:
+    broker = Harness(tmp_path / "data", partitions_max=1)
+    broker.create("t")
+    assert commit(broker, 5) == 0
+    broker.close()
+
+
+def test_commits_that_come_while_the_topic_is_being_made_are_all_kept(broker: Harness) -> None:
+    kind = request_class(ApiKey.OFFSET_COMMIT)
+    topic = kind.OffsetCommitRequestTopic
+    pendings = []
+    for number in range(5):
+        part = topic.OffsetCommitRequestPartition(partition_index=0, committed_offset=number, committed_metadata="")
+        message = kind(
+            group_id=f"g-{number}",
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[topic(name="t", partitions=[part])],
+        )
+        message._header = None
+        pendings.append(broker.dispatch(ApiKey.OFFSET_COMMIT, 8, bytes(message.encode(version=8))))
+    assert not any(pending.done for pending in pendings)
+    assert all(pending.stops_reading for pending in pendings), "a question behind it waits for the answer"
+    broker.settle()
+    assert all(pending.done for pending in pendings)
+    assert [committed(broker, f"g-{number}") for number in range(5)] == [(0, number) for number in range(5)]
+
+
+def write(broker: Harness, *records: NewRecord) -> None:
+    """Into the topic, as an older broker let any client do."""
+    partition = broker.engine.partitions.get(OFFSETS_TOPIC, 0)
+    raw = build_batch(list(records))
+    now_ms = broker.clock.now_ms()
+    partition.stage(validate_new_batch(memoryview(raw), message_bytes_max=1 << 20, now_ms=now_ms))
+    partition.write_staged()
+    broker.engine.context.flusher.appended(partition, len(raw))
+    broker.flush()
+
+
+def test_records_that_cannot_be_read_are_counted_and_left_out(broker: Harness, tmp_path: Path) -> None:
+    """Review: one record with a key of one byte, and the broker never started again."""
+    assert commit(broker, 3) == 0
+    now_ms = broker.clock.now_ms()
+    good = NewRecord(
+        timestamp=now_ms, key=encode_key(OffsetKey("later", "t", 0)), value=encode_value(CommittedOffset(9, -1, "", now_ms))
+    )
+    key = encode_key(OffsetKey("g", "t", 0))
+    write(
+        broker,
+        NewRecord(timestamp=now_ms, key=b"x", value=b"v"),
+        NewRecord(timestamp=now_ms, key=b"\0\1\0\5\xff\xff", value=b"v"),
+        NewRecord(timestamp=now_ms, key=key, value=b"\0\3"),
+        NewRecord(timestamp=now_ms, key=b"\0\2group metadata", value=b"v"),
+        good,
+    )
+    again = restarted(broker, tmp_path / "copied")
+    assert (committed(again), committed(again, "later")) == ((0, 3), (0, 9))
+    assert again.engine.context.offsets.unreadable_records == 3
+    again.close()
+
+
+@pytest.mark.parametrize("version", [1, 2, 7])
+def test_a_damaged_log_refuses_commits_and_questions_and_all_else_works(broker: Harness, tmp_path: Path, version: int) -> None:
+    """Review: it kept the whole broker from starting. "Nothing committed" would make consumers begin anew."""
+    assert commit(broker, 3) == 0
+    broker.flush()
+    broker.clock.advance_ms(broker.engine.config.checkpoint_interval_ms)
+    broker.settle()
+    target = tmp_path / "copied"
+    shutil.copytree(broker.engine.config.log_dirs, target)
+    (segment,) = (target / f"{OFFSETS_TOPIC}-0").glob("*.log")
+    segment.write_bytes(bytes(segment.stat().st_size))
+    again = Harness(target)
+    assert again.engine.partitions.get(OFFSETS_TOPIC, 0).log.offline_reason
+    assert commit(again, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed(again, version=version) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    raw = again.bytes_of(again.dispatch(ApiKey.PRODUCE, 9, produce_body({("t", 0): batch(b"v")})))
+    assert produce_answer(raw)["t", 0].error_code == 0
+    assert again.delete("t").error_code == 0
+    again.engine.close()
+
+
+def test_a_disk_that_refuses_a_commit_is_a_coordinator_that_is_not_available(broker: Harness) -> None:
+    assert commit(broker, 3) == 0
+    broker.engine.partitions.get(OFFSETS_TOPIC, 0).log.go_offline("its disk failed")
+    assert commit(broker, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed(broker) == (0, 3), "what was committed is still known"

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.protocol.api import ApiKey
+from tests.support.engine import Harness, batch
+from tests.support.wire import Wanted, fetch_body, produce_body
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_a_deleted_partition_is_free_at_once_without_a_search_for_circles(tmp_path: Path) -> None:
+    """A broker's partitions are taken out of the collector's sight, so a circle through one would never be freed."""
+    broker = Harness(tmp_path)
+    broker.create("clicks", 2, cleanup_policy="compact")
+    keyed = batch(b"v", producer_id=5, producer_epoch=0, base_sequence=0)
+    broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): keyed})))
+    broker.flush()
+    broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"))))
+    broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks", offset=1), wait_ms=1000))
+    for _ in range(3):
+        broker.clock.advance_ms(60_000)
+        broker.settle()
+    partitions = [broker.engine.partitions.get("clicks", index) for index in range(2)]
+    left = [weakref.ref(one) for p in partitions for one in (p, p.log, p.producers, p.log.segments.active.file)]
+    del partitions
+    assert broker.delete("clicks").error_code == 0
+    broker.settle()
+    assert [one() for one in left] == [None] * len(left)
+    broker.close()

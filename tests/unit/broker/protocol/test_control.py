@@ -1,0 +1,99 @@
+"""What one small request may cost the loop: every list is counted before it is read, in every request that is offered."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from broker.errors import ProtocolError
+from broker.protocol import control
+from broker.protocol.api import APIS, ApiKey
+from broker.protocol.control import COPIED_BYTES_MAX, ELEMENTS_MAX, decode_request, request_class
+
+HAND_WRITTEN = {ApiKey.PRODUCE, ApiKey.FETCH}
+VERSIONS = [(key, version) for key, api in APIS.items() if key not in HAND_WRITTEN for version in range(api.first, api.last + 1)]
+
+
+def encoded(message: Any, version: int) -> memoryview:
+    message._header = None
+    return memoryview(bytes(message.encode(version=version)))
+
+
+def metadata(names: list[str], version: int = 4) -> memoryview:
+    kind = request_class(ApiKey.METADATA)
+    topics = [kind.MetadataRequestTopic(name=name, topic_id=None) for name in names]
+    return encoded(kind(topics=topics, allow_auto_topic_creation=False), version)
+
+
+@pytest.mark.parametrize("version", [1, 4, 9, 12])
+def test_more_elements_than_the_limit_are_refused_and_as_many_are_read(version: int) -> None:
+    assert len(decode_request(ApiKey.METADATA, version, metadata(["t"] * ELEMENTS_MAX, version)).topics) == ELEMENTS_MAX
+    with pytest.raises(ProtocolError, match=f"at most {ELEMENTS_MAX}"):
+        decode_request(ApiKey.METADATA, version, metadata(["t"] * (ELEMENTS_MAX + 1), version))
+
+
+def test_all_lists_of_a_request_count_together_and_the_next_request_begins_anew() -> None:
+    kind = request_class(ApiKey.OFFSET_FETCH)
+    half = ELEMENTS_MAX // 2
+    topic = kind.OffsetFetchRequestTopic
+    for _ in range(3):
+        fits = [topic(name="a", partition_indexes=[1] * (half - 10)), topic(name="b", partition_indexes=[1] * half)]
+        decode_request(ApiKey.OFFSET_FETCH, 5, encoded(kind(group_id="g", topics=fits), 5))
+    too_many = [topic(name=name, partition_indexes=[1] * half) for name in ("a", "b", "c")]
+    body = encoded(kind(group_id="g", topics=too_many), 5)
+    with pytest.raises(ProtocolError, match="elements in its lists"):
+        decode_request(ApiKey.OFFSET_FETCH, 5, body)
+
+
+def test_a_count_that_lies_is_refused_before_anything_is_read_for_it() -> None:
+    with pytest.raises(ProtocolError, match=f"{2**31 - 1} elements"):
+        decode_request(ApiKey.METADATA, 4, memoryview(struct.pack(">i", 2**31 - 1) + b"\0\1a" * 100))
+
+
+def test_tags_in_thousands_of_places_do_not_make_thousands_of_copies() -> None:
+    name = b"\x02t" + b"\x01\x07\x00"  # one tag, number 7, without a value
+    one = bytes(16) + name
+    count = 15_000
+    body = _uvarint(count + 1) + one * count + b"\0\0\0"
+    assert len(body) * count > COPIED_BYTES_MAX
+    with pytest.raises(ProtocolError, match="tags in so many places"):
+        decode_request(ApiKey.METADATA, 12, memoryview(body))
+    few = 50
+    assert len(decode_request(ApiKey.METADATA, 12, memoryview(_uvarint(few + 1) + one * few + b"\0\0\0")).topics) == few
+
+
+def test_a_section_of_a_million_tags_is_refused() -> None:
+    body = b"\x01\0\0" + _uvarint(1_000_000) + b"\x07\x00" * 400_000
+    with pytest.raises(ProtocolError, match="elements in its lists"):
+        decode_request(ApiKey.METADATA, 12, memoryview(body))
+
+
+@pytest.mark.parametrize(("api_key", "version"), VERSIONS)
+def test_the_codec_reads_every_list_by_a_range_that_counts(api_key: int, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails where a release of the codec does it otherwise: then nothing would be counted any more."""
+    counted: list[int] = []
+    original = control._Reading.range_of
+
+    def range_of(reading: Any, count: int) -> range:
+        counted.append(count)
+        return original(reading, count)
+
+    kind = request_class(api_key)
+    flexible = kind.flexible_version_q(version)
+    decoder = kind._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=kind[None])
+    lists = [field for field in kind._struct.untagged_fields(version) if field.is_array()]
+    control._counting_class(api_key, version)
+    monkeypatch.setitem(decoder.__globals__, "range", lambda count: range_of(control._reading, count))
+    values = {field.name: [] for field in lists}
+    decode_request(api_key, version, encoded(kind(**values), version))
+    assert len(counted) == len(lists)
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])

@@ -1,0 +1,218 @@
+"""Nothing that one request, one group, one partition or one periodic task does ends a turn for the others."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.errors import StartupError
+from broker.groups.group import Group
+from broker.handlers import produce as produce_handler
+from broker.handlers.reply import Pending
+from broker.node import reach_of
+from broker.protocol.api import ApiKey
+from broker.storage.log_directory import CLEAN_MARKER
+from tests.support.engine import Harness, batch
+from tests.support.wire import Wanted, fetch_body, produce_answer, produce_body
+
+ERRORS = [RuntimeError("injected"), MemoryError(), struct.error("injected")]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path / "data")
+    harness.create("clicks", 2)
+    yield harness
+    harness.close()
+
+
+def produce(broker: Harness, index: int = 0) -> Pending:
+    pending = broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", index): batch(b"v")}))
+    assert isinstance(pending, Pending)
+    return pending
+
+
+def code_of(broker: Harness, pending: Pending, index: int = 0) -> int:
+    return int(produce_answer(broker.bytes_of(pending))["clicks", index].error_code)
+
+
+def once(error: Exception, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Raises the first time it is called."""
+    calls = [error]
+
+    def sabotaged(*arguments: Any, **named: Any) -> Any:
+        if calls:
+            raise calls.pop()
+        return original(*arguments, **named)
+
+    return sabotaged
+
+
+def is_right(broker: Harness) -> bool:
+    return code_of(broker, produce(broker)) == 0 and broker.engine.partitions.get("clicks", 0).end_offset > 0
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_an_answer_that_cannot_be_written_costs_its_own_connection(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception, defects: list[str]
+) -> None:
+    """Review: a topic name of 32,767 bytes, one packet, ended the process here."""
+    monkeypatch.setattr(produce_handler, "encode_produce_response", once(error, produce_handler.encode_produce_response))
+    first, second = produce(broker), produce(broker, 1)
+    broker.turn()
+    assert (first.closes, first.silent, second.closes) == ("defect", True, None)
+    assert code_of(broker, second, 1) == 0
+    assert len(defects) == 1
+    defects.clear()
+    assert is_right(broker)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_a_long_poll_that_cannot_be_answered_costs_its_own_connection(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception, defects: list[str]
+) -> None:
+    from broker.handlers import fetch
+
+    waiting = [broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"), wait_ms=100)) for _ in range(2)]
+    monkeypatch.setattr(fetch, "_encode", once(error, fetch._encode))
+    broker.clock.advance_ms(100)
+    broker.turn()
+    assert sorted(str(pending.closes) for pending in waiting if isinstance(pending, Pending)) == ["None", "defect"]
+    defects.clear()
+    assert is_right(broker)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "context.deadlines.expire",
+        "context.flusher.end_turn",
+        "context.groups.expire",
+        "chores.work",
+        "_cleaner.work",
+        "_retention.work",
+        "context.produce_turn.end",
+    ],
+)
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_a_step_of_a_turn_that_raises_keeps_no_other_from_being_made(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception, defects: list[str]
+) -> None:
+    owner: Any = broker.engine
+    *path, name = step.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    pending = produce(broker)
+    monkeypatch.setattr(owner, name, once(error, getattr(owner, name)))
+    broker.clock.advance_ms(10 * 60_000)  # everything is due
+    broker.engine.context.groups.due = broker.engine.chores.due = 0.0
+    broker.turn()
+    assert broker.engine.health.defects == 1
+    assert len(defects) == 1
+    defects.clear()
+    broker.settle()
+    assert pending.done
+    assert is_right(broker)
+    broker.clock.advance_ms(10 * 60_000)
+    broker.settle()
+    assert dict(broker.engine.health.troubles) == {}
+
+
+def test_a_periodic_task_that_fails_is_a_trouble_and_is_tried_again(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch, defects: list[str]
+) -> None:
+    partitions = broker.engine.partitions
+    periodic = broker.engine._periodics[1]
+    monkeypatch.setattr(periodic, "action", once(RuntimeError("injected"), partitions.expire_producers))
+    broker.clock.advance_ms(broker.engine.config.producer_expiration_check_ms)
+    broker.settle()
+    assert dict(broker.engine.health.troubles) == {"forgetting producers": "injected"}
+    defects.clear()
+    broker.clock.advance_ms(broker.engine.config.producer_expiration_check_ms)
+    broker.settle()
+    assert dict(broker.engine.health.troubles) == {}
+
+
+def test_a_group_that_cannot_go_on_keeps_no_other_from_its_deadline(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch, defects: list[str]
+) -> None:
+    from tests.support.group_client import Client
+
+    client = Client(broker)
+    expired: list[str] = []
+    original = Group.expire
+
+    def expire(group: Group, now: float) -> Any:
+        expired.append(group.group_id)
+        if group.group_id == "broken" and expired.count("broken") == 1:
+            raise RuntimeError("injected")
+        return original(group, now)
+
+    monkeypatch.setattr(Group, "expire", expire)
+    for group in ("broken", "fine"):
+        client.group = group
+        client.join(version=3)  # is told its id when the group's first members have waited for others
+    expired.clear()
+    broker.clock.advance_ms(broker.engine.config.group_initial_rebalance_delay_ms)
+    broker.turn()
+    assert sorted(expired) == ["broken", "fine"]
+    assert len(defects) == 1
+    defects.clear()
+    broker.turn()
+    assert expired.count("broken") == 1, "not in every turn"
+    broker.clock.advance_ms(1_000)
+    broker.turn()
+    assert expired.count("broken") == 2
+
+
+def test_a_start_that_fails_does_not_make_the_next_one_recover(tmp_path: Path) -> None:
+    first = Harness(tmp_path)
+    first.create("clicks")
+    first.close()
+    topics = tmp_path / "topics.json"
+    good = topics.read_bytes()
+    topics.write_bytes(b"{")
+    with pytest.raises(StartupError):
+        Harness(tmp_path)
+    assert (tmp_path / CLEAN_MARKER).exists()
+    topics.write_bytes(good)
+    again = Harness(tmp_path)
+    assert again.engine.partitions.get("clicks", 0).log.recovery.was_clean
+    again.close()
+
+
+def test_a_start_that_fails_after_a_crash_stays_one_after_a_crash(tmp_path: Path) -> None:
+    first = Harness(tmp_path)
+    first.create("clicks")
+    first.crash()
+    topics = tmp_path / "topics.json"
+    good = topics.read_bytes()
+    topics.write_bytes(b"{")
+    with pytest.raises(StartupError):
+        Harness(tmp_path)
+    topics.write_bytes(good)
+    assert not (tmp_path / CLEAN_MARKER).exists()
+    Harness(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("host", "reach"),
+    [
+        ("127.0.0.1", ""),
+        ("127.1.2.3", ""),
+        ("::1", ""),
+        ("localhost", ""),
+        ("", "every interface"),
+        ("0.0.0.0", "every interface"),
+        ("::", "every interface"),
+        ("192.168.1.7", "an address of the network"),
+        ("fd00::1", "an address of the network"),
+        ("broker.example.org", "an address of the network"),
+    ],
+)
+def test_a_listener_that_others_can_reach_is_warned_of(host: str, reach: str) -> None:
+    assert reach_of(host) == reach
