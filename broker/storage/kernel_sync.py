@@ -7,12 +7,16 @@ loop has most to do: measured, a third of the broker's CPU where every acknowled
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from broker.light_package import import_lightly
 from broker.storage.filesystem import OpenFile
+
+logger = logging.getLogger("broker.storage.kernel_sync")
 
 REQUESTS_MAX = 256  # at once; of the 65,536 that a machine usually has for all its processes
 
@@ -25,6 +29,7 @@ class KernelSync:
     def __init__(self, context: Any, operation: Any) -> None:
         self._context = context
         self._operation = operation
+        self._results: deque[tuple[Synced, int]] = deque()
         self.running = 0
 
     @classmethod
@@ -46,7 +51,8 @@ class KernelSync:
         """Ask for the file's bytes and its length to be on the disk; `then` is called by `collect`, and may not raise. False: the
         kernel takes no more, or not this file."""
         asked = self._operation.fdsync(file.fileno())
-        asked.set_callback(lambda result, file=file: self._arrived(then, result))  # holds the file open until then
+        # Called within process_events, where nobody can catch an exception: it only notes. It holds the file open until then.
+        asked.set_callback(lambda result, file=file: self._results.append((then, result)))
         try:
             if self._context.submit(asked) != 1:
                 return False
@@ -54,10 +60,6 @@ class KernelSync:
             return False
         self.running += 1
         return True
-
-    def _arrived(self, then: Synced, result: int) -> None:
-        self.running -= 1
-        then(error_of(result))
 
     def collect(self) -> None:
         """Tell those whose files are on the disk, or failed."""
@@ -67,11 +69,22 @@ class KernelSync:
             pass  # somebody has collected it already
         while self._context.process_events(REQUESTS_MAX):  # the kernel may hold more than fit, and will not call again for them
             pass
+        self._tell()
+
+    def _tell(self) -> None:
+        while self._results:
+            then, result = self._results.popleft()
+            self.running -= 1
+            try:
+                then(error_of(result))
+            except Exception:
+                logger.exception("a flush that is done could not be told of; this is a defect of the broker")
 
     def close(self) -> None:
         """Wait for what was asked for."""
         while self.running:
             self._context.process_events(REQUESTS_MAX, 1, -1)
+            self._tell()
 
 
 def error_of(result: int) -> OSError | None:

@@ -47,7 +47,7 @@ STEPS = (
     "broker.storage.partition_log:PartitionLog.begin_flush",
     "broker.storage.partition_log:PartitionLog.finish_flush",
     "broker.storage.kernel_sync:KernelSync.collect",
-    "broker.storage.kernel_sync:KernelSync._arrived",
+    "broker.storage.kernel_sync:KernelSync._tell",
     "broker.network.wakeup:Wakeup.drain",
     # what is done beside the traffic
     "broker.partitions.cleaner:LogCleaner.work",

@@ -59,6 +59,19 @@ def test_collecting_twice_tells_once(kernel: KernelSync, file: OpenFile) -> None
     assert outcomes == [None]
 
 
+def test_one_who_raises_takes_no_result_of_another_along(kernel: KernelSync, file: OpenFile, defects: list[str]) -> None:
+    outcomes: list[OSError | None] = []
+
+    def broken(error: OSError | None) -> None:
+        raise RuntimeError("a defect")
+
+    assert all(kernel.sync(file, then) for then in (broken, outcomes.append, outcomes.append))
+    kernel.close()
+    assert (outcomes, kernel.running) == ([None, None], 0)
+    assert len(defects) == 1, "and it is said"
+    defects.clear()
+
+
 class Context:
     """Holds more finished requests than it tells of at once."""
 
