@@ -7,6 +7,7 @@
     boundary       B(T) of a partition: inserted once, never changed
     window         an interval whose ranges are decided; counts and fingerprint of the attempt that is loaded
     window_range   its offsets in each partition
+    window_hour    how many of its records are stamped with which hour
     attempt        one try at loading a window; the number is the fence
     dead_letter    records that did not parse, with the reason and the raw bytes
     redrive        dead letters of a window parsed again
@@ -85,6 +86,7 @@ pipeline_dag = Table(
     Column("pipeline", Text, ForeignKey(pipeline.c.name), primary_key=True),
     Column("dag_id", Text, primary_key=True),
     Column("seen_at", DateTime(timezone=True), nullable=False),  # first
+    Column("definition", JSONB),  # of the pipeline, as the DAG last gave it
 )
 
 anchor = Table(
@@ -108,6 +110,11 @@ boundary = Table(
     Column("offset", BigInteger, nullable=False),
     Column("leader_epoch", Integer),
     Column("frozen_at", DateTime(timezone=True), nullable=False),
+    # The last record before the offset, as it was when the boundary was frozen; null: there was none, or nobody looked.
+    Column("witness_offset", BigInteger),
+    Column("witness_epoch", Integer),
+    Column("witness_ms", BigInteger),  # its timestamp
+    Column("witness_hash", BigInteger),  # logbus.windows.fingerprint, signed
 )
 
 window = Table(
@@ -134,6 +141,9 @@ window = Table(
     Column("fingerprint", Text),
     Column("audited_at", DateTime(timezone=True)),
     Column("audit_problems", JSONB),
+    Column("values_hash", Text),  # checksum over the published rows, taken by the database at commit
+    Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; for ever
+    Column("loss_accepted", JSONB),  # who took the loss of a window whose head is unknown, by name
     UniqueConstraint("pipeline", "starts_at"),
 )
 
@@ -147,6 +157,15 @@ window_range = Table(
     Column("lost", BigInteger, nullable=False, server_default="0"),
     Column("first_timestamp", DateTime(timezone=True)),
     Column("last_timestamp", DateTime(timezone=True)),
+)
+
+window_hour = Table(
+    "window_hour",
+    metadata,
+    Column("window_id", BigInteger, ForeignKey(window.c.id), primary_key=True, autoincrement=False),
+    Column("hour", DateTime(timezone=True), primary_key=True),  # that the records are stamped with, not that they lie in
+    Column("record_count", BigInteger, nullable=False),
+    Index("ix_logbus_window_hour_hour", "hour"),
 )
 
 attempt = Table(
@@ -181,6 +200,8 @@ attempt = Table(
     Column("dag_id", Text),
     Column("task_id", Text),
     Column("map_index", Integer),  # null: the task is not mapped
+    Column("key", Text),  # random: tells it from an attempt of the same number in a ledger that was restored
+    Column("definition", JSONB),  # of the pipeline, as it was when the attempt began: the driver goes by it
 )
 
 dead_letter = Table(
