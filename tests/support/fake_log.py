@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from logbus.errors import TopicMissing, UserError
+from logbus.errors import BrokerUnavailable, TopicMissing, UserError
 from logbus.windows.log_offsets import FoundRecord, TopicFacts
 
 _ids = itertools.count(1)
@@ -17,11 +17,19 @@ NO_TIMESTAMP = -1  # what a record carries whose producer gave none
 @dataclass
 class FakePartition:
     """Timestamps by offset; those below `start_offset` are deleted. None is an offset without a record, as a transaction's marker or
-    compaction leaves. `stable_end` is the first offset of a transaction that is still open."""
+    compaction leaves. `stable_end` is the first offset of a transaction that is still open. `values` are those that were given."""
 
     stamps_ms: list[int | None] = field(default_factory=list)
     start_offset: int = 0
     stable_end: int | None = None
+    values: dict[int, bytes] = field(default_factory=dict)
+
+    def cut(self, offset: int) -> None:
+        """Takes the records from `offset` on away, as a log is that was restored from an older copy: others come in their place."""
+        del self.stamps_ms[offset:]
+        self.values = {at: value for at, value in self.values.items() if at < offset}
+        self.start_offset = min(self.start_offset, offset)
+        self.stable_end = None
 
     def first_from(self, timestamp_ms: int) -> FoundRecord | None:
         found = (record for record in self.records(0, len(self.stamps_ms)) if record.timestamp_ms >= timestamp_ms)
@@ -63,6 +71,22 @@ class FakeLog:
     def append(self, name: str, *stamps_ms: int | None, partition: int = 0) -> None:
         self.topics[name][partition].stamps_ms.extend(stamps_ms)
 
+    def append_values(self, name: str, records: Iterable[tuple[int, bytes]], partition: int = 0) -> None:
+        """The same with what the records hold: (timestamp, value)."""
+        part = self.topics[name][partition]
+        for stamp, value in records:
+            part.values[len(part.stamps_ms)] = value
+            part.stamps_ms.append(stamp)
+
+    def cut(self, name: str, end_offset: int, partition: int = 0) -> None:
+        """Takes the records from `end_offset` on away, as a restore or an unclean election does. The topic's id stays."""
+        self.topics[name][partition].cut(end_offset)
+
+    def compact(self, name: str, *offsets: int, partition: int = 0) -> None:
+        """Takes single records away."""
+        for offset in offsets:
+            self.topics[name][partition].stamps_ms[offset] = None
+
     def delete_records(self, name: str, before_offset: int, partition: int = 0) -> None:
         self.topics[name][partition].start_offset = before_offset
 
@@ -72,17 +96,26 @@ class FakeLog:
             raise TopicMissing(f"the broker at (memory) has no topic {name!r}")
         return TopicFacts(name=name, topic_id=self.ids[name], partitions=tuple(range(len(self.topics[name]))))
 
+    def parts(self, topic: str, numbers: Iterable[int]) -> dict[int, FakePartition]:
+        """Asked for a partition that is not there, the client says that the topic is missing; for nothing else, that nobody leads it."""
+        numbers, found = list(numbers), dict(enumerate(self.topics[topic]))
+        if numbers and not found.keys() & set(numbers):
+            raise BrokerUnavailable(f"the broker at (memory) did not answer what was asked: nobody leads {topic}-{numbers[0]}")
+        if set(numbers) - found.keys():
+            raise TopicMissing(f"the broker at (memory) has no topic {topic!r}")
+        return {number: found[number] for number in numbers}
+
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         self.interrupt("start_offsets")
-        return {part: self.topics[topic][part].start_offset for part in partitions}
+        return {number: part.start_offset for number, part in self.parts(topic, partitions).items()}
 
     def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
         self.interrupt("end_offsets")
-        return {part: self.topics[topic][part].end_offset(isolation_level) for part in partitions}
+        return {number: part.end_offset(isolation_level) for number, part in self.parts(topic, partitions).items()}
 
     def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
         self.interrupt("first_at_or_after")
-        found = {part: self.topics[topic][part].first_from(timestamp_ms) for part in partitions}
+        found = {number: part.first_from(timestamp_ms) for number, part in self.parts(topic, partitions).items()}
         return {part: record for part, record in found.items() if record is not None}
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
