@@ -71,6 +71,7 @@ class Checker(Truth):
         if number < window.newest and number in window.parses:
             raise Violation("fence", f"attempt {number} at {start:%H} committed, attempt {window.newest} had begun")
         window.loaded.add(number)
+        self.forgotten.discard(start)
         gone = {(index, at) for index, part in enumerate(self.parts) for at in part.gone if window.chain == self.log}
         places = set(window.held) - gone if window.rows is None else set(window.rows)
         for parse in [window.parses[number]] if number in window.parses else PARSES:  # an attempt that the ledger has forgotten
@@ -120,10 +121,11 @@ class Checker(Truth):
         """Exact, or not: and if not, said of the partitions where it is so."""
         window, said = self.known.windows[start], "; ".join(problems)
         wrong = {} if window.rows is None else self.differences(connection, start)
-        excused = self.shaken(window) | (set(window.ranges) if self.may_have_lost(window) else set())
+        doubtful = self.may_have_lost(window) or start in self.forgotten
+        excused = self.shaken(window) | (set(window.ranges) if doubtful else set())
         if not problems and (wrong or window.rows is None):
             raise Violation("exact", f"{start:%H} holds {describe(wrong)}" if wrong else f"{start:%H} is not loaded")
-        if problems and not wrong and not excused and window.rows is not None:
+        if problems and not wrong and not excused and not doubtful and window.rows is not None:
             raise Violation("alarm", f"{start:%H} is as it must be, and the audit says: {said}")
         if problems and (missed := miscounted(wrong) - named(said)):
             raise Violation("misnamed", f"{start:%H} is wrong in partition {missed}, the audit says: {said}")
@@ -158,7 +160,7 @@ class Checker(Truth):
             raise Violation("alarm", f"the doctor says: {wrong[0]}")
 
     def finish(self, connection: Connection) -> None:
-        """No acknowledged record is nowhere, in an hour that is said to be audited; none is in two."""
+        """No acknowledged record is nowhere, between hours that are frozen or in one that is said to be audited; none is in two."""
         query = text("select starts_at from logbus.window where pipeline = :name and audited_at is not null")
         for start in set(connection.execute(query, {"name": self.name}).scalars()) & set(self.known.windows):
             self.check_losses(self.known.windows[start])
@@ -166,14 +168,13 @@ class Checker(Truth):
         held = Counter(place for window in windows for place in window.held)
         if twice := [place for place, count in held.items() if count > 1]:
             raise Violation("hole", f"in two windows: {twice}")
-        for number, part in enumerate(self.parts):
-            reach = max((window.ranges[number][1] for window in windows if number in window.ranges), default=0)
-            missing = [at for at, _ in part.readable() if at < reach and (number, at) not in held]
-            if missing and self.is_unbroken():
-                raise Violation("hole", f"partition {number}: {missing} lie in no window")
-
-    def is_unbroken(self) -> bool:
-        return all(later - earlier == HOUR for earlier, later in pairwise(sorted(self.known.windows)))
+        for earlier, later in pairwise(sorted(windows, key=lambda window: window.start)):
+            for number in earlier.ranges.keys() & later.ranges.keys():
+                end, start = earlier.ranges[number][1], later.ranges[number][0]
+                if start < end or (start > end and later.start == earlier.start + HOUR):
+                    raise Violation(
+                        "hole", f"partition {number}: {earlier.start:%H} ends at {end}, {later.start:%H} begins at {start}"
+                    )
 
     def check_losses(self, window: Window) -> None:
         for record, when, why in self.lost:

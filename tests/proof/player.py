@@ -378,7 +378,8 @@ class Player:
     def restore_ledger(self) -> None:
         if self.saved:
             self.hand.restore(self.saved[0])
-            self.truth.known, self.saved = self.saved[1], None
+            self.truth.restore(self.saved[1])
+            self.saved = None
 
     def sink_moved(self) -> None:
         before = self.directory

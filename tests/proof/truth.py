@@ -100,6 +100,7 @@ class Truth:
         self.known = Known()
         self.log = 0  # how often the topic was made under an id of its own
         self.lost: list[tuple[Record, datetime, str]] = []  # acknowledged, and gone before any window held them
+        self.forgotten: set[datetime] = set()  # hours that were loaded after the copy of the ledger that was put back
 
     # What happens to the log
 
@@ -150,6 +151,11 @@ class Truth:
 
     def save(self) -> Known:
         return copy.deepcopy(self.known)
+
+    def restore(self, known: Known) -> None:
+        """An older copy of the ledger is put back. The table stays what it is."""
+        self.forgotten |= {start for start, window in known.windows.items() if window.loaded != self.known.windows[start].loaded}
+        self.known = known
 
     # Where an hour begins
 
