@@ -12,6 +12,7 @@ import pytest
 from logbus.warehouse.embedded import EmbeddedPostgres
 
 from tests.proof.bench import Bench
+from tests.proof.logs import BrokerLog
 from tests.proof.machine import run
 from tests.proof.story import FAULTS, FILE_FAULTS, draw
 from tests.proof.switches import SWITCHES
@@ -45,11 +46,14 @@ def main() -> int:
             fault = fault or SWITCHES[options.switched_off].fault
         bench = Bench(server.create_database("proof"), Path(place) / "files")
         if options.seed is not None:
-            print(draw(options.seed, fault))
+            print(draw(options.seed, fault, on_a_broker=options.broker))
+        log = BrokerLog(Path(place)) if options.broker else None
         began = time.monotonic()
-        summary = run(bench, seeds, fault=fault, failures_max=options.failures)
+        summary = run(bench, seeds, fault=fault, log=log, failures_max=options.failures)
         print(summary)
         print(f"{summary.stories} histories in {time.monotonic() - began:.0f} s")
+        if log:
+            log.close()
         bench.close()
     return 1 if summary.failures else 0
 

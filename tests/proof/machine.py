@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tests.proof.bench import Bench
 from tests.proof.checker import Violation
+from tests.proof.logs import Log, MemoryLog
 from tests.proof.player import Player
 from tests.proof.story import Step, Story, draw
 
@@ -32,8 +33,8 @@ class Played:
         return next((word for word in ("named", "refused") if self.counts[word]), "exact")
 
 
-def play(bench: Bench, story: Story) -> Played:
-    player = Player(bench, story)
+def play(bench: Bench, story: Story, log: Log | None = None) -> Played:
+    player = Player(bench, story, log or MemoryLog())
     try:
         player.play(story.steps)
         player.settle()
@@ -45,13 +46,13 @@ def play(bench: Bench, story: Story) -> Played:
     return Played(story=story, counts=player.truth.counts)
 
 
-def shorten(bench: Bench, played: Played) -> Played:
+def shorten(bench: Bench, played: Played, log: Log | None = None) -> Played:
     """The story without what it does not need: whatever step may be left out while the same kind of thing goes wrong is."""
     tries, index = 0, len(played.story.steps) - 1
     while index >= 0 and tries < TRIES_MAX:
         for shorter in without(played.story.steps, index):
             tries += 1
-            again = play(bench, replace(played.story, steps=shorter))
+            again = play(bench, replace(played.story, steps=shorter), log)
             if again.kind == played.kind:
                 played = again
                 break
@@ -104,15 +105,21 @@ class Summary:
 
 
 def run(
-    bench: Bench, seeds: Iterable[int], *, fault: str | None = None, failures_max: int = 1, tell: Callable[[str], None] = print
+    bench: Bench,
+    seeds: Iterable[int],
+    *,
+    fault: str | None = None,
+    log: Log | None = None,
+    failures_max: int = 1,
+    tell: Callable[[str], None] = print,
 ) -> Summary:
     """Plays the seeds' stories, and tells of those that fail, shortened, until there are enough of them."""
     summary = Summary()
     for seed in seeds:
-        played = play(bench, draw(seed, fault))
+        played = play(bench, draw(seed, fault, on_a_broker=log is not None), log)
         summary.add(played)
         if played.violation:
-            tell(story_of(shorten(bench, played)))
+            tell(story_of(shorten(bench, played, log)))
             if len(summary.failures) >= failures_max:
                 break
     return summary

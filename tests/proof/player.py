@@ -1,4 +1,4 @@
-"""Plays a story on the product's own code: ledger, driver, tasks and audit on a real PostgreSQL, over a log in memory, without Spark.
+"""Plays a story on the product's own code: ledger, driver, tasks and audit on a real PostgreSQL, without Spark.
 
 Whatever the product does is told to the checker, and so is whatever was done to the log; the player itself judges nothing.
 """
@@ -28,10 +28,10 @@ from spark_jobs.records import Records
 from tests.proof.bench import Bench
 from tests.proof.by_hand import ByHand
 from tests.proof.checker import Checker
+from tests.proof.logs import Log, MemoryLog
 from tests.proof.story import Step, Story
-from tests.proof.truth import HOUR, Record, ms
-from tests.support.fake_log import FakeLog
-from tests.support.in_process import TASKS, Tasks
+from tests.proof.truth import HOUR, Partition, Record, ms
+from tests.support.in_process import Tasks
 from tests.support.stepping import Killed
 
 DAY = datetime(2015, 5, 17, tzinfo=UTC)
@@ -69,11 +69,11 @@ class Reading(Tasks):
 class Player:
     """One story, step by step. The steps' kinds are this class' methods."""
 
-    def __init__(self, bench: Bench, story: Story) -> None:
-        self.bench, self.story = bench, story
+    def __init__(self, bench: Bench, story: Story, log: Log) -> None:
+        self.bench, self.story, self.log = bench, story, log
         self.name = bench.new_name()
         self.now, self.parse = BEGIN, story.parse
-        self.log, self.ledger = FakeLog(), Ledger(bench.engine)
+        self.ledger = Ledger(bench.engine)
         self.begun: list[list[Attempt]] = []
         self.saved: tuple[Any, Any] | None = None
         self.serials, self.runs = itertools.count(1), itertools.count(1)
@@ -85,7 +85,7 @@ class Player:
             files=self.hand.public_rows if story.sink == "parquet" else None,
         )
         self.log.create(self.name, story.partitions)
-        self.ledger.register(self.pipeline(), self.log, self.now)
+        self.ledger.register(self.pipeline(), self.log.asked, self.now)
         self.truth.registered(story.partitions)
 
     def pipeline(self, **changes: Any) -> Pipeline:
@@ -119,12 +119,12 @@ class Player:
     def produce(self, partition: float, minutes: Sequence[Any], kinds: Sequence[str]) -> None:
         number = chosen(range(len(self.partitions)), partition)
         records = [Record(self.stamp(ago), self.value(kind)) for ago, kind in zip(minutes, kinds, strict=True)]
-        self.log.append_values(self.name, records, number)
+        self.log.append(self.name, number, records)
         self.truth.produced(number, records)
 
     @property
-    def partitions(self) -> list[Any]:
-        return self.log.topics[self.name]
+    def partitions(self) -> list[Partition]:
+        return self.truth.parts
 
     def stamp(self, minutes_ago: Any) -> int:
         if minutes_ago is None:
@@ -155,7 +155,7 @@ class Player:
 
     def freeze_hour(self, start: datetime) -> None:
         with self.refusable("freeze", start):
-            window = self.ledger.freeze_or_get(self.name, Interval(start, start + HOUR), self.log, self.now)
+            window = self.ledger.freeze_or_get(self.name, Interval(start, start + HOUR), self.log.asked, self.now)
             self.truth.froze(start, {part.partition: (part.start_offset, part.end_offset) for part in window.ranges}, self.now)
 
     def load(self, places: Sequence[float], **disturbance: Any) -> None:
@@ -196,7 +196,7 @@ class Player:
         """A driver. Before its n-th transaction something else happens, or it is killed; then a retry comes, as Airflow's does."""
         if not attempts:
             return
-        tasks = Reading(log=self.log, repeats=itertools.cycle([repeats]))
+        tasks = Reading(log=self.log.asked, repeats=itertools.cycle([repeats]))
         tasks.reader = reader
         do: Callable[[], None] = die if kill is not None else lambda: self.play(steps)
         with self.refusable("load"), self.bench.before_transaction(kill if at is None else at, do), suppress(Killed):
@@ -213,8 +213,8 @@ class Player:
     def driver(self, tasks: Tasks, report: Callable[[Any], None]) -> Application:
         return Application(
             ledger=Ledger(self.bench.driver),
-            log=self.log,
-            client_config={TASKS: tasks},
+            log=self.log.asked,
+            client_config=self.log.client_config(tasks),
             now=lambda: self.now,
             report=report,
         )
@@ -235,7 +235,7 @@ class Player:
 
     def audit_hour(self, start: datetime) -> None:
         with self.refusable("audit", start):
-            report = audit_window(self.bench.engine, self.log, self.name, start, self.now, sink_for)
+            report = audit_window(self.bench.engine, self.log.asked, self.name, start, self.now, sink_for)
             with self.bench.engine.connect() as connection:
                 self.truth.audited(connection, start, report.problems)
 
@@ -243,12 +243,12 @@ class Player:
         """Somebody mends the parser: the definition changes, what is loaded stays."""
         parse = "json" if self.parse == "lines" else "lines"
         with self.refusable("register"):
-            self.ledger.register(self.pipeline(parse=parse), self.log, self.now)
+            self.ledger.register(self.pipeline(parse=parse), self.log.asked, self.now)
             self.parse = parse
 
     def register_again(self) -> None:
         with self.refusable("register"):
-            self.ledger.register(self.pipeline(), self.log, self.now)
+            self.ledger.register(self.pipeline(), self.log.asked, self.now)
 
     def redrive(self) -> None:
         pipeline = self.ledger.pipeline(self.name)
@@ -266,7 +266,7 @@ class Player:
 
     def add_partition(self) -> None:
         if len(self.partitions) < 3 and self.truth.known.chain == self.truth.log:
-            self.log.add_partitions(self.name, len(self.partitions) + 1)
+            self.log.widen(self.name, len(self.partitions) + 1)
             self.truth.widened()
 
     def retention(self, partition: float, share: float) -> None:
@@ -280,9 +280,9 @@ class Player:
         self.delete(number, int(share * (done + 1)))
 
     def delete(self, number: int, offset: int) -> None:
-        offset = min(offset, len(self.partitions[number].stamps_ms))
-        if offset > self.partitions[number].start_offset:
-            self.log.delete_records(self.name, offset, number)
+        offset = min(offset, len(self.partitions[number].records))
+        if offset > self.partitions[number].start:
+            self.log.delete(self.name, number, offset)
             self.truth.deleted(number, offset, self.now)
 
     def upkeep(self) -> None:
@@ -293,19 +293,29 @@ class Player:
 
     # What goes wrong with the log
 
+    def ends(self) -> dict[int, int]:
+        return {number: len(part.records) for number, part in enumerate(self.partitions)}
+
+    def back_up(self) -> None:
+        self.log.back_up(self.ends())
+
     def restored(self, share: float, regrow: int) -> None:
-        for number, part in enumerate(self.partitions):
-            self.cut(number, int(share * len(part.stamps_ms)))
+        for number, offset in self.log.restored(self.name, self.ends(), share).items():
+            self.truth.cut(number, offset, self.now)
             self.regrow(number, regrow)
 
     def election(self, partition: float, count: int, regrow: int) -> None:
         number = chosen(range(len(self.partitions)), partition)
-        self.cut(number, max(0, len(self.partitions[number].stamps_ms) - count))
+        offset = max(0, len(self.partitions[number].records) - count)
+        self.memory.cut(self.name, number, offset)
+        self.truth.cut(number, offset, self.now)
         self.regrow(number, regrow)
 
-    def cut(self, number: int, offset: int) -> None:
-        self.log.cut(self.name, offset, number)
-        self.truth.cut(number, offset, self.now)
+    @property
+    def memory(self) -> MemoryLog:
+        """For what a broker does not do on command."""
+        assert isinstance(self.log, MemoryLog)
+        return self.log
 
     def made_again(self, partitions: int, regrow: int) -> None:
         self.log.create(self.name, partitions)
@@ -315,32 +325,32 @@ class Player:
 
     def rebase(self) -> None:
         with self.refusable("rebase"):
-            self.ledger.rebase(self.name, self.log, self.now)
+            self.ledger.rebase(self.name, self.log.asked, self.now)
             self.truth.rebased()
 
     def compacted(self, partition: float, share: float) -> None:
         """All but the newest records lose some of their number."""
         number = chosen(range(len(self.partitions)), partition)
-        there = [at for at, stamp in enumerate(self.partitions[number].stamps_ms[:-1]) if stamp is not None]
-        gone = there[:: 2 if share < 0.5 else 1]
-        self.log.compact(self.name, *gone, partition=number)
+        gone = [at for at, _ in self.partitions[number].readable()][: -1 : 2 if share < 0.5 else 1]
+        self.memory.compact(self.name, number, gone)
         self.truth.compacted(number, gone)
 
     def greedy_retention(self, partition: float, share: float) -> None:
         number = chosen(range(len(self.partitions)), partition)
-        self.delete(number, int(share * (len(self.partitions[number].stamps_ms) + 1)))
+        self.delete(number, int(share * (len(self.partitions[number].records) + 1)))
 
     def hanging(self, partition: float) -> None:
         number = chosen(range(len(self.partitions)), partition)
         part = self.partitions[number]
-        if part.stable_end is None:
-            part.stable_end = self.truth.parts[number].open_from = len(part.stamps_ms)
+        if part.open_from is None:
+            part.open_from = len(part.records)
+            self.memory.open_transaction(self.name, number, part.open_from)
 
     def end_transactions(self) -> None:
         for number, part in enumerate(self.partitions):
-            if part.stable_end is not None:
-                part.stable_end = self.truth.parts[number].open_from = None
-                self.log.append(self.name, None, partition=number)
+            if part.open_from is not None:
+                part.open_from = None
+                self.memory.end_transaction(self.name, number)
                 self.truth.produced(number, [None])
 
     # What goes wrong with the table, the ledger, the configuration
@@ -385,7 +395,7 @@ class Player:
         before = self.directory
         self.directory = self.bench.directory / f"{self.name}-moved"
         with self.refusable("register"):
-            self.ledger.register(self.pipeline(), self.log, self.now)
+            self.ledger.register(self.pipeline(), self.log.asked, self.now)
             self.hand.directory = self.directory
             return
         self.directory = before
@@ -395,17 +405,17 @@ class Player:
         other = f"{self.name}q"
         topic = other if own_topic else self.name
         if own_topic:
-            self.log.create(other)
-            self.log.append_values(other, [(self.stamp(90), b'{"name": "stranger"}')])
+            self.log.create(other, 1)
+            self.log.append(other, 0, [Record(self.stamp(90), b'{"name": "stranger"}')])
         pipeline = self.pipeline(name=other, topic=topic, table=f"public.{self.name}", parse="json")
         frozen = sorted(self.truth.known.windows)
         with self.refusable("register"):
-            self.ledger.register(pipeline, self.log, self.now)
-            window = self.ledger.freeze_or_get(other, Interval(frozen[-1], frozen[-1] + HOUR), self.log, self.now)
+            self.ledger.register(pipeline, self.log.asked, self.now)
+            window = self.ledger.freeze_or_get(other, Interval(frozen[-1], frozen[-1] + HOUR), self.log.asked, self.now)
             (attempt,) = self.ledger.begin_attempts(other, [window.interval.start], "stranger", 1, self.now)
             limit, commit.SWAPPED_ROWS_MIN = commit.SWAPPED_ROWS_MIN, 0 if swaps else commit.SWAPPED_ROWS_MIN
             try:
-                self.driver(Tasks(log=self.log), lambda outcome: None).load(other, [attempt.token])
+                self.driver(Tasks(log=self.log.asked), lambda outcome: None).load(other, [attempt.token])
             finally:
                 commit.SWAPPED_ROWS_MIN = limit
 
@@ -423,7 +433,7 @@ class Player:
         for start in sorted(self.truth.known.windows):
             if self.truth.known.windows[start].rows is not None:
                 self.audit_hour(start)
-        findings = check_all(self.ledger, self.log, [self.ledger.pipeline(self.name)], self.now)
+        findings = check_all(self.ledger, self.log.asked, [self.ledger.pipeline(self.name)], self.now)
         self.truth.found([(str(found.severity), found.message) for found in findings])
         with self.bench.engine.connect() as connection:
             self.truth.finish(connection)

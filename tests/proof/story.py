@@ -163,35 +163,49 @@ FILE_FAULTS: dict[str, Draw] = {
 # What only a table in PostgreSQL has, or files do not allow.
 TABLE_ONLY = ("row_moved", "row_swapped", "alias", "redrive")
 
+# What a broker does not do on command.
+MEMORY_ONLY = ("election", "compacted", "hanging", "made_again_without_an_id", "reader_skips", "reader_doubles")
+
 # Each would be seen if the topic had no holes; with holes nobody can tell.
 NOT_WITH_GAPS = ("reader_skips",)
 ONLY_WITH_GAPS = ("compacted", "hanging")
 
 
-def draw(seed: int, fault: str | None = None) -> Story:
+def draw(seed: int, fault: str | None = None, *, on_a_broker: bool = False) -> Story:
     """The story of a seed. `fault`: the one that it is to have, where somebody wants to see that."""
     rng = random.Random(seed)
     sink = "parquet" if (fault in FILE_FAULTS or rng.random() < 0.15) and fault not in TABLE_ONLY else "postgres"
     gaps = fault in ONLY_WITH_GAPS or (rng.random() < 0.2 and fault not in NOT_WITH_GAPS)
-    faults = [fault] if fault else draw_faults(rng, sink, gaps)
+    unfit = {*(NOT_WITH_GAPS if gaps else ONLY_WITH_GAPS), *(TABLE_ONLY if sink != "postgres" else FILE_FAULTS)}
+    if on_a_broker:
+        unfit.update(MEMORY_ONLY)
+    faults = [fault] if fault else draw_faults(rng, sorted({*FAULTS, *FILE_FAULTS} - unfit))
     return Story(
         seed=seed,
         sink=sink,
         partitions=rng.choice([1, 1, 2]),
         parse=rng.choice(["lines", "lines", "json"]),
         gaps=gaps,
-        steps=tuple(draw_steps(rng, sink, faults)),
+        steps=tuple(without_2099(step) if on_a_broker else step for step in draw_steps(rng, sink, faults)),
         faults=tuple(faults),
     )
 
 
-def draw_faults(rng: random.Random, sink: str, gaps: bool) -> list[str]:
+def draw_faults(rng: random.Random, fit: Sequence[str]) -> list[str]:
     if rng.random() < 0.35:
         return []
-    unfit = {*(NOT_WITH_GAPS if gaps else ONLY_WITH_GAPS), *(TABLE_ONLY if sink != "postgres" else FILE_FAULTS)}
-    fit = sorted({*FAULTS, *(FILE_FAULTS if sink != "postgres" else {})} - unfit)
     chosen = rng.sample(fit, 2 if rng.random() < 0.2 else 1)
     return [one for one in chosen if one != "compacted" or len(chosen) == 1]  # a witness may be what compaction took
+
+
+def without_2099(step: Step) -> Step:
+    """A broker takes no such stamp, and nothing without one from the client that is used here."""
+    changed = dict(step.arguments)
+    if "minutes" in changed:
+        changed["minutes"] = [minutes if isinstance(minutes, int) else 0 for minutes in changed["minutes"]]
+    if "steps" in changed:
+        changed["steps"] = [without_2099(inner) for inner in changed["steps"]]
+    return Step(step.kind, changed)
 
 
 def draw_steps(rng: random.Random, sink: str, faults: Sequence[str]) -> list[Step]:
@@ -200,7 +214,9 @@ def draw_steps(rng: random.Random, sink: str, faults: Sequence[str]) -> list[Ste
     for _ in range(rng.randint(1, 3)):
         steps += [produce(rng) for _ in range(rng.randint(1, 2))]
         steps.append(Step("pass_time", {"hours": rng.choice([0.5, 1.0, 1.0])}))
-    steps += [Step("freeze", {"places": some(rng)}), load(rng)]
+    steps += [Step("back_up"), Step("freeze", {"places": some(rng)}), load(rng)]
+    if rng.random() < 0.5:
+        steps += [produce(rng), Step("pass_time", {"hours": 1.0})]
     pieces = [ordinary(rng, sink) for _ in range(rng.randint(1, 4))]
     for name in faults:
         pieces.insert(rng.randint(0, len(pieces)), {**FAULTS, **FILE_FAULTS}[name](rng))
