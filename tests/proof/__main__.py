@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="only this one, with its story")
     parser.add_argument("--fault", choices=sorted({*FAULTS, *FILE_FAULTS}), help="each history has this fault")
+    parser.add_argument("--broker", action="store_true", help="over a real broker, which takes a second a history")
     parser.add_argument(
         "--switched-off", choices=sorted(SWITCHES), help="a check of the product that is missing: it must be noticed"
     )
