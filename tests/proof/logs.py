@@ -3,6 +3,7 @@ another."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.proof.truth import Record
 from tests.support.fake_log import FakeLog
 from tests.support.in_process import TASKS, Tasks
 from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic
+
+logger = logging.getLogger("tests.proof.producer")  # a broker that is restarted is no news
 
 
 class Log(Protocol):
@@ -101,8 +104,11 @@ class BrokerLog:
         self.server.start()
         self.settings = {"bootstrap.servers": self.server.bootstrap}
         self.asked = LogOffsets(self.settings)
-        self.producer = Producer(self.settings)
+        self.producer = self.new_producer()
         self.ends: Mapping[int, int] = {}
+
+    def new_producer(self) -> Producer:
+        return Producer(self.settings, logger=logger)
 
     def client_config(self, tasks: Tasks) -> dict[str, Any]:
         return dict(self.settings)
@@ -111,12 +117,12 @@ class BrokerLog:
         if topic in admin(self.server.bootstrap).list_topics(timeout=TIMEOUT_SECONDS).topics:
             delete_topic(self.server.bootstrap, topic)
         create_topic(self.server.bootstrap, topic, partitions=partitions, config={"retention.ms": "-1"})
-        self.producer, self.ends = Producer(self.settings), {}
+        self.producer, self.ends = self.new_producer(), {}
 
     def widen(self, topic: str, partitions: int) -> None:
         wanted, client = NewPartitions(topic, partitions), admin(self.server.bootstrap)
         client.create_partitions([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
-        self.producer = Producer(self.settings)  # the one before does not know of them yet
+        self.producer = self.new_producer()  # the one before does not know of them yet
 
     def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         for record in records:

@@ -214,7 +214,9 @@ def draw_steps(rng: random.Random, sink: str, faults: Sequence[str]) -> list[Ste
     for _ in range(rng.randint(1, 3)):
         steps += [produce(rng) for _ in range(rng.randint(1, 2))]
         steps.append(Step("pass_time", {"hours": rng.choice([0.5, 1.0, 1.0])}))
-    steps += [Step("back_up"), Step("freeze", {"places": some(rng)}), load(rng)]
+    if any(name.startswith("restored") for name in faults):
+        steps.append(Step("back_up"))
+    steps += [Step("freeze", {"places": some(rng)}), load(rng)]
     if rng.random() < 0.5:
         steps += [produce(rng), Step("pass_time", {"hours": 1.0})]
     pieces = [ordinary(rng, sink) for _ in range(rng.randint(1, 4))]
