@@ -7,6 +7,7 @@ Two definitions are the same where their JSON is: a tuple in a DAG file is the l
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +21,13 @@ Definition = Mapping[str, Any]
 
 SETTINGS = "settings"
 NOT_GIVEN = "not given"
+
+# The pipeline's own setting, and where rows go that name no other sink.
+SINK = "sink"
+SINK_DEFAULT = "postgres"
+
+# By sink: the settings that say where its rows lie, those first that outweigh the others.
+LOCATING: Mapping[str, tuple[str, ...]] = {"parquet": ("directory",), "iceberg": ("catalog", "warehouse")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +65,12 @@ def definition_of(pipeline: Pipeline) -> dict[str, Any]:
 def settings_json(pipeline: Pipeline) -> dict[str, Any]:
     """The settings as they come back from the ledger."""
     try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(pipeline.settings), allow_nan=False))
+        text = json.dumps({SINK: SINK_DEFAULT, **pipeline.settings}, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"pipeline {pipeline.name}: its settings are kept as JSON, which cannot hold one of them: {error}"
-        ) from None
+        raise UserError(f"pipeline {pipeline.name}: its settings are kept as JSON, which cannot hold them: {error}") from None
+    found: dict[str, Any] = json.loads(text)
+    if found[SINK] == SINK_DEFAULT:
+        del found[SINK]  # said or not, it is the same
     return found
 
 
@@ -97,7 +106,7 @@ def differences(before: Pipeline, after: Pipeline) -> list[Difference]:
 def options_of(pipeline: Pipeline) -> dict[str, Any]:
     """Fields and settings in one, under the names by which an author gives them."""
     definition = definition_of(pipeline)
-    settings = definition.pop(SETTINGS)
+    settings = {SINK: SINK_DEFAULT, **definition.pop(SETTINGS)}
     for span in ("interval", "lateness"):
         definition[span] = timedelta(seconds=definition.pop(f"{span}_seconds"))
     return {**definition, **settings}
@@ -108,6 +117,18 @@ def shown(options: Mapping[str, Any], option: str) -> str:
         return NOT_GIVEN
     value = options[option]
     return str(value) if isinstance(value, str | timedelta) else json.dumps(value, ensure_ascii=False)
+
+
+def location_of(pipeline: Pipeline) -> dict[str, str]:
+    """The setting that says where the pipeline's rows lie; the table's name and the sink's decide the rest."""
+    options = LOCATING.get(pipeline.settings.get(SINK, SINK_DEFAULT), ())
+    given = [option for option in options if pipeline.settings.get(option) is not None]
+    return {option: plain_place(str(pipeline.settings[option])) for option in given[:1]}
+
+
+def plain_place(place: str) -> str:
+    """A path or URI without what makes no difference: `/data/` and `file:///data` are `/data`."""
+    return posixpath.normpath(place.removeprefix("file://"))
 
 
 def in_words(found: Sequence[Difference]) -> str:
