@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
@@ -20,6 +20,7 @@ from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
 from logbus.windows.boundaries import milliseconds
+from logbus.windows.definition import pipeline_of
 from logbus.windows.error_budget import samples_of
 from logbus.windows.fingerprint import combine
 from logbus.windows.heartbeats import Heartbeat
@@ -66,24 +67,29 @@ class Application:
     report: Callable[[WindowOutcome], None]
 
     def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
-        """Loads the windows whose attempts the tokens name, oldest first."""
-        pipeline = self.ledger.pipeline(pipeline_name)
+        """Loads the windows whose attempts the tokens name, oldest first, each as the pipeline was when its attempt began."""
+        registered = self.ledger.pipeline(pipeline_name)
         with self.ledger.engine.connect() as connection:
             attempts = sorted(
                 (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
             )
+        outcomes: list[WindowOutcome] = []
+        with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
+            for pipeline, alike in by_definition(registered, attempts):
+                for outcome in self.load_alike(pipeline, alike):
+                    self.report(outcome)
+                    outcomes.append(outcome)
+        return outcomes
+
+    def load_alike(self, defined: Pipeline, attempts: Sequence[Attempt]) -> Iterator[WindowOutcome]:
+        pipeline = self.ledger.with_inferred(defined)
         if pipeline.settings.get(INFER):
             pipeline = self.infer(pipeline, attempts)
         parser = parser_for(pipeline.parse, pipeline.settings)
         sink = sink_for(pipeline, self.ledger.engine)
         sink.ensure_target(parser.columns)
-        outcomes: list[WindowOutcome] = []
-        with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
-            for group in groups(attempts, WINDOWS_PER_JOB_MAX):
-                for outcome in self.load_group(pipeline, sink, group):
-                    self.report(outcome)
-                    outcomes.append(outcome)
-        return outcomes
+        for group in groups(attempts, WINDOWS_PER_JOB_MAX):
+            yield from self.load_group(pipeline, sink, group)
 
     def infer(self, pipeline: Pipeline, attempts: Sequence[Attempt]) -> Pipeline:
         """The pipeline with the columns that the attempts' records show. What cannot be read now is for the load to report."""
@@ -178,6 +184,12 @@ class Application:
             self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error))
             is_superseded = attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
+
+
+def by_definition(registered: Pipeline, attempts: Sequence[Attempt]) -> Iterator[tuple[Pipeline, list[Attempt]]]:
+    """Attempts in a row that were begun with one definition; what is registered by now counts where they kept none."""
+    for definition, alike in groupby(attempts, key=lambda attempt: attempt.definition):
+        yield registered if definition is None else pipeline_of(definition), list(alike)
 
 
 def groups(attempts: Sequence[Attempt], size: int) -> Iterator[list[Attempt]]:

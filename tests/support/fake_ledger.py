@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
+from logbus.windows.registration import Registration
 
 
 def window(start: datetime, *, records: int = 10, attempt: int | None = None, **changes: Any) -> FrozenWindow:
@@ -37,6 +38,7 @@ class FakeLedger:
         self.registered: list[Pipeline] = []
         self.frozen: list[Interval] = []
         self.begun: list[tuple[list[datetime], str, int]] = []
+        self.begun_as: list[Pipeline | None] = []
         self.dags: list[tuple[str, str]] = []
         self.tasks: list[TaskKey | None] = []
         self.too_much: list[str] = []
@@ -45,6 +47,13 @@ class FakeLedger:
     def register(self, pipeline: Pipeline, log: object, now: datetime) -> Pipeline:
         self.registered.append(pipeline)
         return pipeline
+
+    def define(
+        self, pipeline: Pipeline, log: object, now: datetime, *, dag_id: str | None = None, remembers: bool = True
+    ) -> Registration:
+        if dag_id is not None and remembers:
+            self.dags.append((pipeline.name, dag_id))
+        return Registration(pipeline=self.register(pipeline, log, now), is_new=True)
 
     def pipeline(self, name: str) -> Pipeline:
         return next(found for found in reversed(self.registered) if found.name == name)
@@ -70,8 +79,10 @@ class FakeLedger:
         try_number: int,
         now: datetime,
         task: TaskKey | None = None,
+        pipeline: Pipeline | None = None,
     ) -> list[Attempt]:
         self.begun.append((list(starts), run_id, try_number))
+        self.begun_as.append(pipeline)
         self.tasks.append(task)
         number = len(self.begun)
         return [

@@ -14,6 +14,7 @@ from operator import itemgetter
 from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
+from logbus.windows.definition import pipeline_of
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 
 from spark_jobs.application import Reads, staged_window, to_reads
@@ -41,7 +42,11 @@ class Loading:
 
     @property
     def pipeline(self) -> Pipeline:
-        return self.world.ledger.pipeline(self.window.pipeline)
+        """As the driver has it: as it was when the attempt began."""
+        ledger, attempt = self.world.ledger, getattr(self, "attempt", None)
+        if attempt is None or attempt.definition is None:
+            return ledger.pipeline(self.window.pipeline)
+        return ledger.with_inferred(pipeline_of(attempt.definition))
 
     @cached_property
     def sink(self) -> Sink:

@@ -17,15 +17,18 @@ from logbus.errors import WindowError
 from logbus.operators.siblings import asked_at, waiting_intervals
 from logbus.run_interval import plain, run_interval
 from logbus.windows.adoption import begun_since, failing
+from logbus.windows.definition import definition_of
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, Interval
+from logbus.windows.model import Attempt, Interval, Pipeline
 
 
-def is_loaded_since_asked(ledger: Ledger, pipeline_name: str, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
-    """Whether attempts that began after this try was asked for have loaded all the windows."""
+def is_loaded_since_asked(ledger: Ledger, pipeline: Pipeline, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
+    """Whether attempts that began after this try was asked for have loaded all the windows, and as this DAG says."""
     asked = asked_at(context["ti"])
-    return asked is not None and begun_since(ledger.engine, pipeline_name, starts, asked) == set(starts)
+    if asked is None:
+        return False
+    return begun_since(ledger.engine, pipeline.name, starts, asked, definition_of(pipeline)) == set(starts)
 
 
 def is_committed(ledger: Ledger, attempt: Attempt) -> bool:

@@ -21,6 +21,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
     """
 
     template_fields: Sequence[str] = ("since", "until", *CONNECTION_FIELDS)
+    registers = True
     ui_color = "#d7ecf5"
 
     def __init__(self, *, since: str | None = None, until: str | None = None, **kwargs: Any) -> None:
@@ -32,8 +33,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
         ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
         since, until = optional_instant("since", self.since), optional_instant("until", self.until)
         with beyond_retry_fails_at_once():
-            ledger.register(self.pipeline, log, now)
-            ledger.remember_dag(self.pipeline.name, context["ti"].dag_id, now)
+            self._register(ledger, context)
             intervals = ledger.closed_intervals(self.pipeline.name, log, now, since=since, until=until)
             windows = [ledger.freeze_or_get(self.pipeline.name, interval, log, now) for interval in intervals]
         if not windows:

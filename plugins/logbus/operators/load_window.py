@@ -22,6 +22,7 @@ from logbus.lineage import load_lineage
 from logbus.operators.adoption import Beside, is_committed, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import beyond_retry_fails_at_once, task_key
+from logbus.pipeline_options import refuse_unusable
 from logbus.windows.ledger import Ledger
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline
 
@@ -42,6 +43,7 @@ class LoadWindowOperator(SparkWindowOperator):
         to its own.
     """
 
+    registers = True
     ui_color = "#fbe9d0"
 
     def __init__(
@@ -50,6 +52,7 @@ class LoadWindowOperator(SparkWindowOperator):
         kwargs.setdefault("application", str(spark_submit.application_path()))
         kwargs.setdefault("name", f"logbus load {pipeline.name}")
         super().__init__(**kwargs)
+        refuse_unusable(pipeline)
         self.pipeline = pipeline
         self.max_windows_per_application = max_windows_per_application
 
@@ -57,7 +60,7 @@ class LoadWindowOperator(SparkWindowOperator):
         starts, warehouse = self._starts(context), self._warehouse()
         ledger = warehouse.ledger()
         with beyond_retry_fails_at_once():
-            adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline.name, starts, context)
+            adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline, starts, context)
             if adopted:
                 self.log.info("Another run's application has loaded this hour since this run was asked for")
             else:
@@ -103,9 +106,9 @@ class LoadWindowOperator(SparkWindowOperator):
 
     def _begin(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[Attempt]:
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
+        self._register(ledger, context)  # as the freeze did: a load that is cleared alone takes an edit of its DAG along
         task, now = task_key(context), self._now()
-        ledger.remember_dag(self.pipeline.name, task.dag_id, now)
-        attempts = ledger.begin_attempts(self.pipeline.name, starts, run_id, try_number, now, task)
+        attempts = ledger.begin_attempts(self.pipeline.name, starts, run_id, try_number, now, task, self.pipeline)
         self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
         return attempts
 

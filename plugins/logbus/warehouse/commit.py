@@ -248,11 +248,16 @@ def may_swap(connection: Connection, load: SealedWindow, leaf: TableName) -> boo
 
 
 def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
-    """Puts the sealed table into the leaf's place. False where somebody reads the target: nobody is kept waiting for that."""
+    """Puts the sealed table into the leaf's place. False where somebody reads the target: nobody is kept waiting for that; and
+    where the leaf holds rows that are not of our topic, which would go with it."""
     for _ in range(SWAP_TRIES):
         try:
             with connection.begin_nested():
                 connection.execute(text(f"set local lock_timeout = {SWAP_LOCK_TIMEOUT_MS}"))
+                connection.execute(text(f"lock table {leaf.sql} in share row exclusive mode"))  # nobody writes to it from here on
+                if holds_strangers(connection, load, leaf):
+                    connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+                    return False
                 connection.execute(text(f"alter table {load.target.sql} detach partition {leaf.sql}"))
                 connection.execute(text(f"drop table {leaf.sql}"))
                 if not attach(connection, load, leaf):
@@ -264,6 +269,12 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
         else:
             return True
     return False
+
+
+def holds_strangers(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+    """Whether rows of another topic lie in the leaf: of another pipeline that shared the table once, or put there by hand."""
+    other = text(f"select exists(select from {leaf.sql} where _topic is distinct from :topic)")
+    return bool(connection.scalar(other, {"topic": load.pipeline.topic}))
 
 
 def replace(connection: Connection, load: SealedWindow) -> None:

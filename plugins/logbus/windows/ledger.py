@@ -16,6 +16,7 @@ from logbus.errors import WindowUnknown
 from logbus.windows import attempts, catch_up, freezing, inferred_columns, pipeline_dags, registration, schema
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
+from logbus.windows.registration import Registration
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
 
 
@@ -27,7 +28,22 @@ class Ledger:
 
     def register(self, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
         """Makes the ledger and the pipeline unless they are there. Where windows begin is decided by the first call."""
-        return registration.register(self.engine, pipeline, log, utc(now))
+        return self.define(pipeline, log, now).pipeline
+
+    def define(
+        self,
+        pipeline: Pipeline,
+        log: OffsetLog,
+        now: datetime,
+        *,
+        dag_id: str | None = None,
+        remembers: bool = True,
+        may_change: bool = True,
+    ) -> Registration:
+        """`register` that says what it changed, for a DAG or for whoever only looks (`registration.register`)."""
+        return registration.register(
+            self.engine, pipeline, log, utc(now), dag_id=dag_id, remembers=remembers, may_change=may_change
+        )
 
     def rebase(self, pipeline_name: str, log: OffsetLog, now: datetime) -> Pipeline:
         """After the topic was deleted and made again: a new chain of windows on the new topic."""
@@ -41,7 +57,12 @@ class Ledger:
     def add_inferred(self, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> Pipeline:
         """Puts down columns that records have shown; the pipeline with all that are known then."""
         inferred_columns.remember(self.engine, pipeline, columns, utc(now))
-        return self.pipeline(pipeline.name)
+        return self.with_inferred(pipeline)
+
+    def with_inferred(self, pipeline: Pipeline) -> Pipeline:
+        """A pipeline, registered so now or before, with the columns that its records have shown."""
+        with self.engine.connect() as connection:
+            return inferred_columns.with_inferred(connection, pipeline)
 
     def pipelines(self) -> list[Pipeline]:
         """All registered pipelines by name."""
@@ -99,9 +120,12 @@ class Ledger:
         try_number: int,
         now: datetime,
         task: TaskKey | None = None,
+        pipeline: Pipeline | None = None,
     ) -> list[Attempt]:
-        """A new attempt for each window, which from now on is the only one that may commit. `task`: whose attempt it is."""
-        return attempts.begin(self.engine, pipeline_name, [utc(start) for start in starts], run_id, try_number, utc(now), task)
+        """A new attempt for each window, which from now on is the only one that may commit. `task`: whose attempt it is.
+        `pipeline`: how it is loaded, by default as the pipeline is registered now."""
+        utc_starts = [utc(start) for start in starts]
+        return attempts.begin(self.engine, pipeline_name, utc_starts, run_id, try_number, utc(now), task, pipeline)
 
     def heartbeat(self, running: Sequence[Attempt], now: datetime) -> None:
         """Says that these attempts are alive."""

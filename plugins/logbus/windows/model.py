@@ -186,6 +186,8 @@ class Attempt:
     number: int
     staging_table: str
     dead_letter_table: str
+    # Of the pipeline, as it was when the attempt began (logbus.windows.definition); None: begun by a logbus that kept none.
+    definition: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def token(self) -> str:

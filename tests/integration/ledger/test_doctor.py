@@ -57,6 +57,16 @@ def test_closed_hours_that_are_not_loaded_are_counted(healthy: World) -> None:
     ]
 
 
+def test_two_pipelines_with_one_table_are_named(healthy: World) -> None:
+    healthy.register(name="q", table="other")
+    change(healthy, "update logbus.pipeline set table_name = 'public.t' where name = 'q'")
+    found = [message for severity, message in findings(healthy) if severity == "error"]
+    assert found == [
+        "table t is registered for q, too: nothing is loaded by either",
+        "table public.t is registered for p, too: nothing is loaded by either",
+    ]
+
+
 def test_an_attempt_without_a_sign_of_life_is_named_until_it_is_cleaned_away(healthy: World, warehouse_url: str) -> None:
     Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10)).begin().create()
     later = HEARTBEAT_EXPIRY + timedelta(seconds=1)

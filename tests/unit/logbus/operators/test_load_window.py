@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import psutil
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as provider
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, TopicRecreated, UserError
 from logbus.operators import adoption
+from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.windows.model import Pipeline, TaskKey
 
@@ -40,7 +43,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
 def loaded_since(monkeypatch: pytest.MonkeyPatch) -> set[datetime]:
     """Hours that somebody has loaded since this run was asked for; the real question is tried on a real ledger."""
     hours: set[datetime] = set()
-    monkeypatch.setattr(adoption, "begun_since", lambda engine, name, starts, asked_at: hours & set(starts))
+    monkeypatch.setattr(adoption, "begun_since", lambda engine, name, starts, asked_at, definition=None: hours & set(starts))
     monkeypatch.setattr(adoption, "failing", lambda engine, name, starts: set())
     return hours
 
@@ -57,6 +60,25 @@ def test_the_attempt_is_taken_before_submit_and_handed_over(
     assert (ledger.dags, ledger.tasks) == ([("access_log", "access_log")], [TaskKey(dag_id="access_log", task_id="load")])
     command = submitted[0].command
     assert command[-4:] == ["--pipeline", "access_log", "--window", "2015-05-17T10:00:00Z=1"]
+
+
+def test_a_load_registers_the_pipeline_as_its_dag_defines_it(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    """As the freeze does: a load that is cleared alone after its DAG was edited runs the new parser."""
+    operator(pipeline).execute(run_context())
+    assert (ledger.registered, ledger.begun_as) == ([pipeline], [pipeline])
+
+
+def test_tasks_of_one_dag_that_define_a_pipeline_differently_are_refused(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    with DAG("access_log") as dag:
+        load = operator(pipeline)
+        FreezeWindowOperator(task_id="freeze", pipeline=replace(pipeline, parse="raw"))
+    with pytest.raises(AirflowFailException, match="parse: combined against raw"):
+        load.execute({**run_context(), "dag": dag})
+    assert (ledger.registered, ledger.begun) == ([], [])
 
 
 def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]) -> None:

@@ -35,3 +35,13 @@ def upgrade() -> None:
         schema=SCHEMA,
     )
     op.create_index("ix_logbus_window_hour_hour", "window_hour", ["hour"], schema=SCHEMA)
+    make_table_names_canonical()
+
+
+def make_table_names_canonical() -> None:
+    """`public.t` is `t`. Where another pipeline has that name both stay, and are told apart when they are compared: nothing is
+    loaded by either until one has a table of its own."""
+    op.execute(
+        f"update {SCHEMA}.pipeline one set table_name = substr(table_name, 8) where table_name like 'public.%' "
+        f"and not exists (select from {SCHEMA}.pipeline other where other.table_name = substr(one.table_name, 8))"
+    )
