@@ -19,17 +19,13 @@ from logbus.run_interval import plain, run_interval
 from logbus.windows.adoption import begun_since, failing
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, Interval
+from logbus.windows.model import Interval
 
 
 def is_loaded_since_asked(ledger: Ledger, pipeline_name: str, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
     """Whether attempts that began after this try was asked for have loaded all the windows."""
     asked = asked_at(context["ti"])
     return asked is not None and begun_since(ledger.engine, pipeline_name, starts, asked) == set(starts)
-
-
-def is_committed(ledger: Ledger, attempt: Attempt) -> bool:
-    return ledger.window(attempt.pipeline, attempt.interval.start).loaded_attempt == attempt.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
