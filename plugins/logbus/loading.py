@@ -23,6 +23,7 @@ from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow
+from logbus.windows.standing import why_not_loaded
 
 Say = Callable[[str], None]
 STOP_SECONDS_MAX = 10.0  # a JVM that is asked to end runs its shutdown hooks first
@@ -94,6 +95,8 @@ class Loader:
         if result.returncode != 0:
             ledger.fail_attempts(attempts, f"spark-submit ended with {result.returncode}", self.now())
             raise LoadFailed(f"the Spark application ended with code {result.returncode}; its output above says why")
+        if missing := why_not_loaded(ledger.settle_attempts(attempts, self.now())):
+            raise missing
 
 
 def end_group(process: subprocess.Popen[str]) -> None:

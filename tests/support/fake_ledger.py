@@ -8,6 +8,7 @@ from typing import Any
 
 from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
 from logbus.windows.registration import Registration
+from logbus.windows.standing import Standing
 
 
 def window(start: datetime, *, records: int = 10, attempt: int | None = None, **changes: Any) -> FrozenWindow:
@@ -99,6 +100,20 @@ class FakeLedger:
 
     def fail_attempts(self, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
         self.failed.append((list(attempts), error))
+
+    def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[Standing]:
+        return [
+            Standing(
+                attempt=attempt,
+                state="running",
+                loaded_attempt=self.window(attempt.pipeline, attempt.interval.start).loaded_attempt,
+                newest=attempt.number,
+                newest_state="running",
+                newest_run_id="manual__1",
+                newest_is_alive=True,
+            )
+            for attempt in over
+        ]
 
     def over_budget(self, attempts: Sequence[Attempt]) -> list[str]:
         return self.too_much

@@ -20,7 +20,7 @@ from logbus.windows.adoption import begun_since, failing
 from logbus.windows.definition import definition_of
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, Interval, Pipeline
+from logbus.windows.model import Interval, Pipeline
 
 
 def is_loaded_since_asked(ledger: Ledger, pipeline: Pipeline, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
@@ -29,10 +29,6 @@ def is_loaded_since_asked(ledger: Ledger, pipeline: Pipeline, starts: Sequence[d
     if asked is None:
         return False
     return begun_since(ledger.engine, pipeline.name, starts, asked, definition_of(pipeline)) == set(starts)
-
-
-def is_committed(ledger: Ledger, attempt: Attempt) -> bool:
-    return ledger.window(attempt.pipeline, attempt.interval.start).loaded_attempt == attempt.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,9 @@
 The attempt is taken here, before spark-submit: the driver only verifies its number, so a slow first driver cannot fence out the
 good second one, and a driver that outlives its task is refused at commit. The application gets windows and attempt numbers as
 arguments; the warehouse's URL and the broker's configuration travel in its environment only, never on a command line.
+
+What came of it the ledger says, not spark-submit and not a cluster manager: those tell that a driver has ended, and some of them
+remember one of an earlier try.
 """
 
 from __future__ import annotations
@@ -16,15 +19,16 @@ from airflow.sdk import Context
 
 from logbus import spark_submit
 from logbus.assets import tell_outlets
-from logbus.errors import ErrorBudgetExceeded, LoadFailed
+from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LoadFailed, UserError
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.lineage import load_lineage
-from logbus.operators.adoption import Beside, is_committed, is_loaded_since_asked
+from logbus.operators.adoption import Beside, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import beyond_retry_fails_at_once, task_key
 from logbus.pipeline_options import refuse_unusable
 from logbus.windows.ledger import Ledger
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline
+from logbus.windows.standing import Standing, why_not_loaded
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and what is lost where its driver dies
 ERROR_CHARACTERS_MAX = 4_000  # of a failure's text kept in the ledger; the task's log has all of it
@@ -53,7 +57,13 @@ class LoadWindowOperator(SparkWindowOperator):
         kwargs.setdefault("name", f"logbus load {pipeline.name}")
         super().__init__(**kwargs)
         refuse_unusable(pipeline)
+        if self.durable:
+            raise UserError(
+                f"durable=True is not for a load (task {self.task_id}): each try takes its windows over from the driver of the "
+                "try before, and to reconnect to that one is to wait for a load that may not commit any more. Leave it out"
+            )
         self.pipeline = pipeline
+        self._under_way: tuple[Ledger, Sequence[Attempt]] | None = None
         self.max_windows_per_application = max_windows_per_application
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -64,7 +74,7 @@ class LoadWindowOperator(SparkWindowOperator):
             if adopted:
                 self.log.info("Another run's application has loaded this hour since this run was asked for")
             else:
-                self._load(warehouse, ledger, starts, context)
+                adopted = self._load(warehouse, ledger, starts, context)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         tell_outlets(context, self.outlets, windows)
         return {**load_summary(windows), "adopted": adopted}
@@ -77,23 +87,61 @@ class LoadWindowOperator(SparkWindowOperator):
     def _shares(self) -> bool:
         return self.windows is None and self.max_windows_per_application > 1
 
-    def _load(self, warehouse: WarehouseHook, ledger: Ledger, starts: Sequence[datetime], context: Context) -> None:
-        """One application for our windows and those of runs that wait beside us. It failed only if it failed ours."""
+    def on_kill(self) -> None:
+        """Ends the application and its attempts.
+
+        The attempts first where the driver runs on a cluster: Airflow ends the task itself after five seconds, a cluster manager
+        may need longer to answer, and a driver that the order does not reach must not commit. Here processes end at once.
+        """
+        steps = [super().on_kill, self._end_attempts]
+        first, second = reversed(steps) if self._is_in_cluster_mode else steps
+        try:
+            first()
+        finally:
+            second()
+
+    def _end_attempts(self) -> None:
+        if self._under_way is not None:
+            ledger, attempts = self._under_way
+            ledger.fail_attempts(attempts, "the task was ended while it loaded", self._now())
+
+    def _load(self, warehouse: WarehouseHook, ledger: Ledger, starts: Sequence[datetime], context: Context) -> bool:
+        """One application for our windows and those of runs that wait beside us. It failed only if it failed ours.
+
+        Returns whether an attempt newer than ours has loaded one of them: it began after we were asked, so it stands for ours.
+        """
+        environment = self._secrets(warehouse)
+        self._refuse_early(environment)
         beside = self._hours_beside(ledger, context)
         attempts = self._begin(ledger, [*starts, *beside], context)
         self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
+        failure: LoadFailed | None = None
         try:
             with self._failure_recorded(ledger, attempts):
-                if self.credentials_in_environment:
-                    self._hand_over(spark_submit.environment(warehouse.url, self._broker().client_config()))
-                self._submit(context)
+                self._submit(context, environment)
         except LoadFailed as error:
-            own = [attempt for attempt in attempts if attempt.interval.start in set(starts)]
-            if over := ledger.over_budget(own):
-                raise ErrorBudgetExceeded(over[0], samples={}) from error
-            if not beside or not all(is_committed(ledger, attempt) for attempt in own):
-                raise
-            self.log.warning("Not all hours of other runs could be loaded beside ours; their own runs will tell: %s", error)
+            failure = error
+        own = [standing for standing in ledger.settle_attempts(attempts, self._now()) if standing.start in set(starts)]
+        self._raise_unless_loaded(ledger, own, failure)
+        return any(standing.is_loaded_by_newer for standing in own)
+
+    def _raise_unless_loaded(self, ledger: Ledger, own: Sequence[Standing], failure: LoadFailed | None) -> None:
+        """Whether our windows are loaded is the ledger's word; `failure` is spark-submit's."""
+        missing = why_not_loaded(own)
+        if missing is not None:
+            if over := ledger.over_budget([standing.attempt for standing in own]):
+                raise ErrorBudgetExceeded(over[0], samples={}) from failure
+            raise failure if failure and not isinstance(missing, AttemptSuperseded) else missing
+        if failure is not None:
+            self.log.warning("What this task was to load is loaded; the application failed all the same: %s", failure)
+        for standing in own:
+            if standing.is_loaded_by_newer:
+                self.log.info("Attempt %d took over from ours and has loaded it: %s", standing.newest, standing.attempt.token)
+
+    def _secrets(self, warehouse: WarehouseHook) -> dict[str, str]:
+        if not self.credentials_in_environment:
+            return {}
+        return spark_submit.environment(warehouse.url, self._broker().client_config())
 
     def _hours_beside(self, ledger: Ledger, context: Context) -> list[datetime]:
         if not self._shares:
@@ -115,11 +163,14 @@ class LoadWindowOperator(SparkWindowOperator):
     @contextlib.contextmanager
     def _failure_recorded(self, ledger: Ledger, attempts: Sequence[Attempt]) -> Iterator[None]:
         """A failed application leaves its reason in the ledger, beside the attempt it belongs to."""
+        self._under_way = ledger, attempts
         try:
             yield
-        except Exception as error:
+        except BaseException as error:  # Airflow's timeout is no Exception
             ledger.fail_attempts(attempts, str(error)[-ERROR_CHARACTERS_MAX:], self._now())
             raise
+        finally:
+            self._under_way = None
 
 
 def load_summary(windows: Sequence[FrozenWindow]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus import spark_submit
+from logbus.hooks.warehouse import WarehouseHook
 from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import beyond_retry_fails_at_once
 from logbus.pipeline_options import refuse_unusable
@@ -53,13 +54,15 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
             pipeline, windows = self._frozen(warehouse.ledger(), self._starts(context), context["ti"].dag_id)
         text = as_text(content := hand_over(pipeline, windows))
         self.conf: dict[str, Any] = {**(self.conf or {}), **spark_settings(content, text)}
-        if self.credentials_in_environment:
-            secrets = warehouse.url if self.warehouse_in_environment else None
-            environment = spark_submit.environment(secrets, self._broker().client_config())
-            self._hand_over({**environment, spark_submit.WINDOWS_VARIABLE: text})
         self.log.info("Handing over %d window(s) of %s: %s", len(windows), pipeline.name, text)
-        self._submit(context)
+        self._submit(context, self._handed_over(warehouse, text))
         return {"pipeline": pipeline.name, "windows": [window.summary() for window in windows]}
+
+    def _handed_over(self, warehouse: WarehouseHook, windows: str) -> dict[str, str]:
+        if not self.credentials_in_environment:
+            return {}
+        secrets = warehouse.url if self.warehouse_in_environment else None
+        return {**spark_submit.environment(secrets, self._broker().client_config()), spark_submit.WINDOWS_VARIABLE: windows}
 
     def _frozen(self, ledger: Ledger, starts: Sequence[datetime], dag_id: str) -> tuple[Pipeline, list[FrozenWindow]]:
         log, now = self._broker().log_offsets(), self._now()

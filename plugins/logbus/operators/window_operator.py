@@ -14,7 +14,15 @@ from typing import Any, ClassVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from logbus.errors import ErrorBudgetExceeded, PipelineConflict, RecordsLost, TopicRecreated, UserError, WindowOverlap
+from logbus.errors import (
+    AttemptSuperseded,
+    ErrorBudgetExceeded,
+    PipelineConflict,
+    RecordsLost,
+    TopicRecreated,
+    UserError,
+    WindowOverlap,
+)
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.links import WindowLink
@@ -26,7 +34,7 @@ from logbus.windows.ledger import Ledger
 from logbus.windows.model import Pipeline, TaskKey, parse_instant
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
-BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap, ErrorBudgetExceeded)
+BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap, ErrorBudgetExceeded, AttemptSuperseded)
 
 
 class OverWindows:
@@ -120,7 +128,7 @@ def window_starts(windows: Sequence[str] | str) -> list[datetime]:
 
 @contextlib.contextmanager
 def beyond_retry_fails_at_once() -> Iterator[None]:
-    """Retrying a lost record or a recreated topic only hides it for an hour."""
+    """Retrying a lost record or a recreated topic only hides it for an hour; a superseded load would take the window back."""
     try:
         yield
     except BEYOND_RETRY as error:

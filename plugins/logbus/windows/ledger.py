@@ -13,11 +13,12 @@ from typing import Any
 from sqlalchemy import Engine, select, update
 
 from logbus.errors import WindowUnknown
-from logbus.windows import attempts, catch_up, freezing, inferred_columns, pipeline_dags, registration, schema
+from logbus.windows import attempts, catch_up, freezing, inferred_columns, pipeline_dags, registration, schema, standing
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
 from logbus.windows.registration import Registration
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
+from logbus.windows.standing import Standing
 
 
 class Ledger:
@@ -136,6 +137,10 @@ class Ledger:
     ) -> None:
         """Ends those of the attempts that still run, with the reason (and samples of the records), and drops what they staged."""
         attempts.fail(self.engine, failed, error, utc(now), samples)
+
+    def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[Standing]:
+        """Where attempts stand whose program is over. Those that still run are ended: no driver commits them later."""
+        return standing.settle(self.engine, over, utc(now))
 
     def over_budget(self, failed: Sequence[Attempt]) -> list[str]:
         """The errors of those of the attempts that were over their error budget."""

@@ -39,6 +39,13 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
     return started
 
 
+@pytest.fixture
+def failing(submitted: list[FakeSubmit], ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application fails, and loads nothing."""
+    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+    monkeypatch.setattr(ledger, "window", lambda name, start: window(start))
+
+
 @pytest.fixture(autouse=True)
 def loaded_since(monkeypatch: pytest.MonkeyPatch) -> set[datetime]:
     """Hours that somebody has loaded since this run was asked for; the real question is tried on a real ledger."""
@@ -128,11 +135,8 @@ def test_somebody_elses_bad_hour_does_not_fail_ours(
     assert ledger.failed
 
 
-def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
-    monkeypatch.setattr(ledger, "window", lambda name, start: window(start))
+@pytest.mark.usefixtures("failing")
+def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(pipeline: Pipeline) -> None:
     with pytest.raises(LoadFailed):
         operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
 
@@ -149,10 +153,8 @@ def test_secrets_travel_in_the_environment_and_nowhere_else(
     assert not [text for text in seen_by_anyone if any(secret in text for secret in SECRETS)]
 
 
-def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+@pytest.mark.usefixtures("failing")
+def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(pipeline: Pipeline, ledger: FakeLedger) -> None:
     with pytest.raises(LoadFailed, match="out of luck") as failure:
         operator(pipeline).execute(run_context())
     assert "--pipeline" not in str(failure.value)
@@ -161,10 +163,8 @@ def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
     assert "out of luck" in error
 
 
-def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+@pytest.mark.usefixtures("failing")
+def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(pipeline: Pipeline, ledger: FakeLedger) -> None:
     ledger.too_much.append("7 of the 10 records do not parse")
     with pytest.raises(AirflowFailException, match="7 of the 10"):
         operator(pipeline).execute(run_context())

@@ -1,0 +1,359 @@
+"""Loads by every cluster manager: a first run, a retry, a clear, a kill, a backfill. What the manager remembers decides nothing.
+
+The operator and the Spark provider are the real ones, and so are ledger and table; the cluster is tests.support.resource_managers,
+whose drivers run the load's own code here, over a log in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from logbus.errors import LoadFailed, LogbusError, UserError
+from logbus.hooks.broker import BrokerHook
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.operators.load_window import LoadWindowOperator
+from logbus.windows.model import Attempt, Pipeline
+from logbus.windows.schema import attempt as attempt_table
+from sqlalchemy import select, text
+
+from spark_jobs.application import Application
+from spark_jobs.outcomes import SUCCESSFUL, LoadState, WindowOutcome
+from tests.support.airflow_context import run_context
+from tests.support.in_process import TASKS, Tasks
+from tests.support.ledgers import NOW, World, at, hour, stamps
+from tests.support.resource_managers import (
+    IN_CLIENT_MODE,
+    OPERATOR_ARGUMENTS,
+    Cluster,
+    Manager,
+    TaskStateStore,
+    Work,
+    running,
+    wait_until,
+)
+
+pytestmark = pytest.mark.usefixtures("without_spark")
+
+EVERY_MANAGER = [manager for manager in Manager if manager is not Manager.STANDALONE]  # which runs no Python program
+TRACKED = [Manager.YARN_TRACKED, Manager.KUBERNETES_TRACKED]
+HOUR = 10
+PIPELINE = Pipeline(name="p", topic="t", table="t", parse="lines", settings={"max_error_rate": 0.5})
+
+
+def tokens(arguments: Sequence[str]) -> list[str]:
+    return [word for before, word in zip(arguments, arguments[1:], strict=False) if before == "--window"]
+
+
+def nothing(arguments: Sequence[str]) -> int:
+    """A driver that ends well and has loaded nothing."""
+    return 0
+
+
+@dataclass
+class Task:
+    """The task `load` of one DAG run over the hour 10, with its cluster, over tries and clears."""
+
+    world: World
+    cluster: Cluster
+    store: TaskStateStore = field(default_factory=TaskStateStore)
+    asked_at: datetime = NOW - timedelta(minutes=1)
+    try_number: int = 0
+    operator: LoadWindowOperator | None = None
+
+    def run(self, work: Work | None = None, *, waiting: Sequence[datetime] = (), **arguments: Any) -> dict[str, Any]:
+        """One try, by a process that knows nothing of those before."""
+        self.try_number += 1
+        self.cluster.work = work or self.load
+        self.operator = LoadWindowOperator(
+            task_id="load",
+            pipeline=PIPELINE,
+            credentials_in_environment=self.cluster.manager in IN_CLIENT_MODE,
+            now=lambda: NOW,
+            status_poll_interval=0,
+            **OPERATOR_ARGUMENTS.get(self.cluster.manager, {}),
+            **arguments,
+        )
+        context = run_context(at(HOUR), at(HOUR + 1), self.try_number, asked_at=self.asked_at, waiting=waiting)
+        context["task_state_store"] = self.store
+        return self.operator.execute(context)  # type: ignore[arg-type]
+
+    def clear(self) -> None:
+        """The user asks for another load; Airflow keeps what it noted for the task."""
+        self.asked_at = NOW + timedelta(minutes=1)
+
+    def load(self, arguments: Sequence[str]) -> int:
+        """A driver's work; its exit status as that of the load's program."""
+        return int(not all(outcome.state in SUCCESSFUL for outcome in self.outcomes(arguments)))
+
+    def outcomes(self, arguments: Sequence[str]) -> list[WindowOutcome]:
+        application = Application(
+            ledger=self.world.ledger,
+            log=self.world.log,
+            client_config={TASKS: Tasks(log=self.world.log)},
+            now=lambda: NOW,
+            report=lambda outcome: None,
+        )
+        return application.load("p", tokens(arguments))
+
+    def begin_elsewhere(self) -> Attempt:
+        (attempt,) = self.world.ledger.begin_attempts("p", [at(HOUR)], "another", 1, NOW)
+        return attempt
+
+    @property
+    def loaded_by(self) -> int | None:
+        """Which attempt's rows the hour has."""
+        return self.world.ledger.window("p", at(HOUR)).loaded_attempt
+
+    def states(self) -> list[str]:
+        """Of the hour's attempts, oldest first."""
+        window, row = self.world.ledger.window("p", at(HOUR)), attempt_table
+        with self.world.ledger.engine.connect() as connection:
+            return list(
+                connection.execute(select(row.c.state).where(row.c.window_id == window.id).order_by(row.c.number)).scalars()
+            )
+
+    def rows(self) -> int:
+        with self.world.ledger.engine.connect() as connection:
+            return int(connection.execute(text("select count(*) from t")).scalar_one())
+
+
+StartTask = Callable[[Manager], Task]
+
+
+@pytest.fixture
+def start(world: World, warehouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartTask]:
+    """Starts a cluster and freezes the hours 10 to 13 of five records each."""
+    monkeypatch.setattr(WarehouseHook, "ledger", lambda hook: world.ledger)
+    monkeypatch.setattr(WarehouseHook, "url", warehouse_url)
+    monkeypatch.setattr(BrokerHook, "log_offsets", lambda hook: world.log)
+    monkeypatch.setattr(BrokerHook, "client_config", lambda hook: {"bootstrap.servers": "b:1"})
+    world.ledger.register(PIPELINE, world.log, NOW)
+    for number in range(HOUR, HOUR + 4):
+        world.log.append("t", *stamps(*(number + minute / 60 for minute in range(5))))
+        world.ledger.freeze_or_get("p", hour(number), world.log, NOW)
+    with pytest.MonkeyPatch.context() as patched:
+        clusters: list[Any] = []
+
+        def start(manager: Manager) -> Task:
+            cluster = running(Cluster(manager=manager, work=nothing), tmp_path, patched)
+            clusters.append(cluster)
+            return Task(world=world, cluster=cluster.__enter__())
+
+        yield start
+        for cluster in clusters:
+            cluster.__exit__(None, None, None)
+
+
+@pytest.fixture(params=EVERY_MANAGER, ids=lambda manager: manager.value)
+def task(request: pytest.FixtureRequest, start: StartTask) -> Task:
+    return start(request.param)
+
+
+def test_a_first_run_loads_its_hour(task: Task) -> None:
+    result = task.run()
+    assert (result["read"], result["adopted"]) == (5, False)
+    assert (task.loaded_by, task.states()) == (1, ["committed"])
+
+
+def test_a_clear_submits_anew_and_loads_again(task: Task) -> None:
+    """The cluster manager, and Airflow's state of the task, still know a driver that has ended well."""
+    task.run()
+    task.clear()
+    assert task.run()["adopted"] is False
+    assert (task.loaded_by, task.states(), task.rows()) == (2, ["committed"] * 2, 4)
+    assert [tokens(driver.arguments) for driver in task.cluster.drivers.values()][1:] in ([], [["2015-05-17T10:00:00Z=2"]])
+
+
+def test_a_retry_after_a_failed_driver_submits_anew(task: Task) -> None:
+    with pytest.raises(LoadFailed):
+        task.run(lambda arguments: 1)
+    assert task.states() == ["failed"]
+    task.run()
+    assert (task.loaded_by, task.states()) == (2, ["failed", "committed"])
+
+
+@pytest.mark.parametrize("manager", TRACKED, ids=lambda manager: manager.value)
+def test_a_retry_does_not_adopt_the_driver_of_a_try_that_died(start: StartTask, manager: Manager) -> None:
+    """The worker was lost; the driver it submitted is fenced by the attempt of the retry, and ends without a commit."""
+    task = start(manager)
+    (first,) = task.world.ledger.begin_attempts("p", [at(HOUR)], "manual__1", 1, NOW)
+    orphan = task.cluster.submitted(["--pipeline", "p", "--window", first.token])
+    namespace = "spark:" if manager is Manager.KUBERNETES_TRACKED else ""
+    task.store.set("spark_job_id", namespace + orphan.id)
+    task.try_number = 1
+    task.run()
+    assert (task.loaded_by, task.states()) == (2, ["superseded", "committed"])
+    assert [outcome.state for outcome in task.outcomes(orphan.arguments)] == [LoadState.SUPERSEDED]
+
+
+def test_a_driver_that_ends_well_without_a_commit_fails_the_task_and_cannot_commit_later(task: Task) -> None:
+    with pytest.raises(LoadFailed, match=r"2015-05-17T10:00:00Z: attempt 1 is failed \(the Spark application ended"):
+        task.run(nothing)
+    assert (task.loaded_by, task.states()) == (None, ["failed"])
+    (outcome,) = task.outcomes(["--window", "2015-05-17T10:00:00Z=1"])
+    assert (outcome.state, task.loaded_by) == (LoadState.SUPERSEDED, None)
+
+
+def test_a_reload_that_commits_nothing_does_not_pass_for_the_load_before(task: Task) -> None:
+    task.run()
+    task.clear()
+    with pytest.raises(LoadFailed, match="attempt 2 is failed"):
+        task.run(nothing)
+    assert (task.loaded_by, task.rows()) == (1, 4)
+
+
+def test_a_driver_called_failed_after_its_commit_has_loaded_its_hour(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
+    """spark-submit lost its cluster manager, or the JVM died on its way out."""
+    assert task.run(lambda arguments: task.load(arguments) or 1)["read"] == 5
+    assert task.states() == ["committed"]
+    assert "is loaded; the application failed all the same" in capsys.readouterr().out
+
+
+def test_a_kill_ends_the_driver_of_this_try_and_no_other_and_it_cannot_commit(task: Task) -> None:
+    with pytest.raises(LoadFailed):
+        task.run(lambda arguments: 1)
+    ended: list[LoadState] = []
+
+    def killed_while_it_loads(arguments: Sequence[str]) -> int:
+        assert task.operator is not None
+        wait_until(lambda: knows_its_driver(task))
+        task.cluster.killed.clear()
+        task.operator.on_kill()
+        ended.extend(outcome.state for outcome in task.outcomes(arguments))  # the order to end did not reach it
+        return 0
+
+    with pytest.raises(LogbusError):
+        task.run(killed_while_it_loads)
+    wait_until(lambda: ended)
+    assert task.cluster.killed == list(task.cluster.drivers)[1:]
+    assert (ended, task.loaded_by, task.states()) == ([LoadState.SUPERSEDED], None, ["failed", "failed"])
+
+
+def knows_its_driver(task: Task) -> bool:
+    """spark-submit's lines are read by another thread than the one that plays the cluster."""
+    hook: Any = task.operator and task.operator._hook
+    if hook is None or hook._submit_sp is None:
+        return False
+    return task.cluster.manager in IN_CLIENT_MODE or bool(hook._yarn_application_id or hook._kubernetes_driver_pod)
+
+
+def test_a_backfill_is_one_application_and_the_other_runs_find_their_hours_loaded(task: Task) -> None:
+    hours = [at(number) for number in range(HOUR + 1, HOUR + 4)]
+    assert task.run(waiting=hours)["read"] == 5
+    assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [1] * 4
+    submissions = len(task.cluster.commands)
+    assert task.run()["adopted"] is True
+    assert (len(task.cluster.commands), task.states()) == (submissions, ["committed"])
+
+
+def test_a_backfill_of_which_only_another_hour_was_loaded_fails_ours(task: Task) -> None:
+    with pytest.raises(LoadFailed, match="1 of 1 windows are not loaded"):
+        task.run(lambda arguments: task.load(arguments[:2] + arguments[4:]), waiting=[at(HOUR + 1)])
+    assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [None, 1, None, None]
+    task.run()
+    assert task.loaded_by == 2
+
+
+def test_of_many_windows_in_one_task_the_one_without_a_commit_is_named(task: Task) -> None:
+    windows = [f"2015-05-17T{number}:00:00Z" for number in (10, 11, 12)]
+    with pytest.raises(LoadFailed, match=r"^1 of 3 windows are not loaded, says the ledger: 2015-05-17T12:00:00Z"):
+        task.run(lambda arguments: task.load(arguments[:-2]), windows=windows)
+
+
+# Somebody newer takes the hour over. A superseded driver ends well.
+
+
+def test_a_load_taken_over_by_one_that_has_loaded_the_hour_is_done_and_says_so(task: Task) -> None:
+    def taken_over(arguments: Sequence[str]) -> int:
+        assert task.outcomes(["--window", task.begin_elsewhere().token])[0].state is LoadState.COMMITTED
+        return task.load(arguments)
+
+    result = task.run(taken_over)
+    assert (result["adopted"], task.loaded_by, task.states()) == (True, 2, ["superseded", "committed"])
+
+
+def test_a_load_taken_over_by_one_still_at_work_fails_at_once_and_takes_nothing_back(task: Task) -> None:
+    def taken_over(arguments: Sequence[str]) -> int:
+        task.begin_elsewhere()
+        return task.load(arguments)
+
+    with pytest.raises(AirflowFailException, match="attempt 2 of run another took over from attempt 1 and is at work on it"):
+        task.run(taken_over)
+    assert task.states() == ["superseded", "running"]
+
+
+def test_a_load_taken_over_by_one_that_failed_is_retried(task: Task) -> None:
+    def taken_over(arguments: Sequence[str]) -> int:
+        task.world.ledger.fail_attempts([task.begin_elsewhere()], "boom", NOW)
+        return task.load(arguments)
+
+    with pytest.raises(LoadFailed, match="attempt 2 of run another took over from attempt 1 and is failed"):
+        task.run(taken_over)
+    task.run()
+    assert task.loaded_by == 3
+
+
+# What is refused before anything is begun
+
+
+def test_a_standalone_cluster_is_for_client_mode_only(start: StartTask) -> None:
+    task = start(Manager.STANDALONE)
+    with pytest.raises(UserError, match="set the deploy mode to client"):
+        task.run()
+    assert (task.cluster.commands, task.states()) == ([], [])
+
+
+@pytest.mark.parametrize("manager", [Manager.YARN, Manager.KUBERNETES_TRACKED], ids=lambda manager: manager.value)
+def test_a_cluster_that_would_show_secrets_takes_no_attempt(start: StartTask, manager: Manager) -> None:
+    task = start(manager)
+    load = LoadWindowOperator(task_id="load", pipeline=PIPELINE, now=lambda: NOW)
+    with pytest.raises(UserError, match="mount LOGBUS_WAREHOUSE_URL and LOGBUS_KAFKA_CONFIG as secrets"):
+        load.execute(run_context(at(HOUR), at(HOUR + 1)))  # type: ignore[arg-type]
+    assert (task.cluster.commands, task.states()) == ([], [])
+
+
+def test_a_load_that_should_reconnect_is_refused_where_the_dag_is_read() -> None:
+    arguments: Mapping[str, Any] = {"task_id": "load", "pipeline": PIPELINE}
+    assert LoadWindowOperator(**arguments).durable is False
+    for asked in ({"durable": True}, {"default_args": {"durable": True}}):
+        with pytest.raises(UserError, match="durable=True is not for a load"):
+            LoadWindowOperator(**arguments, **asked)
+
+
+# What the provider takes from the output of spark-submit is not the driver's word either
+
+
+def test_a_sidecars_exit_code_does_not_pass_for_the_drivers(start: StartTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = start(Manager.KUBERNETES)
+    said = task.cluster.submit_to_kubernetes
+
+    def with_a_sidecar(driver: Any, waits: bool) -> Iterator[str]:
+        lines = list(said(driver, waits))
+        yield from [*lines[:-1], "\t container name: istio-proxy", "\t exit code: 0", lines[-1]]
+
+    monkeypatch.setattr(task.cluster, "submit_to_kubernetes", with_a_sidecar)
+    with pytest.raises(LoadFailed, match="1 of 1 windows are not loaded"):
+        task.run(lambda arguments: 1)
+
+
+@pytest.mark.parametrize(
+    ("manager", "setting"),
+    [
+        (Manager.YARN, "spark.yarn.submit.waitAppCompletion"),
+        (Manager.KUBERNETES, "spark.kubernetes.submission.waitAppCompletion"),
+    ],
+    ids=["yarn", "kubernetes"],
+)
+def test_a_spark_submit_that_does_not_wait_has_loaded_nothing(start: StartTask, manager: Manager, setting: str) -> None:
+    task = start(manager)
+    with pytest.raises(LoadFailed):
+        task.run(conf={setting: "false"})
+    assert task.states() == ["failed"]
+    (driver,) = task.cluster.drivers.values()
+    assert [outcome.state for outcome in task.outcomes(driver.arguments)] == [LoadState.SUPERSEDED]
