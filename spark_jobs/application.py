@@ -19,6 +19,7 @@ from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowErro
 from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
+from logbus.windows import testimony
 from logbus.windows.boundaries import milliseconds
 from logbus.windows.definition import pipeline_of
 from logbus.windows.error_budget import samples_of
@@ -27,9 +28,10 @@ from logbus.windows.heartbeats import Heartbeat
 from logbus.windows.inferred_columns import INFER
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, FrozenWindow, Pipeline
+from logbus.windows.model import Attempt, FrozenWindow, Pipeline, Witness
 from logbus.windows.retained import refuse_if_recreated, why_unreadable
 from logbus.windows.sent_numbers import join_streams
+from logbus.windows.testimony import Called, Place
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -109,10 +111,11 @@ class Application:
         readable = current
         try:
             windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
-            readable, unreadable = self.split(current, windows)
+            called = testimony.call(self.ledger.engine, list(windows.values()))
+            readable, unreadable = self.split(pipeline, current, windows, called)
             for attempt, reason in unreadable:
                 yield self.failed(attempt, reason)
-            reads = self.read(pipeline, sink, readable, windows)
+            reads = self.read(pipeline, sink, readable, windows, called)
         except (LogbusError, SQLAlchemyError) as error:
             yield from [self.failed(attempt, error) for attempt in readable]
             return
@@ -120,26 +123,37 @@ class Application:
             yield self.finish(pipeline, sink, windows[attempt.window_id], attempt, reads)
 
     def split(
-        self, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]
+        self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow], called: Called
     ) -> tuple[list[Attempt], list[tuple[Attempt, WindowError]]]:
-        """Attempts whose records are all there, and those whose are not, with the reason."""
+        """Attempts whose records are all there, and are the same ones, and those whose are not, with the reason."""
         if not attempts:
             return [], []
         topic = windows[attempts[0].window_id].topic
         facts = self.log.topic(topic)
         starts = self.log.start_offsets(topic, facts.partitions)
         reasons = [(attempt, why_unreadable(windows[attempt.window_id], facts, starts)) for attempt in attempts]
+        same_topic = [windows[attempt.window_id] for attempt, reason in reasons if reason is None]
+        changed = testimony.another_log_under(pipeline, self.log, same_topic, called)
+        reasons = [(attempt, reason or changed.get(attempt.window_id)) for attempt, reason in reasons]
         unreadable = [(attempt, reason) for attempt, reason in reasons if reason is not None]
         return [attempt for attempt, reason in reasons if reason is None], unreadable
 
-    def read(self, pipeline: Pipeline, sink: Sink, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]) -> Reads:
+    def read(
+        self,
+        pipeline: Pipeline,
+        sink: Sink,
+        attempts: Sequence[Attempt],
+        windows: Mapping[int, FrozenWindow],
+        called: Called,
+    ) -> Reads:
         """One Spark job over the attempts' windows. Windows without records need none."""
         wanted = [windows[attempt.window_id] for attempt in attempts]
         if not any(window.record_count for window in wanted):
             return Reads()
         spark = SparkSession.builder.getOrCreate()
         plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-        reads = self.run_job(spark, pipeline, sink, plans, [staged_window(attempt) for attempt in attempts])
+        staged = [staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts]
+        reads = self.run_job(spark, pipeline, sink, plans, staged)
         refuse_if_recreated(pipeline.topic, wanted[0].topic_id, self.log.topic(pipeline.topic).topic_id)
         return reads
 
@@ -198,7 +212,7 @@ def groups(attempts: Sequence[Attempt], size: int) -> Iterator[list[Attempt]]:
         yield group
 
 
-def staged_window(attempt: Attempt) -> StagedWindow:
+def staged_window(attempt: Attempt, witnesses: Mapping[Place, Witness] | None = None) -> StagedWindow:
     return StagedWindow(
         window_id=attempt.window_id,
         attempt=attempt.number,
@@ -206,6 +220,7 @@ def staged_window(attempt: Attempt) -> StagedWindow:
         end_ms=milliseconds(attempt.interval.end),
         staging_table=attempt.staging_table,
         dead_letter_table=attempt.dead_letter_table,
+        witnesses=witnesses or {},
     )
 
 

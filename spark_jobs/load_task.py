@@ -8,13 +8,16 @@ attempts that won.
 from __future__ import annotations
 
 import gc
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from logbus.windows.another_log import another_log, record_changed
 from logbus.windows.fingerprint import MODULUS, as_signed, combine, record_hashes
+from logbus.windows.model import Witness
 from logbus.windows.sent_numbers import Numbers, count_sent
 
 from spark_jobs.parsers import Parser, parser_for
@@ -71,6 +74,7 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     """One chunk to the rows and the dead letters of its window."""
     window, schema, stamps = job.windows[records.window_id], row_schema(parser.columns), pa.array(records.stamps_ms, pa.int64())
     hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
+    refuse_other_records(records, job.topic, window, hashes)
     parsed = parse_chunk(parser, pa.schema(list(schema)[len(ROW_FIELDS) :]), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), Tally())
     count(tally, records, hashes, parsed.filtered)
@@ -79,6 +83,16 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
         sink.write_rows(window, to_rows(records, job.topic, window, stamps, hashes, parsed, schema))
     if parsed.refused:
         sink.write_dead_letters(window, to_dead_letters(records, job.topic, window, hashes, parsed))
+
+
+def refuse_other_records(records: Records, topic: str, window: StagedWindow, hashes: Sequence[int]) -> None:
+    """A record that was looked at when the window was frozen is still the same one, or the log is another one."""
+    for (partition, offset), witness in window.witnesses.items():
+        if partition == records.partition and records.offsets[0] <= offset <= records.offsets[-1]:
+            place = bisect_left(records.offsets, offset)
+            if records.offsets[place] == offset and as_signed(hashes[place]) != witness.hash:
+                found = Witness(offset=offset, timestamp_ms=records.stamps_ms[place], hash=as_signed(hashes[place]))
+                raise another_log("NAME", [record_changed(topic, partition, witness, found)])
 
 
 def count_strangers(tally: Tally, window: StagedWindow, stamps_ms: pa.Array) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from logbus.windows.model import Witness
 from logbus.windows.sent_numbers import Numbers
 
 
@@ -19,6 +20,7 @@ class StagedWindow:
     end_ms: int
     staging_table: str
     dead_letter_table: str
+    witnesses: Mapping[tuple[int, int], Witness] = field(default_factory=dict)  # by partition and offset, among its records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

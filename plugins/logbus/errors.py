@@ -116,6 +116,10 @@ class TopicRecreated(WindowError):
     """The topic was deleted and made again: its offsets mean other records now."""
 
 
+class LogChanged(WindowError):
+    """The log is not the one that the ledger remembers: it ends too early, or holds other records at the same offsets."""
+
+
 class AuditMismatch(LogbusError):
     """The table, the ledger and the broker do not agree on a window."""
 

@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import (
     AttemptSuperseded,
     ErrorBudgetExceeded,
+    LogChanged,
     PipelineConflict,
     RecordsLost,
     TopicRecreated,
@@ -34,7 +35,7 @@ from logbus.windows.ledger import Ledger
 from logbus.windows.model import Pipeline, TaskKey, parse_instant
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
-BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap, ErrorBudgetExceeded, AttemptSuperseded)
+BEYOND_RETRY = (RecordsLost, TopicRecreated, LogChanged, PipelineConflict, WindowOverlap, ErrorBudgetExceeded, AttemptSuperseded)
 
 
 class OverWindows:

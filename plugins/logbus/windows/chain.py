@@ -10,11 +10,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, func, insert, select, true
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
 from logbus.windows import schema
 from logbus.windows.boundaries import Neighbours
+from logbus.windows.model import Witness
+from logbus.windows.rows import WITNESS_COLUMNS, to_witness, witness_values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainEnd:
+    """How far a partition's chain reaches: the offset of its last boundary, or of its anchor, and the record before it."""
+
+    offset: int
+    witness: Witness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,33 @@ class Chain:
             and not self.connection.execute(select(holding.exists())).scalar_one()
         )
 
-    def freeze(self, partition: int, at: datetime, offset: int, leader_epoch: int | None, now: datetime) -> None:
+    def ends(self) -> dict[int, ChainEnd]:
+        """By partition the last boundary; offsets only grow along a chain, so no frozen one lies beyond."""
+        row_of, anchor = schema.boundary, schema.anchor
+        mine = (row_of.c.pipeline == anchor.c.pipeline, row_of.c.topic_id == anchor.c.topic_id)
+        last = (
+            select(row_of).where(*mine, row_of.c.partition == anchor.c.partition).order_by(row_of.c.at.desc()).limit(1).lateral()
+        )
+        query = select(anchor.c.partition, anchor.c.offset.label("anchored"), last).join(last, true(), isouter=True)
+        rows = self.connection.execute(query.where(*self._anchors())).mappings()
+        return {
+            row[anchor.c.partition]: ChainEnd(
+                offset=row["anchored"] if row[last.c.offset] is None else row[last.c.offset],
+                witness=to_witness({name: row[last.c[name]] for name in WITNESS_COLUMNS.values()}),
+            )
+            for row in rows
+        }
+
+    def witness_before(self, partition: int, offset: int) -> Witness | None:
+        """The record that lies before a frozen boundary at this offset."""
+        row_of = schema.boundary
+        same = (row_of.c.offset == offset, row_of.c.witness_offset.is_not(None))
+        row = self.connection.execute(select(row_of).where(*self._boundaries(partition), *same).limit(1)).mappings().first()
+        return None if row is None else to_witness(row)
+
+    def freeze(
+        self, partition: int, at: datetime, offset: int, leader_epoch: int | None, now: datetime, witness: Witness | None = None
+    ) -> None:
         values = {
             "pipeline": self.pipeline_name,
             "topic_id": self.topic_id,
@@ -71,6 +107,7 @@ class Chain:
             "offset": offset,
             "leader_epoch": leader_epoch,
             "frozen_at": now,
+            **witness_values(witness),
         }
         self.connection.execute(insert(schema.boundary).values(values))
 

@@ -1,7 +1,8 @@
 """Freezing: an interval becomes a window whose offsets never change again.
 
 All questions to the broker are asked before the transaction begins, in the order that makes them safe whatever is
-appended meanwhile: topic id, end offsets, first records, start offsets, topic id again. The transaction then holds
+appended meanwhile: topic id, end offsets, first records, start offsets, topic id again; then whether the log is still the one
+on which the last boundaries were frozen, and the records that shall vouch for the new ones. The transaction then holds
 the pipeline's row, clamps between the neighbours frozen by whoever came first, and inserts what is absent. A crash
 leaves either nothing or a whole window.
 """
@@ -15,12 +16,12 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine, insert, select
 
 from logbus.errors import BrokerUnavailable, RecordsLost, WindowNotClosed, WindowOverlap
-from logbus.windows import boundaries, schema
+from logbus.windows import boundaries, schema, witnesses
 from logbus.windows.boundaries import Neighbours, Scanned
-from logbus.windows.chain import Chain
+from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.giving_up import ACCEPT_LOSS, loadable
 from logbus.windows.log_offsets import FoundRecord, OffsetLog, TopicFacts
-from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline, instant_text
+from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline, Witness, instant_text
 from logbus.windows.retained import refuse_if_recreated
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
 
@@ -39,14 +40,19 @@ class Observation:
     first_stamped: Mapping[int, FoundRecord]
     start_offsets: Mapping[int, int]
     scanned: Mapping[tuple[int, datetime], Scanned] = field(default_factory=dict)
+    witnesses: Mapping[tuple[int, int], Witness] = field(default_factory=dict)  # by partition and offset, the record before
 
     def candidate(self, partition: int, at: datetime, around: Neighbours) -> int:
         """B(at) before it is clamped."""
-        found = self.scanned.get((partition, at)) or Scanned(
+        found = self.found(partition, at)
+        return boundaries.with_the_head(found.offset, found.first_stamped, around)
+
+    def found(self, partition: int, at: datetime) -> Scanned:
+        """B(at) as the log alone decides it."""
+        return self.scanned.get((partition, at)) or Scanned(
             offset=boundaries.decide(self.first[at].get(partition), self.end_offsets[partition]),
             first_stamped=self.first_stamped.get(partition),
         )
-        return boundaries.with_the_head(found.offset, found.first_stamped, around)
 
     def leader_epoch(self, partition: int, at: datetime) -> int | None:
         first = self.first[at].get(partition)
@@ -74,11 +80,16 @@ def freeze_or_get(engine: Engine, pipeline_name: str, interval: Interval, log: O
 def freeze_as_seen(engine: Engine, pipeline: Pipeline, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow | None:
     """Asks the broker, then freezes. None where the answer is outdated: somebody has meanwhile frozen a later hour with
     partitions that were added after we asked, and their records of this hour would lie in no window."""
-    with engine.connect() as connection:
+    with (
+        engine.connect() as connection
+    ):  # before the broker is asked: what others freeze meanwhile may lie behind the ends it tells
         topic_id = pipeline_row(connection, pipeline.name)["topic_id"]
+        reached = Chain(connection, pipeline.name, topic_id).ends()
     seen = observe(log, pipeline, interval, topic_id)
+    refuse_another_log(log, pipeline, reached, seen)
     with engine.connect() as connection:
         seen = scan_past_the_future(Chain(connection, pipeline.name, topic_id), pipeline, seen, log, now)
+    seen = call_witnesses(log, pipeline, reached, seen)
     with engine.begin() as connection:
         present_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         already = find_window(connection, pipeline.name, interval)
@@ -131,6 +142,24 @@ def observe(log: OffsetLog, pipeline: Pipeline, interval: Interval, topic_id: st
     return Observation(facts=facts, end_offsets=ends, first=first, first_stamped=stamped, start_offsets=starts)
 
 
+def refuse_another_log(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, ChainEnd], seen: Observation) -> None:
+    """`LogChanged` where the log is not the one on which the last boundaries were frozen: new ones would be clamped to those, and
+    the records in between would lie in no window, or in one that other records belong to."""
+    known = {part: end for part, end in reached.items() if part in seen.facts.partitions}
+    witnesses.refuse_if_shorter(pipeline, {part: end.offset for part, end in known.items()}, seen.end_offsets)
+    witnesses.refuse_if_changed(pipeline, log, known)
+
+
+def call_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, ChainEnd], seen: Observation) -> Observation:
+    """The records before the boundaries that are about to be frozen. One that is clamped to a frozen boundary has that one's."""
+    found = {(part, end.offset): end.witness for part, end in reached.items() if end.witness is not None}
+    for at in seen.first:
+        offsets = {part: seen.found(part, at).offset for part in seen.facts.partitions}
+        wanted = {part: offset for part, offset in offsets.items() if (part, offset) not in found}
+        found |= witnesses.last_before(log, pipeline.topic, wanted, seen.start_offsets)
+    return replace(seen, witnesses=found)
+
+
 def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, log: OffsetLog, now: datetime) -> Observation:
     """Finds by reading on the boundaries that a stamp from the future hides from the index by time. Rarely any."""
     horizon = boundaries.horizon_ms(now)
@@ -180,8 +209,14 @@ class Freeze:
             return frozen
         around = self.chain.neighbours(partition, at)
         offset = boundaries.clamp(self.seen.candidate(partition, at, around), around)
-        self.chain.freeze(partition, at, offset, self.seen.leader_epoch(partition, at), self.now)
+        self.chain.freeze(partition, at, offset, self.seen.leader_epoch(partition, at), self.now, self.witness(partition, offset))
         return offset
+
+    def witness(self, partition: int, offset: int) -> Witness | None:
+        """The record before a new boundary: as it was read, or as it was read for the frozen one that this one was clamped to."""
+        if offset <= self.seen.start_offsets[partition]:
+            return None
+        return self.seen.witnesses.get((partition, offset)) or self.chain.witness_before(partition, offset)
 
     def head_is_unknown(self, partition: int) -> bool:
         """Whether deleted records may have belonged to this window: the log starts behind the last frozen boundary, and no

@@ -98,6 +98,16 @@ class OffsetRange:
         return f"{self.topic}-{self.partition} [{self.start_offset}, {self.end_offset})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """A record by which a log is known again: at this offset it holds this one, or none any more. `hash` is signed."""
+
+    offset: int
+    timestamp_ms: int
+    hash: int
+    leader_epoch: int | None = None
+
+
 class WindowState(StrEnum):
     """How far a window has come. `LOADING`: an attempt runs and none has committed yet."""
 

@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, BigInteger, ColumnElement, Connection, RowMapping,
 
 from logbus.errors import PipelineUnknown
 from logbus.windows import schema
-from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, WindowCounts, WindowState
+from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, WindowCounts, WindowState, Witness
 from logbus.windows.table_names import canonical_table
 
 Row = RowMapping | dict[str, Any]
@@ -165,3 +165,23 @@ def to_attempt(row: Row, pipeline_name: str, interval: Interval) -> Attempt:
         dead_letter_table=row["dead_letter_table"],
         definition=row["definition"],
     )
+
+
+# A boundary's columns for the record before it, by their names in `Witness`.
+WITNESS_COLUMNS = {
+    "offset": "witness_offset",
+    "leader_epoch": "witness_epoch",
+    "timestamp_ms": "witness_ms",
+    "hash": "witness_hash",
+}
+
+
+def to_witness(row: Row) -> Witness | None:
+    """Of a boundary's row; None where nobody looked, or nothing lay before it."""
+    if row["witness_offset"] is None:
+        return None
+    return Witness(**{name: row[column] for name, column in WITNESS_COLUMNS.items()})
+
+
+def witness_values(witness: Witness | None) -> dict[str, Any]:
+    return {column: getattr(witness, name, None) for name, column in WITNESS_COLUMNS.items()}

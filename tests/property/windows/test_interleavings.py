@@ -31,7 +31,8 @@ from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from spark_jobs.parsers import parser_for
 from tests.support.examples import examples
-from tests.support.in_process import TASKS, Tasks, is_dead, value_of
+from tests.support.fake_log import value_of
+from tests.support.in_process import TASKS, Tasks, is_dead
 from tests.support.ledgers import at, hour
 from tests.support.log_machine import FIRST_HOUR, LAST_HOUR, LATENESS, LogMachine, Row, Window
 from tests.support.stepping import Stepped, pause_before_transactions
