@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from logbus.errors import ErrorBudgetExceeded, LoadFailed
 from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
 
 
@@ -89,8 +90,8 @@ class FakeLedger:
     def fail_attempts(self, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
         self.failed.append((list(attempts), error))
 
-    def over_budget(self, attempts: Sequence[Attempt]) -> list[str]:
-        return self.too_much
+    def beyond_retry(self, attempts: Sequence[Attempt]) -> LoadFailed | None:
+        return ErrorBudgetExceeded(self.too_much[0]) if self.too_much else None
 
     def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
         return window(start, attempt=len(self.begun))

@@ -16,7 +16,7 @@ from airflow.sdk import Context
 
 from logbus import spark_submit
 from logbus.assets import tell_outlets
-from logbus.errors import ErrorBudgetExceeded, LoadFailed
+from logbus.errors import LoadFailed
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.lineage import load_lineage
 from logbus.operators.adoption import Beside, is_committed, is_loaded_since_asked
@@ -86,8 +86,8 @@ class LoadWindowOperator(SparkWindowOperator):
                 self._submit(context)
         except LoadFailed as error:
             own = [attempt for attempt in attempts if attempt.interval.start in set(starts)]
-            if over := ledger.over_budget(own):
-                raise ErrorBudgetExceeded(over[0], samples={}) from error
+            if final := ledger.beyond_retry(own):
+                raise final from error
             if not beside or not all(is_committed(ledger, attempt) for attempt in own):
                 raise
             self.log.warning("Not all hours of other runs could be loaded beside ours; their own runs will tell: %s", error)
