@@ -195,7 +195,7 @@ class Application:
         Where the ledger cannot be reached the attempt is left to the next one, which supersedes it."""
         is_superseded = False
         with suppress(SQLAlchemyError):
-            self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error))
+            self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error), type(error).__name__)
             is_superseded = attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from logbus.errors import ErrorBudgetExceeded, LoadFailed
 from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
 from logbus.windows.registration import Registration
 from logbus.windows.standing import Standing
@@ -115,8 +116,8 @@ class FakeLedger:
             for attempt in over
         ]
 
-    def over_budget(self, attempts: Sequence[Attempt]) -> list[str]:
-        return self.too_much
+    def beyond_retry(self, attempts: Sequence[Attempt]) -> LoadFailed | None:
+        return ErrorBudgetExceeded(self.too_much[0]) if self.too_much else None
 
     def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
         return window(start, attempt=len(self.begun))

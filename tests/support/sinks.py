@@ -136,8 +136,8 @@ class Bench:
             return IcebergReader(self.sink)
         return ParquetReader(self.sink) if self.kind == "parquet" else PostgresReader(self.world.ledger.engine)
 
-    def start(self, hour: int = 10, bad: Sequence[int] = ()) -> Loading:
-        return Loading(world=self.world, url=self.url, window=self.world.freeze(hour), bad_offsets=frozenset(bad))
+    def start(self, hour: int = 10, bad: Sequence[int] = (), **how: Any) -> Loading:
+        return Loading(world=self.world, url=self.url, window=self.world.freeze(hour), bad_offsets=frozenset(bad), **how)
 
     def rows(self) -> list[Row]:
         return self.reader.rows("_partition", "_offset", "line")

@@ -19,7 +19,7 @@ from airflow.sdk import Context
 
 from logbus import spark_submit
 from logbus.assets import tell_outlets
-from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LoadFailed, UserError
+from logbus.errors import AttemptSuperseded, LoadFailed, UserError
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.lineage import load_lineage
 from logbus.operators.adoption import Beside, is_loaded_since_asked
@@ -129,8 +129,8 @@ class LoadWindowOperator(SparkWindowOperator):
         """Whether our windows are loaded is the ledger's word; `failure` is spark-submit's."""
         missing = why_not_loaded(own)
         if missing is not None:
-            if over := ledger.over_budget([standing.attempt for standing in own]):
-                raise ErrorBudgetExceeded(over[0], samples={}) from failure
+            if final := ledger.beyond_retry([standing.attempt for standing in own]):
+                raise final from failure
             raise failure if failure and not isinstance(missing, AttemptSuperseded) else missing
         if failure is not None:
             self.log.warning("What this task was to load is loaded; the application failed all the same: %s", failure)

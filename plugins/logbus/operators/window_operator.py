@@ -18,6 +18,7 @@ from logbus.errors import (
     AttemptSuperseded,
     ErrorBudgetExceeded,
     LogChanged,
+    OtherRecords,
     PipelineConflict,
     RecordsLost,
     TopicRecreated,
@@ -35,7 +36,16 @@ from logbus.windows.ledger import Ledger
 from logbus.windows.model import Pipeline, TaskKey, parse_instant
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
-BEYOND_RETRY = (RecordsLost, TopicRecreated, LogChanged, PipelineConflict, WindowOverlap, ErrorBudgetExceeded, AttemptSuperseded)
+BEYOND_RETRY = (
+    RecordsLost,
+    TopicRecreated,
+    LogChanged,
+    PipelineConflict,
+    WindowOverlap,
+    ErrorBudgetExceeded,
+    OtherRecords,
+    AttemptSuperseded,
+)
 
 
 class OverWindows:

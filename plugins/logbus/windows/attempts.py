@@ -7,14 +7,15 @@ comes next, with a short lock timeout, because a driver that outlives its task m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine, insert, select, text, tuple_, update
 from sqlalchemy.exc import OperationalError
 
-from logbus.errors import AttemptSuperseded, WindowUnknown
+from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LoadFailed, OtherRecords, WindowUnknown
 from logbus.windows import schema
 from logbus.windows.definition import Definition, definition_of
 from logbus.windows.fixed import refuse_elsewhere, refuse_fixed
@@ -35,6 +36,9 @@ DROP_LOCK_TIMEOUT_MS = 200
 # take two hours. A file sink's own commit happens meanwhile, which takes seconds.
 HOLD_SILENTLY_MS_MAX = 600_000
 
+# Random, so that no two attempts are taken for one, whatever ledger counted them.
+KEY_BYTES = 8
+
 # Kept of an error's text; a stack trace of Spark can be a megabyte.
 ERROR_CHARACTERS_MAX = 4_000
 
@@ -48,15 +52,18 @@ def begin(
     now: datetime,
     task: TaskKey | None = None,
     pipeline: Pipeline | None = None,
+    accept_other_records: Collection[datetime] = (),
 ) -> list[Attempt]:
     """A new attempt for each window, in the order of `starts`. All or none.
 
-    They are loaded as `pipeline` says, by default as it is registered now, whatever is registered while they run.
+    They are loaded as `pipeline` says, by default as it is registered now, whatever is registered while they run. Those at
+    `accept_other_records` may replace what is loaded by other records than it was loaded from (logbus.warehouse.same_records).
     """
     with engine.begin() as connection:
         definition = definition_to_load(connection, pipeline_name, pipeline)
         rows = lock_windows(connection, pipeline_name, starts)
         attempts = {row["starts_at"]: begin_one(connection, row, definition, run_id, try_number, now, task) for row in rows}
+        accept(connection, [attempts[start] for start in starts if start in accept_other_records])
     drop_leftovers(engine, [row["id"] for row in rows])
     return [attempts[start] for start in starts]
 
@@ -112,6 +119,7 @@ def begin_one(
         "try_number": try_number,
         "staging_table": name,
         "dead_letter_table": f"{name}_dead",
+        "key": secrets.token_hex(KEY_BYTES),
         "began_at": now,
         "heartbeat_at": now,
         "definition": definition,
@@ -123,6 +131,12 @@ def begin_one(
     connection.execute(insert(attempt).values(values))
     connection.execute(update(window).where(window.c.id == row["id"]).values(last_attempt=number))
     return to_attempt(values, row["pipeline"], Interval(row["starts_at"], row["ends_at"]))
+
+
+def accept(connection: Connection, attempts: Iterable[Attempt]) -> None:
+    for attempt in attempts:
+        mine = (schema.attempt.c.window_id == attempt.window_id, schema.attempt.c.number == attempt.number)
+        connection.execute(update(schema.attempt).where(*mine).values(accepts_other_records=True))
 
 
 def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
@@ -142,7 +156,10 @@ def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
 
 
 def lock_if_current(connection: Connection, attempt: Attempt) -> None:
-    """Holds the window's row to the transaction's end; `AttemptSuperseded` unless the attempt is its newest and still runs."""
+    """Holds the window's row to the transaction's end; `AttemptSuperseded` unless the attempt is its newest and still runs.
+
+    In a ledger that was restored from a backup the same number may be given a second time: the key tells the two apart.
+    """
     hold_briefly(connection)
     window, row_of = schema.window, schema.attempt
     newest = connection.execute(
@@ -150,10 +167,15 @@ def lock_if_current(connection: Connection, attempt: Attempt) -> None:
     ).scalar_one()
     mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
     # The attempt's row as well: whoever declares it failed meanwhile waits, and then finds it committed.
-    state = connection.execute(select(row_of.c.state).where(*mine).with_for_update()).scalar_one()
-    if newest != attempt.number or state != ATTEMPT_RUNNING:
+    row = connection.execute(select(row_of.c.state, row_of.c.key).where(*mine).with_for_update()).one_or_none()
+    if row is None or row.key != attempt.key:
         raise AttemptSuperseded(
-            f"attempt {attempt.number} at window {attempt.interval} of {attempt.pipeline} is {state}; the newest is {newest}"
+            f"the ledger was restored from a backup since attempt {attempt.number} at window {attempt.interval} of "
+            f"{attempt.pipeline} began, and knows nothing of it: load the window again"
+        )
+    if newest != attempt.number or row.state != ATTEMPT_RUNNING:
+        raise AttemptSuperseded(
+            f"attempt {attempt.number} at window {attempt.interval} of {attempt.pipeline} is {row.state}; the newest is {newest}"
         )
 
 
@@ -199,13 +221,18 @@ def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXP
 
 
 def fail(
-    engine: Engine, attempts: Sequence[Attempt], error: str, now: datetime, samples: Mapping[str, Any] | None = None
+    engine: Engine,
+    attempts: Sequence[Attempt],
+    error: str,
+    now: datetime,
+    samples: Mapping[str, Any] | None = None,
+    kind: str | None = None,
 ) -> None:
     """Ends the attempts that still run and drops what they staged. Those committed or superseded stay as they are.
 
-    `samples` (JSON) tell of records that caused the failure.
+    `samples` (JSON) tell of records that caused the failure; `kind` is the error's class, where the driver itself knows.
     """
-    values: dict[str, Any] = {"state": FAILED, "ended_at": now, "error": error[:ERROR_CHARACTERS_MAX]}
+    values: dict[str, Any] = {"state": FAILED, "ended_at": now, "error": error[:ERROR_CHARACTERS_MAX], "error_kind": kind}
     if samples is not None:
         values["error_samples"] = dict(samples)
     with engine.begin() as connection:
@@ -213,13 +240,19 @@ def fail(
     drop_leftovers(engine, [attempt.window_id for attempt in attempts])
 
 
-def over_budget(engine: Engine, attempts: Sequence[Attempt]) -> list[str]:
-    """The errors of those of the attempts that failed because too much did not parse: no retry mends that."""
+# Errors of a driver that no retry mends.
+BEYOND_RETRY: Mapping[str, type[LoadFailed]] = {kind.__name__: kind for kind in (ErrorBudgetExceeded, OtherRecords)}
+
+
+def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LoadFailed | None:
+    """Why the first of the attempts failed for good, if one did: too much did not parse, or the records were others."""
     row_of = schema.attempt
     mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
-    query = select(row_of.c.error).where(mine, row_of.c.error_samples.is_not(None)).order_by(row_of.c.window_id)
+    final = (mine, row_of.c.error_kind.in_(list(BEYOND_RETRY)))
+    query = select(row_of.c.error_kind, row_of.c.error).where(*final).order_by(row_of.c.window_id).limit(1)
     with engine.connect() as connection:
-        return list(connection.execute(query).scalars())
+        row = connection.execute(query).one_or_none()
+    return None if row is None else BEYOND_RETRY[row.error_kind](row.error)
 
 
 def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:

@@ -6,13 +6,13 @@ own; nothing is kept in memory, so any number of ledgers on any number of machin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine, select, update
 
-from logbus.errors import WindowUnknown
+from logbus.errors import LoadFailed, WindowUnknown
 from logbus.windows import attempts, catch_up, freezing, inferred_columns, pipeline_dags, registration, schema, standing
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
@@ -122,29 +122,37 @@ class Ledger:
         now: datetime,
         task: TaskKey | None = None,
         pipeline: Pipeline | None = None,
+        accept_other_records: Collection[datetime] = (),
     ) -> list[Attempt]:
         """A new attempt for each window, which from now on is the only one that may commit. `task`: whose attempt it is.
-        `pipeline`: how it is loaded, by default as the pipeline is registered now."""
-        utc_starts = [utc(start) for start in starts]
-        return attempts.begin(self.engine, pipeline_name, utc_starts, run_id, try_number, utc(now), task, pipeline)
+        `pipeline`: how it is loaded, by default as the pipeline is registered now. Windows at `accept_other_records` may be
+        replaced by other records than they were loaded from."""
+        accepted = {utc(start) for start in accept_other_records}
+        windows = [utc(start) for start in starts]
+        return attempts.begin(self.engine, pipeline_name, windows, run_id, try_number, utc(now), task, pipeline, accepted)
 
     def heartbeat(self, running: Sequence[Attempt], now: datetime) -> None:
         """Says that these attempts are alive."""
         attempts.heartbeat(self.engine, running, utc(now))
 
     def fail_attempts(
-        self, failed: Sequence[Attempt], error: str, now: datetime, samples: Mapping[str, Any] | None = None
+        self,
+        failed: Sequence[Attempt],
+        error: str,
+        now: datetime,
+        samples: Mapping[str, Any] | None = None,
+        kind: str | None = None,
     ) -> None:
         """Ends those of the attempts that still run, with the reason (and samples of the records), and drops what they staged."""
-        attempts.fail(self.engine, failed, error, utc(now), samples)
+        attempts.fail(self.engine, failed, error, utc(now), samples, kind)
 
     def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[Standing]:
         """Where attempts stand whose program is over. Those that still run are ended: no driver commits them later."""
         return standing.settle(self.engine, over, utc(now))
 
-    def over_budget(self, failed: Sequence[Attempt]) -> list[str]:
-        """The errors of those of the attempts that were over their error budget."""
-        return attempts.over_budget(self.engine, failed)
+    def beyond_retry(self, failed: Sequence[Attempt]) -> LoadFailed | None:
+        """The error of the first of the attempts that failed in a way that no retry mends."""
+        return attempts.beyond_retry(self.engine, failed)
 
     def record_audit(self, report: AuditReport, now: datetime) -> None:
         """Keeps an audit's outcome, unless the window has been loaded again since."""

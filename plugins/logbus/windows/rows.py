@@ -120,6 +120,8 @@ def to_window(row: Row, topic: str, ranges: Iterable[OffsetRange], is_running: b
         frozen_at=row["frozen_at"],
         loaded_at=row["loaded_at"],
         audited_at=row["audited_at"],
+        other_records=tuple(row["other_records"] or ()),
+        values_hash=row["values_hash"],
     )
 
 
@@ -164,6 +166,7 @@ def to_attempt(row: Row, pipeline_name: str, interval: Interval) -> Attempt:
         staging_table=row["staging_table"],
         dead_letter_table=row["dead_letter_table"],
         definition=row["definition"],
+        key=row["key"],
     )
 
 

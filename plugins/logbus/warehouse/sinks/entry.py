@@ -7,16 +7,16 @@ this along, and whoever finds the two apart brings the ledger up to it; a lost l
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from logbus.errors import LogbusError
-from logbus.warehouse.commit import SealedWindow, by_partition, counts_of
-from logbus.windows.fingerprint import as_text, combine
+from logbus.warehouse.commit import SealedWindow, by_partition, counts_of, fingerprint_of
 from logbus.windows.model import Interval, OffsetRange, WindowCounts, counts_json, instant_text, parse_instant
 from logbus.windows.tally import TimeSpan
+from logbus.windows.values import Published
 
 # Raised with every change that a reader of older entries would misunderstand.
 FORMAT = 1
@@ -36,6 +36,9 @@ class LedgerEntry:
     fingerprint: str
     loaded_at: datetime
     head_unknown: bool = False
+    key: str | None = None  # the attempt's; None: of a logbus that gave none
+    values: Published | None = None
+    other_records: tuple[Mapping[str, Any], ...] = ()  # the window's, should the ledger have to be made again
     spans: Mapping[int, TimeSpan] = field(default_factory=dict)
     partitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -55,12 +58,17 @@ class LedgerEntry:
                 "fingerprint": self.fingerprint,
                 "loaded_at": instant_text(self.loaded_at),
                 "head_unknown": self.head_unknown,
+                "key": self.key,
+                "values": self.values and self.values.to_json(),
+                "other_records": list(self.other_records),
                 "partitions": self.partitions,
             }
         )
 
 
-def entry_of(load: SealedWindow, now: datetime) -> LedgerEntry:
+def entry_of(
+    load: SealedWindow, now: datetime, values: Published | None = None, other_records: Sequence[Mapping[str, Any]] | None = None
+) -> LedgerEntry:
     """What a load is about to make public."""
     window = load.window
     return LedgerEntry(
@@ -71,9 +79,12 @@ def entry_of(load: SealedWindow, now: datetime) -> LedgerEntry:
         attempt=load.attempt.number,
         ranges=window.ranges,
         counts=counts_of(load),
-        fingerprint=as_text(combine(read.fingerprint for read in load.reads.values())),
+        fingerprint=fingerprint_of(load),
         loaded_at=now,
         head_unknown=window.head_unknown,
+        key=load.attempt.key,
+        values=values,
+        other_records=tuple(window.other_records if other_records is None else other_records),
         spans=load.staged.spans,
         partitions=by_partition(load),
     )
@@ -96,6 +107,9 @@ def from_json(text: str) -> LedgerEntry:
         fingerprint=found["fingerprint"],
         loaded_at=parse_instant(found["loaded_at"]),
         head_unknown=found["head_unknown"],
+        key=found.get("key"),  # this and what follows: not in entries of an older logbus
+        values=Published.from_json(found["values"]) if found.get("values") else None,
+        other_records=tuple(found.get("other_records", ())),
         partitions=found["partitions"],
         spans={part["partition"]: to_span(part) for part in ranges},
     )

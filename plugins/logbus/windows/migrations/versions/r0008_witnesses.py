@@ -21,11 +21,14 @@ def upgrade() -> None:
         ("witness_hash", sa.BigInteger),
     ):
         op.add_column("boundary", sa.Column(name, kind), schema=SCHEMA)
-    op.add_column("window", sa.Column("values_hash", sa.Text), schema=SCHEMA)
+    op.add_column("window", sa.Column("values_hash", JSONB), schema=SCHEMA)
     op.add_column("window", sa.Column("other_records", JSONB), schema=SCHEMA)
     op.add_column("window", sa.Column("loss_accepted", JSONB), schema=SCHEMA)
     op.add_column("attempt", sa.Column("key", sa.Text), schema=SCHEMA)
     op.add_column("attempt", sa.Column("definition", JSONB), schema=SCHEMA)
+    op.add_column("attempt", sa.Column("error_kind", sa.Text), schema=SCHEMA)
+    accepts = sa.Column("accepts_other_records", sa.Boolean, nullable=False, server_default="false")
+    op.add_column("attempt", accepts, schema=SCHEMA)
     op.add_column("pipeline_dag", sa.Column("definition", JSONB), schema=SCHEMA)
     op.create_table(
         "window_hour",
