@@ -14,6 +14,7 @@ from operator import itemgetter
 from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
+from logbus.windows.boundaries import MILLISECOND
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 
 from spark_jobs.application import Reads, staged_window, to_reads
@@ -77,6 +78,7 @@ class Loading:
             parse=self.pipeline.parse,
             settings=self.pipeline.settings,
             windows={self.window.id: staged_window(self.attempt)},
+            interval_ms=self.pipeline.interval // MILLISECOND,
             sink=self.sink.name,
             sink_options=self.sink.task_options(),
         )

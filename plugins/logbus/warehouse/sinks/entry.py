@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from logbus.errors import LogbusError
-from logbus.warehouse.commit import SealedWindow, by_partition, counts_of
+from logbus.warehouse.commit import SealedWindow, by_partition, counts_of, hours_of
 from logbus.windows.fingerprint import as_text, combine
 from logbus.windows.model import Interval, OffsetRange, WindowCounts, counts_json, instant_text, parse_instant
 from logbus.windows.tally import TimeSpan
@@ -38,6 +38,7 @@ class LedgerEntry:
     head_unknown: bool = False
     spans: Mapping[int, TimeSpan] = field(default_factory=dict)
     partitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hours: Mapping[int, int] | None = None  # by which stamps; None in the entries of an older logbus
 
     def to_json(self) -> str:
         """One line of JSON; `from_json` reads it."""
@@ -56,6 +57,7 @@ class LedgerEntry:
                 "loaded_at": instant_text(self.loaded_at),
                 "head_unknown": self.head_unknown,
                 "partitions": self.partitions,
+                "hours": None if self.hours is None else {str(hour): count for hour, count in self.hours.items()},
             }
         )
 
@@ -76,6 +78,7 @@ def entry_of(load: SealedWindow, now: datetime) -> LedgerEntry:
         head_unknown=window.head_unknown,
         spans=load.staged.spans,
         partitions=by_partition(load),
+        hours=hours_of(load),
     )
 
 
@@ -84,7 +87,7 @@ def from_json(text: str) -> LedgerEntry:
     found = json.loads(text)
     if found["format"] != FORMAT:
         raise LogbusError(f"a ledger entry has format {found['format']}, this logbus knows {FORMAT}: install a newer logbus")
-    ranges = found["ranges"]
+    ranges, hours = found["ranges"], found.get("hours")
     return LedgerEntry(
         pipeline=found["pipeline"],
         topic=found["topic"],
@@ -97,6 +100,7 @@ def from_json(text: str) -> LedgerEntry:
         loaded_at=parse_instant(found["loaded_at"]),
         head_unknown=found["head_unknown"],
         partitions=found["partitions"],
+        hours=None if hours is None else {int(hour): count for hour, count in hours.items()},
         spans={part["partition"]: to_span(part) for part in ranges},
     )
 
