@@ -20,7 +20,7 @@ from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
 from logbus.windows import testimony
-from logbus.windows.boundaries import milliseconds
+from logbus.windows.boundaries import MILLISECOND, milliseconds
 from logbus.windows.definition import pipeline_of
 from logbus.windows.error_budget import samples_of
 from logbus.windows.fingerprint import combine
@@ -31,6 +31,7 @@ from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, Witness
 from logbus.windows.retained import refuse_if_recreated, why_unreadable
 from logbus.windows.sent_numbers import join_streams
+from logbus.windows.stamped_hours import joined
 from logbus.windows.testimony import Called, Place
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
@@ -165,6 +166,7 @@ class Application:
             parse=pipeline.parse,
             settings=pipeline.settings,
             windows={window.window_id: window for window in windows},
+            interval_ms=pipeline.interval // MILLISECOND,
             sink=sink.name,
             sink_options=sink.task_options(),
         )
@@ -239,6 +241,7 @@ def to_reads(results: Sequence[TaskResult]) -> Reads:
             bytes=before.bytes + result.bytes,
             fingerprint=combine([before.fingerprint, result.fingerprint]),
             staged_fingerprint=combine([before.staged_fingerprint, result.staged_fingerprint]),
+            hours=joined([before.hours, result.hours]),
             sent=join_streams(before.sent, result.sent),
         )
         files[result.window_id] = files.get(result.window_id, ()) + result.files

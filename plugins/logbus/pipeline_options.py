@@ -36,6 +36,7 @@ SETTINGS: Mapping[str, str] = {
     "max_errors": "the number of records that may fail to parse before the hour fails instead",
     "accept_loss": "load what is left where retention was faster, and keep the loss on record",
     "accept_producer_gaps": "pass the audit though producers have counted records that are not there",
+    "max_ahead_minutes": "how far ahead of the clock a record's timestamp may lie and still begin an hour, 0 to 1440 (60)",
     "offset_gaps": "the topic is compacted or holds transactions, so that offsets are missing",
 }
 

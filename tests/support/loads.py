@@ -15,6 +15,7 @@ from operator import itemgetter
 from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
+from logbus.windows.boundaries import MILLISECOND
 from logbus.windows.definition import pipeline_of
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 
@@ -88,6 +89,7 @@ class Loading:
             parse=MENDED if self.mended else self.pipeline.parse,
             settings=self.pipeline.settings,
             windows={self.window.id: staged_window(self.attempt)},
+            interval_ms=self.pipeline.interval // MILLISECOND,
             sink=self.sink.name,
             sink_options=self.sink.task_options(),
         )

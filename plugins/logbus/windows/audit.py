@@ -3,7 +3,8 @@
 The table is counted anew (not the numbers the load wrote), checksums of its values are taken again, the ledger is compared, and
 the broker is asked whether it still holds the same topic and the same offsets. Exact, or every difference is named with its
 partition and how many. Records that retention has deleted since are no fault of the load: the window is audited and noted as no
-longer replayable. Where producers number their records, what did not arrive at the broker is found as well.
+longer replayable. Where producers number their records, what did not arrive at the broker is found as well. Where
+records are stamped with other hours than their window's, the notes say with which.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.windows.producers import check_producers
 from logbus.windows.retained import lost_ranges
+from logbus.windows.stamped_hours import stamped_hours
 from logbus.windows.values import Published, ValuesReport
 
 
@@ -51,7 +53,7 @@ def audit_window(
     notes = [*values.notes, *map(other_records_text, window.other_records)]
     problems = [*table_problems(pipeline, window, found), *values.problems, *broker_problems(log, pipeline, window, notes)]
     wrong, odd = check_producers(engine, pipeline, window)
-    problems, notes = [*problems, *wrong], [*notes, *odd]
+    problems, notes = [*problems, *wrong], [*notes, *odd, *hour_notes(engine, window)]
     expected = {part.partition: part.count for part in window.ranges}
     report = AuditReport(window=window, expected=expected, found=found, problems=tuple(problems), notes=tuple(notes))
     ledger.record_audit(report, now)
@@ -133,6 +135,14 @@ def other_records_text(note: Mapping[str, Any]) -> str:
         f"{note['read_before']} records of fingerprint {note['fingerprint_before']} by {note['read_after']} of "
         f"{note['fingerprint_after']}"
     )
+
+
+def hour_notes(engine: Engine, window: FrozenWindow) -> list[str]:
+    """Where records are stamped with other hours than their window's. It is no fault of the load: the offsets are what they
+    must be; but the hour is not what its name says."""
+    with engine.connect() as connection:
+        found = stamped_hours(connection, window)
+    return found.sentences() if found is not None and found.is_remarkable else []
 
 
 def broker_problems(log: OffsetLog, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:

@@ -50,7 +50,7 @@ def intervals(start: datetime, end: datetime, length: timedelta) -> Iterator[Int
 
 def record_span(pipeline: Pipeline, log: OffsetLog, now: datetime) -> Interval | None:
     """Whole intervals from that of the first record (by offset, in any partition) to that of the newest; None for no records."""
-    facts, horizon = log.topic(pipeline.topic), boundaries.horizon_ms(now)
+    facts, horizon = log.topic(pipeline.topic), boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     hidden = log.first_at_or_after(pipeline.topic, facts.partitions, horizon + 1)
     plain = [part for part in facts.partitions if part not in hidden]
     spans = [plain_span(pipeline, log, plain, now), *(scanned_span(pipeline, log, part, horizon) for part in hidden)]
@@ -80,7 +80,7 @@ def plain_span(pipeline: Pipeline, log: OffsetLog, partitions: Iterable[int], no
         return bool(log.first_at_or_after(pipeline.topic, partitions, boundaries.milliseconds(at)))
 
     first = instant(min(record.timestamp_ms for record in earliest.values()))
-    beyond = floor(now + boundaries.MAX_FUTURE, pipeline.interval) + pipeline.interval
+    beyond = floor(now + boundaries.max_ahead(pipeline), pipeline.interval) + pipeline.interval
     return StampSpan(first=first, last=last_interval(floor(first, pipeline.interval), beyond, pipeline.interval, has_record_from))
 
 

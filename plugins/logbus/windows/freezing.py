@@ -162,7 +162,7 @@ def call_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, Cha
 
 def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, log: OffsetLog, now: datetime) -> Observation:
     """Finds by reading on the boundaries that a stamp from the future hides from the index by time. Rarely any."""
-    horizon = boundaries.horizon_ms(now)
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     scanned = dict(seen.scanned)
     for at, found in seen.first.items():
         for partition in (part for part, first in found.items() if boundaries.needs_scan(first, horizon)):

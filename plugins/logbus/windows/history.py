@@ -14,6 +14,7 @@ from logbus.windows.ledger import Ledger
 from logbus.windows.model import FrozenWindow, TaskKey, WindowCounts, counts_json, instant_text
 from logbus.windows.producers import StreamCount, streams_of
 from logbus.windows.rows import COUNT_COLUMNS, Row
+from logbus.windows.stamped_hours import StampedHours, stamped_hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowHistory:
-    """`spans` are the first and last timestamps loaded of each partition, `dead_letters` their number by error class."""
+    """`spans` are the first and last timestamps loaded of each partition, `dead_letters` their number by error class. `hours`
+    is None where nothing is loaded, or was loaded before hours were counted (ledger version 0008)."""
 
     window: FrozenWindow
     attempts: tuple[AttemptRecord, ...]
@@ -69,6 +71,7 @@ class WindowHistory:
     redrives: tuple[Mapping[str, Any], ...]
     audit_problems: tuple[str, ...]
     streams: tuple[StreamCount, ...] = ()
+    hours: StampedHours | None = None
 
     def attempt(self, number: int) -> AttemptRecord | None:
         return next((found for found in self.attempts if found.number == number), None)
@@ -88,6 +91,7 @@ class WindowHistory:
             "redrives": [{**found, "redriven_at": instant_text(found["redriven_at"])} for found in self.redrives],
             "audit_problems": list(self.audit_problems),
             "producers": [found.summary() for found in self.streams],
+            "stamped_hours": self.hours and self.hours.summary(),
         }
 
 
@@ -103,6 +107,7 @@ def window_history(engine: Engine, pipeline_name: str, start: datetime) -> Windo
             redrives=tuple(redrives_of(connection, window.id)),
             audit_problems=audit_problems(connection, window.id),
             streams=tuple(streams_of(connection, window)),
+            hours=stamped_hours(connection, window),
         )
 
 

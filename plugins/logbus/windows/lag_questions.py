@@ -46,7 +46,7 @@ def ask(log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, undone: Undone
     ends = log.end_offsets(topic, undone, pipeline.isolation_level)
     first = log.first_at_or_after(topic, undone, boundaries.milliseconds(closed_until))
     starts = log.start_offsets(topic, undone)
-    horizon = boundaries.horizon_ms(now)
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     tails: dict[int, Tail] = {}
     for part, stretches in undone.items():
         if boundaries.needs_scan(first.get(part), horizon):
@@ -93,7 +93,7 @@ def first_hour(
     waiting = [part for part, found in undone.items() if found[0].within(starts[part], closed[part])]
     heads = [part for part in waiting if window is None or lies_before(chain, part, undone[part][0])]
     found = log.first_at_or_after(pipeline.topic, heads, 0) if heads else {}
-    horizon = boundaries.horizon_ms(now)
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     stamps = [instant(record.timestamp_ms) for record in found.values() if record.timestamp_ms <= horizon]
     hours = [floor(stamp, pipeline.interval) for stamp in stamps]
     return min([*hours, *([] if window is None else [window])], default=None)

@@ -157,6 +157,7 @@ def refuse_nonsense(pipeline: Pipeline) -> None:
     if pipeline.lateness < timedelta(0):
         raise UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")
     budget_of(pipeline)
+    boundaries.max_ahead(pipeline)
     refuse_odd_table(pipeline)
 
 
@@ -181,7 +182,7 @@ def anchor_offset(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, partiti
     """Where the chain of windows begins in a partition: its first record, or the boundary at the pipeline's start."""
     if pipeline.starts_at is None:
         return start_offset
-    at_ms, horizon = boundaries.milliseconds(pipeline.starts_at), boundaries.horizon_ms(now)
+    at_ms, horizon = boundaries.milliseconds(pipeline.starts_at), boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     end = log.end_offsets(pipeline.topic, [partition], pipeline.isolation_level)[partition]
     first = log.first_at_or_after(pipeline.topic, [partition], at_ms).get(partition)
     around = Neighbours(lower=start_offset)

@@ -141,6 +141,8 @@ window = Table(
     Column("fingerprint", Text),
     Column("audited_at", DateTime(timezone=True)),
     Column("audit_problems", JSONB),
+    Column("unstamped_count", BigInteger),  # without a usable stamp; null: loaded before hours were counted
+    Column("far_count", BigInteger),  # stamped with hours too many to count each, far from the window's own
     Column("values_hash", JSONB),  # checksums over what was published, taken at commit: logbus.windows.values
     Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; for ever
     Column("loss_accepted", JSONB),  # who took the loss of a window whose head is unknown, by name

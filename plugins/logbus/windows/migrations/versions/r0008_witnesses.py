@@ -21,6 +21,8 @@ def upgrade() -> None:
         ("witness_hash", sa.BigInteger),
     ):
         op.add_column("boundary", sa.Column(name, kind), schema=SCHEMA)
+    op.add_column("window", sa.Column("unstamped_count", sa.BigInteger), schema=SCHEMA)
+    op.add_column("window", sa.Column("far_count", sa.BigInteger), schema=SCHEMA)
     op.add_column("window", sa.Column("values_hash", JSONB), schema=SCHEMA)
     op.add_column("window", sa.Column("other_records", JSONB), schema=SCHEMA)
     op.add_column("window", sa.Column("loss_accepted", JSONB), schema=SCHEMA)
