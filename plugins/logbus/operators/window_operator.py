@@ -14,7 +14,15 @@ from typing import Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from logbus.errors import ErrorBudgetExceeded, PipelineConflict, RecordsLost, TopicRecreated, UserError, WindowOverlap
+from logbus.errors import (
+    ErrorBudgetExceeded,
+    PipelineConflict,
+    RecordsLost,
+    TooManyWindows,
+    TopicRecreated,
+    UserError,
+    WindowOverlap,
+)
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.links import WindowLink
@@ -23,7 +31,7 @@ from logbus.triggers.window_closed import utc_now
 from logbus.windows.model import Pipeline, TaskKey, parse_instant
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
-BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap, ErrorBudgetExceeded)
+BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap, ErrorBudgetExceeded, TooManyWindows)
 
 
 class OverWindows:
