@@ -56,6 +56,10 @@ class PipelineConflict(UserError):
     """A pipeline of that name is registered with another topic, table or start."""
 
 
+class TooManyWindows(UserError):
+    """More windows than are begun without a word."""
+
+
 class LoadFailed(LogbusError):
     """A load did not put its windows into the warehouse."""
 

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from logbus.errors import ErrorBudgetExceeded, LoadFailed
+from logbus.windows.catch_up import LoadPlan
+from logbus.windows.missing import Gap, Missing
 from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
 from logbus.windows.registration import Registration
 from logbus.windows.standing import Standing
@@ -64,11 +66,16 @@ class FakeLedger:
         self.frozen.append(interval)
         return window(interval.start)
 
-    def closed_intervals(
+    def plan_load(
         self, pipeline_name: str, log: object, now: datetime, since: datetime | None = None, until: datetime | None = None
-    ) -> list[Interval]:
+    ) -> LoadPlan:
         inside = [part for part in self.closed if since is None or part.start >= since]
-        return [part for part in inside if until is None or part.end <= until]
+        inside = [part for part in inside if until is None or part.end <= until]
+        steps = (Gap(interval=part, missing=Missing.NOT_FROZEN) for part in inside)
+        return LoadPlan(pipeline=self.pipeline(pipeline_name), steps=tuple(steps))
+
+    def freeze_plan(self, plan: LoadPlan, log: object, now: datetime) -> list[FrozenWindow]:
+        return [self.freeze_or_get(plan.pipeline.name, interval, log, now) for interval in plan.intervals()]
 
     def remember_dag(self, pipeline_name: str, dag_id: str, now: datetime) -> None:
         self.dags.append((pipeline_name, dag_id))

@@ -21,6 +21,7 @@ from logbus.windows.exact_reader import read_range
 from logbus.windows.history import WindowHistory, window_history
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.missing import behind, empty
 from logbus.windows.model import OffsetRange, Pipeline, instant_text, parse_instant
 
 
@@ -54,12 +55,13 @@ def list_windows(
     pipeline = ledger.pipeline(pipeline_name)
     windows = ledger.windows(pipeline_name, since, until)
     view = ProgressView(ledger, options.client_config(bootstrap, client_config))
-    gaps, note = view.gaps(pipeline, since, until), view.note
+    gaps = view.gaps(pipeline, since, None if until is None else until + pipeline.interval)
+    note = view.note
     if as_json:
         shown = {"windows": [window.summary() for window in windows], "gaps": [gap.summary() for gap in gaps]}
-        output.show_json({**shown, "behind": len(gaps), "note": note})
+        output.show_json({**shown, "behind": behind(gaps), "empty": empty(gaps), "note": note})
         return
-    output.show(window_views.windows_table(windows, gaps))
+    output.show(window_views.windows_table(pipeline, windows, gaps))
     click.echo(window_views.behind_text(pipeline, gaps))
     if note:
         click.echo(f"note: {note}", err=True)

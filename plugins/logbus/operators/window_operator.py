@@ -21,6 +21,7 @@ from logbus.errors import (
     OtherRecords,
     PipelineConflict,
     RecordsLost,
+    TooManyWindows,
     TopicRecreated,
     UserError,
     WindowOverlap,
@@ -45,6 +46,7 @@ BEYOND_RETRY = (
     ErrorBudgetExceeded,
     OtherRecords,
     AttemptSuperseded,
+    TooManyWindows,
 )
 
 

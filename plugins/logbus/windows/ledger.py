@@ -6,15 +6,17 @@ own; nothing is kept in memory, so any number of ledgers on any number of machin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine, select, update
 
 from logbus.errors import LoadFailed, WindowUnknown
-from logbus.windows import attempts, catch_up, freezing, inferred_columns, pipeline_dags, registration, schema, standing
+from logbus.windows import attempts, catch_up, freezing, inferred_columns, missing, pipeline_dags, registration, schema, standing
+from logbus.windows.catch_up import LoadPlan
 from logbus.windows.log_offsets import OffsetLog
+from logbus.windows.missing import Gap
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
 from logbus.windows.registration import Registration
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
@@ -87,8 +89,39 @@ class Ledger:
         until: datetime | None = None,
         limit: int | None = None,
     ) -> list[Interval]:
-        """The closed intervals between the first record and the last, oldest first."""
-        return catch_up.closed_intervals(self.pipeline(pipeline_name), log, utc(now), since, until, limit)
+        """The closed intervals that a load would take, oldest first: all that are not loaded, and what can be loaded again."""
+        return catch_up.closed_intervals(self.engine, pipeline_name, log, utc(now), since, until, limit)
+
+    def gaps(
+        self,
+        pipeline_name: str,
+        log: OffsetLog | None,
+        now: datetime,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[Gap, ...]:
+        """What is missing of the pipeline, by time; without a log only what the ledger itself shows."""
+        return missing.pipeline_gaps(self.engine, pipeline_name, log, utc(now), since, until)
+
+    def plan_load(
+        self,
+        pipeline_name: str,
+        log: OffsetLog,
+        now: datetime,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        *,
+        limit: int | None = None,
+        only_missing: bool = False,
+    ) -> LoadPlan:
+        """What a load takes; nothing is frozen by that."""
+        return catch_up.plan_load(self.engine, pipeline_name, log, utc(now), since, until, limit=limit, only_missing=only_missing)
+
+    def freeze_plan(
+        self, plan: LoadPlan, log: OffsetLog, now: datetime, tell: Callable[[int], None] = lambda count: None
+    ) -> list[FrozenWindow]:
+        """The plan's windows, all frozen; `tell` is told how many more are."""
+        return catch_up.freeze_plan(self.engine, plan, log, utc(now), tell)
 
     def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
         """The frozen window that starts at `start`, or `WindowUnknown`."""

@@ -70,6 +70,8 @@ def pipeline_row(connection: Connection, name: str, *, lock: bool = False, share
 def load_windows(connection: Connection, query: Select[Any]) -> list[FrozenWindow]:
     """The windows that a query over `schema.window` selects, with their ranges, in the query's order."""
     rows = connection.execute(query).mappings().all()
+    if not rows:
+        return []
     ids = [row["id"] for row in rows]
     topics = dict(connection.execute(select(schema.pipeline.c.name, schema.pipeline.c.topic)).all())
     ranges: dict[int, list[OffsetRange]] = {window_id: [] for window_id in ids}

@@ -12,7 +12,7 @@ from logbus.cli import main
 from logbus.commands import options, pipeline, progress
 from logbus.errors import ErrorBudgetExceeded
 from logbus.exit_codes import ExitCode
-from logbus.windows.gaps import Missing, pipeline_gaps
+from logbus.windows.missing import Missing
 from logbus.windows.model import Pipeline, TaskKey
 from logbus.windows.pipeline_dags import dags_by_pipeline
 from sqlalchemy import text
@@ -76,7 +76,7 @@ def test_a_broker_that_does_not_answer_is_said_and_the_ledgers_own_gaps_are_list
 def test_hours_that_retention_took_before_anybody_froze_them_stay_gaps(loaded: World) -> None:
     loaded.freeze(13)
     loaded.log.delete_records("t", before_offset=5)
-    found = pipeline_gaps(loaded.ledger, loaded.ledger.pipeline("p"), loaded.log, NOW)
+    found = loaded.ledger.gaps("p", loaded.log, NOW)
     assert [(gap.interval.start.hour, gap.missing) for gap in found if gap.missing is Missing.NOT_FROZEN] == [
         (11, Missing.NOT_FROZEN)
     ]

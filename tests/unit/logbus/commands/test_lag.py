@@ -19,6 +19,7 @@ BEHIND = Lag(
     topic="t",
     records_behind={0: 30, 1: 5},
     hours_behind=3,
+    hours_empty=2,
     oldest_hour=NOW - timedelta(hours=4.5),
     records_open=7,
     taken_at=NOW + timedelta(days=2),
@@ -44,7 +45,19 @@ def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
     result = lag()
     row = next(line for line in result.stdout.splitlines() if line.startswith("a "))
     cells = re.split("  +", row)
-    assert cells == ["a", "t", "3", "2026-11-21T08:00:00Z", "4:30:00", "35", "-", "7", "0", "in 2 days, 0:00:00 by retention.ms"]
+    assert cells == [
+        "a",
+        "t",
+        "3",
+        "2",
+        "2026-11-21T08:00:00Z",
+        "4:30:00",
+        "35",
+        "-",
+        "7",
+        "0",
+        "in 2 days, 0:00:00 by retention.ms",
+    ]
     assert "b: the topic was made again" in result.stderr
 
 
@@ -55,6 +68,8 @@ def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
         (("--pipeline", "a", "--fail-over", "3"), 0),
         (("--pipeline", "a", "--fail-over", "2"), 5),
         (("--pipeline", "b", "--fail-over", "1000"), 5),  # nobody knows how far it is behind
+        ((), 0),
+        (("--pipeline", "b"), 3),  # nothing could be said at all
     ],
 )
 def test_a_script_may_ask_whether_a_pipeline_is_too_far_behind(known: None, words: tuple[str, ...], status: int) -> None:
