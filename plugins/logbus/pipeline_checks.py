@@ -62,6 +62,7 @@ def check_pipeline(pipeline: Pipeline, known_settings: Iterable[str]) -> None:
     for name, check in CHECKS.items():
         if pipeline.settings.get(name) is not None:
             check(name, pipeline.settings[name], wrong)
+    refuse_idle(pipeline, wrong)
     check_pattern(pipeline, wrong)
     check_place(pipeline.settings, wrong)
     refuse_what_json_cannot_hold(pipeline)
@@ -177,6 +178,27 @@ CHECKS: Mapping[str, Check] = {
     "accept_producer_gaps": check_boolean,
     "offset_gaps": check_boolean,
 }
+
+
+# Settings that only these parsers, or only these sinks, look at.
+OF_PARSERS: Mapping[str, tuple[str, ...]] = {"columns": ("json", "logfmt", "regex"), "infer": ("json",), "pattern": ("regex",)}
+OF_SINKS: Mapping[str, str] = {
+    "directory": "parquet",
+    "warehouse": "iceberg",
+    "catalog": "iceberg",
+    "keep_snapshots_days": "iceberg",
+}
+
+
+def refuse_idle(pipeline: Pipeline, wrong: Say) -> None:
+    """A setting that nobody looks at promises what nobody does: files in a directory, while rows go to PostgreSQL."""
+    settings, sink = pipeline.settings, pipeline.settings.get(SINK, SINK_DEFAULT)
+    for name, parsers in OF_PARSERS.items():
+        if settings.get(name) and not is_own_parser(pipeline.parse) and pipeline.parse not in parsers:
+            raise wrong(f"parse={pipeline.parse!r} does not look at {name}; that is for parse={' or '.join(map(repr, parsers))}")
+    for name, wanted in OF_SINKS.items():
+        if settings.get(name) is not None and sink != wanted:
+            raise wrong(f"{name} is for sink={wanted!r}, and this pipeline's sink is {sink!r}")
 
 
 def check_pattern(pipeline: Pipeline, wrong: Say) -> None:

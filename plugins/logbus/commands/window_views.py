@@ -77,6 +77,7 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
         yield f"  loaded {stamp(window.loaded_at)} by attempt {window.loaded_attempt}, audited {stamp(window.audited_at)}"
         yield f"  {counts_text(window.counts)}"
         yield f"  fingerprint {window.fingerprint}"
+        yield from (f"  the pipeline is defined otherwise since: {change}" for change in found.changes)
     yield from (f"  {sentence}" for sentence in (found.hours.sentences() if found.hours else ()))
     yield from (f"  audit: {problem}" for problem in found.audit_problems)
     yield from (redrive_line(redrive) for redrive in found.redrives)

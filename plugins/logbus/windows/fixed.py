@@ -31,7 +31,7 @@ def refuse_fixed(registered: Pipeline, wanted: Pipeline) -> None:
 
 def refuse_moved(connection: Connection, registered: Pipeline, wanted: Pipeline) -> None:
     """Rows that are loaded, or being loaded, lie where they were put."""
-    if has_rows(connection, registered.name):
+    if location_of(registered) != location_of(wanted) and has_rows(connection, registered.name):
         refuse_elsewhere(registered, wanted)
 
 

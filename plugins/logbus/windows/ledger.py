@@ -57,6 +57,11 @@ class Ledger:
         with self.engine.connect() as connection:
             return inferred_columns.with_inferred(connection, to_pipeline(pipeline_row(connection, name)))
 
+    def registered(self, name: str) -> Pipeline:
+        """The pipeline as it was registered, or `PipelineUnknown`."""
+        with self.engine.connect() as connection:
+            return to_pipeline(pipeline_row(connection, name))
+
     def add_inferred(self, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> Pipeline:
         """Puts down columns that records have shown; the pipeline with all that are known then."""
         inferred_columns.remember(self.engine, pipeline, columns, utc(now))

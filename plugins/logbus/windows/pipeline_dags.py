@@ -33,9 +33,10 @@ def remember_definition(connection: Connection, pipeline: Pipeline, dag_id: str,
     """Notes the DAG, and how it defines the pipeline now."""
     definition = definition_of(pipeline)
     values = {"pipeline": pipeline.name, "dag_id": dag_id, "seen_at": now, "definition": definition}
-    keys = ["pipeline", "dag_id"]
     statement = insert_if_absent(schema.pipeline_dag).values(values)
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_={"definition": definition}))
+    is_other = schema.pipeline_dag.c.definition.is_distinct_from(statement.excluded.definition)  # mostly it is what it was
+    keys, news = ["pipeline", "dag_id"], {"definition": definition}
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=news, where=is_other))
 
 
 def definitions_by_dag(connection: Connection, pipeline_name: str) -> dict[str, Definition | None]:

@@ -229,3 +229,11 @@ def test_a_pipeline_that_shares_its_table_is_moved_when_it_is_said_twice(world: 
     assert world.ledger.pipeline("q").table == "public.t"
     run("pipeline", "move", "q", "--table", "own", "--execute")
     assert world.ledger.pipeline("q").table == "own"
+
+
+def test_a_window_tells_how_its_pipeline_was_defined_when_it_was_loaded(loaded: World, run: Run) -> None:
+    assert shown(run("window", "show", "--pipeline", "p", TEN, "--json"))["definition_changes"] == []
+    loaded.register(parse="raw", settings={"max_errors": 1})
+    assert (
+        "the pipeline is defined otherwise since: parse: lines became raw" in run("window", "show", "--pipeline", "p", TEN).stdout
+    )

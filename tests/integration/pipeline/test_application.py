@@ -22,7 +22,7 @@ START = datetime(2015, 5, 17, 10, tzinfo=UTC)
 NOW = datetime(2015, 5, 18, tzinfo=UTC)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lines(broker: AnyBroker) -> Pipeline:
     """Two hours with ten lines each, two of them of no text that PostgreSQL can hold."""
     create_topic(broker.bootstrap, "lines", partitions=2, config={"retention.ms": "-1"})
