@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, LogbusError, UserError
 from logbus.operators.load_window import LoadWindowOperator
+from logbus.windows.model import WindowState
 
 from spark_jobs.outcomes import LoadState
 from tests.support.airflow_context import run_context
@@ -136,8 +137,29 @@ def test_a_backfill_of_which_only_another_hour_was_loaded_fails_ours(task: Task)
     with pytest.raises(LoadFailed, match="1 of 1 windows are not loaded"):
         task.run(lambda arguments: task.load(arguments[:2] + arguments[4:]), waiting=[at(HOUR + 1)])
     assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [None, 1, None, None]
-    task.run()
-    assert task.loaded_by == 2
+    task.run(waiting=[at(HOUR + 1)])
+    assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [2, 1, None, None]
+
+
+@NEAR_AND_FAR
+def test_a_run_that_starts_beside_a_shared_load_has_its_own_hour_and_both_are_loaded(task: Task) -> None:
+    def beside(arguments: Sequence[str]) -> int:
+        (its,) = task.world.ledger.begin_attempts("p", [at(HOUR + 1)], "beside", 1, NOW)
+        assert task.outcomes(["--window", its.token])[0].state is LoadState.COMMITTED
+        return task.load(arguments)
+
+    assert task.run(beside, waiting=[at(HOUR + 1), at(HOUR + 2)])["adopted"] is False
+    assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [1, 2, 1, None]
+
+
+@NEAR_AND_FAR
+def test_a_backfill_leaves_an_hour_alone_that_somebody_else_is_loading(task: Task) -> None:
+    """Its own run finds it loaded, or loads it."""
+    hours = [at(HOUR + 1), at(HOUR + 2)]
+    task.world.ledger.begin_attempts("p", hours[:1], "another", 1, NOW)
+    task.run(waiting=hours)
+    assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [1, None, 1, None]
+    assert [window.state for window in task.world.ledger.windows("p")][1] is WindowState.LOADING
 
 
 @NEAR_AND_FAR
