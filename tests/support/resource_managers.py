@@ -2,7 +2,8 @@
 
 `spark-submit` and `yarn` on PATH hand their command line to a `Cluster` in the test's process, print what it says and end as it
 says. The same server is the REST interface of a standalone master, YARN's ResourceManager and the API server of Kubernetes, as far
-as the provider asks them (its hook `SparkSubmitHook`). The lines that are printed are those of Spark 4.1 that the provider looks for.
+as the provider asks them (its hook `SparkSubmitHook`). The lines that are printed are those of Spark 4.1 that the provider looks for;
+tests/soak/test_real_spark_submit.py holds them against a real spark-submit, which takes this server for Kubernetes, too.
 
 A driver's work is a function of the test: it is called where a real driver would have run by then, with the application's
 arguments, and returns its exit status. So a test decides what happens while a driver runs, in this process and without waiting.
@@ -24,6 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as provider_hook
@@ -31,6 +33,8 @@ from airflow.providers.apache.spark.operators import spark_submit as provider_op
 
 NAMESPACE = "spark"  # the only one in which the provider finds the name of a pod in what spark-submit says without waiting
 SECONDS_MAX = 30.0
+
+PROGRAMS = ("spark-submit", "yarn")
 
 # What it was started with goes to the cluster; the last line of the answer is its exit status.
 PROGRAM = """#!{python} -SE
@@ -77,6 +81,7 @@ class Driver:
     arguments: list[str]
     exit_status: int | None = None
     is_gone: bool = False
+    pod: dict[str, Any] = field(default_factory=dict)  # as spark-submit made it, where a real one did
 
 
 @dataclass
@@ -100,7 +105,10 @@ class Cluster:
             name = f"logbus-load-{number:016x}-driver"
         else:
             name = f"driver-20261121123000-{number:04}"
-        driver = self.drivers[name] = Driver(name, list(arguments))
+        return self.known(Driver(name, list(arguments)))
+
+    def known(self, driver: Driver) -> Driver:
+        self.drivers[driver.id] = driver
         return driver
 
     def ended(self, driver: Driver) -> int:
@@ -176,7 +184,7 @@ class Cluster:
             return
         yield "26/11/21 12:30:00 INFO LoggingPodStatusWatcherImpl: State changed, new state: "
         yield f"\t pod name: {driver.id}"
-        yield f"26/11/21 12:30:00 INFO Client: Waiting for application logbus load {named} to finish..."
+        yield f"26/11/21 12:30:00 INFO LoggingPodStatusWatcherImpl: Waiting for application logbus load {named} to finish..."
         status = self.ended(driver)
         yield "26/11/21 12:30:02 INFO LoggingPodStatusWatcherImpl: Container final statuses:"
         yield "\t container name: spark-kubernetes-driver"
@@ -199,6 +207,12 @@ class Cluster:
             case "PUT", ["ws", "v1", "cluster", "apps", driver_id, "state"]:
                 self.kill(driver_id)
                 return 202, body
+            case "POST", ["api", "v1", "namespaces", _, "pods"]:
+                return self.create_pod(body)
+            case "PATCH", ["api", "v1", "namespaces", *_]:
+                return 200, body  # what the pod needs beside it: a service, a map of settings
+            case "GET", ["api", "v1", "namespaces", _, "pods"]:
+                return 200, [{"type": "MODIFIED", "object": self.pod(driver_id)[1]} for driver_id in self.drivers]
             case "GET", ["api", "v1", "namespaces", _, "pods", driver_id]:
                 return self.pod(driver_id)
             case "DELETE", ["api", "v1", "namespaces", _, "pods", driver_id]:
@@ -231,7 +245,16 @@ class Cluster:
         status = self.ended(driver)
         if driver.is_gone:
             return 404, {"kind": "Status", "reason": "NotFound", "code": 404}
-        return 200, {"kind": "Pod", "status": {"phase": "Succeeded" if status == 0 else "Failed"}}
+        terminated = {"exitCode": status, "reason": "Completed" if status == 0 else "Error"}
+        container = {"name": "spark-kubernetes-driver", "state": {"terminated": terminated}}
+        phase = "Succeeded" if status == 0 else "Failed"
+        return 200, {"kind": "Pod", **driver.pod, "status": {"phase": phase, "containerStatuses": [container]}}
+
+    def create_pod(self, pod: dict[str, Any]) -> tuple[int, Any]:
+        (container,) = pod["spec"]["containers"]
+        metadata = {**pod["metadata"], "uid": str(uuid4())}
+        driver = self.known(Driver(metadata["name"], application_arguments(container["args"]), pod={**pod, "metadata": metadata}))
+        return 201, {**driver.pod, "status": {"phase": "Pending"}}
 
 
 def application_arguments(command: Sequence[str]) -> list[str]:
@@ -258,9 +281,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
-        self.wfile.write(json.dumps(answer, indent=2, separators=(",", " : ")).encode())  # a line each, as Spark writes it
+        if isinstance(answer, list):  # what a watch of Kubernetes sees, an event a line
+            self.wfile.write(b"".join(json.dumps(event).encode() + b"\n" for event in answer))
+        else:
+            self.wfile.write(json.dumps(answer, indent=2, separators=(",", " : ")).encode())  # a field a line, as Spark writes it
 
-    do_POST = do_PUT = do_DELETE = do_GET
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
 
     def say(self, line: str) -> None:
         """To a program that may have been killed meanwhile."""
@@ -306,11 +332,13 @@ class CoreApi:
 
 
 @contextmanager
-def running(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def running(
+    cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch, programs: Sequence[str] = PROGRAMS
+) -> Iterator[Cluster]:
     """The cluster with its programs on PATH and its connection as Airflow's `spark_default`."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("ClusterHandler", (Handler,), {"cluster": cluster}))
     cluster.port = server.server_address[1]
-    for name in ("spark-submit", "yarn"):
+    for name in programs:
         (folder / name).write_text(PROGRAM.format(python=sys.executable, port=cluster.port))
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")

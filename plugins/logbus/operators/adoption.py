@@ -16,7 +16,7 @@ from typing import Any
 from logbus.errors import WindowError
 from logbus.operators.siblings import asked_at, waiting_intervals
 from logbus.run_interval import plain, run_interval
-from logbus.windows.adoption import begun_since, failing
+from logbus.windows.adoption import at_work_elsewhere, begun_since, failing
 from logbus.windows.definition import definition_of
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
@@ -48,7 +48,8 @@ class Beside:
         waiting = list(waiting_intervals(context, own, limit))
         starts = [interval.start for interval in waiting]
         done = begun_since(self.ledger.engine, self.pipeline_name, starts, beginning(context))
-        not_ours = done | self.left_alone(starts)
+        taken = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
+        not_ours = done | taken | self.left_alone(starts)
         frozen = (interval.start for interval in waiting if interval.start not in not_ours and self.is_frozen(interval))
         return list(islice(frozen, limit))
 

@@ -5,6 +5,7 @@ made it, and that is loaded, is what the run asked for, provided that it was loa
 that began before is not: a clear means "load it again".
 
 A window that failed twice in a row goes alone, so that it cannot take others down with it; once is often the machine's fault.
+One that another run is loading is left to that: to take it along would be to take it away.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from sqlalchemy import Engine, func, select
 from logbus.windows import schema
 from logbus.windows.attempts import FAILED
 from logbus.windows.definition import Definition
+from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
+from logbus.windows.rows import ATTEMPT_RUNNING
 
 FAILURES_BEFORE_ALONE = 2
 
@@ -48,6 +51,21 @@ def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> s
     )
     query = select(window.c.starts_at).where(
         window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), failures == FAILURES_BEFORE_ALONE
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def at_work_elsewhere(
+    engine: Engine, pipeline_name: str, starts: Sequence[datetime], run_id: str, now: datetime
+) -> set[datetime]:
+    """Those of the windows at which an attempt of another run is alive; what an earlier try of `run_id` left is nobody's."""
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(window.c.starts_at)
+        .join(attempt, attempt.c.window_id == window.c.id)
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)))
+        .where(attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at > now - HEARTBEAT_EXPIRY, attempt.c.run_id != run_id)
     )
     with engine.connect() as connection:
         return set(connection.execute(query).scalars())

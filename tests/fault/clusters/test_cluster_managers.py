@@ -6,153 +6,33 @@ whose drivers run the load's own code here, over a log in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, LogbusError, UserError
-from logbus.hooks.broker import BrokerHook
-from logbus.hooks.warehouse import WarehouseHook
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.windows.model import Attempt, Pipeline
-from logbus.windows.schema import attempt as attempt_table
-from sqlalchemy import select, text
+from logbus.windows.model import WindowState
 
-from spark_jobs.application import Application
-from spark_jobs.outcomes import SUCCESSFUL, LoadState, WindowOutcome
+from spark_jobs.outcomes import LoadState
 from tests.support.airflow_context import run_context
-from tests.support.in_process import TASKS, Tasks
-from tests.support.ledgers import NOW, World, at, hour, stamps
-from tests.support.resource_managers import (
-    IN_CLIENT_MODE,
-    OPERATOR_ARGUMENTS,
-    Cluster,
-    Manager,
-    TaskStateStore,
-    Work,
-    running,
-    wait_until,
-)
+from tests.support.cluster_loads import HOUR, PIPELINE, StartTask, Task, nothing, tokens
+from tests.support.ledgers import NOW, at
+from tests.support.resource_managers import IN_CLIENT_MODE, Manager, wait_until
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 
 EVERY_MANAGER = [manager for manager in Manager if manager is not Manager.STANDALONE]  # which runs no Python program
 TRACKED = [Manager.YARN_TRACKED, Manager.KUBERNETES_TRACKED]
-HOUR = 10
-PIPELINE = Pipeline(name="p", topic="t", table="t", parse="lines", settings={"max_error_rate": 0.5})
-
-
-def tokens(arguments: Sequence[str]) -> list[str]:
-    return [word for before, word in zip(arguments, arguments[1:], strict=False) if before == "--window"]
-
-
-def nothing(arguments: Sequence[str]) -> int:
-    """A driver that ends well and has loaded nothing."""
-    return 0
-
-
-@dataclass
-class Task:
-    """The task `load` of one DAG run over the hour 10, with its cluster, over tries and clears."""
-
-    world: World
-    cluster: Cluster
-    store: TaskStateStore = field(default_factory=TaskStateStore)
-    asked_at: datetime = NOW - timedelta(minutes=1)
-    try_number: int = 0
-    operator: LoadWindowOperator | None = None
-
-    def run(self, work: Work | None = None, *, waiting: Sequence[datetime] = (), **arguments: Any) -> dict[str, Any]:
-        """One try, by a process that knows nothing of those before."""
-        self.try_number += 1
-        self.cluster.work = work or self.load
-        self.operator = LoadWindowOperator(
-            task_id="load",
-            pipeline=PIPELINE,
-            credentials_in_environment=self.cluster.manager in IN_CLIENT_MODE,
-            now=lambda: NOW,
-            status_poll_interval=0,
-            **OPERATOR_ARGUMENTS.get(self.cluster.manager, {}),
-            **arguments,
-        )
-        context = run_context(at(HOUR), at(HOUR + 1), self.try_number, asked_at=self.asked_at, waiting=waiting)
-        context["task_state_store"] = self.store
-        return self.operator.execute(context)  # type: ignore[arg-type]
-
-    def clear(self) -> None:
-        """The user asks for another load; Airflow keeps what it noted for the task."""
-        self.asked_at = NOW + timedelta(minutes=1)
-
-    def load(self, arguments: Sequence[str]) -> int:
-        """A driver's work; its exit status as that of the load's program."""
-        return int(not all(outcome.state in SUCCESSFUL for outcome in self.outcomes(arguments)))
-
-    def outcomes(self, arguments: Sequence[str]) -> list[WindowOutcome]:
-        application = Application(
-            ledger=self.world.ledger,
-            log=self.world.log,
-            client_config={TASKS: Tasks(log=self.world.log)},
-            now=lambda: NOW,
-            report=lambda outcome: None,
-        )
-        return application.load("p", tokens(arguments))
-
-    def begin_elsewhere(self) -> Attempt:
-        (attempt,) = self.world.ledger.begin_attempts("p", [at(HOUR)], "another", 1, NOW)
-        return attempt
-
-    @property
-    def loaded_by(self) -> int | None:
-        """Which attempt's rows the hour has."""
-        return self.world.ledger.window("p", at(HOUR)).loaded_attempt
-
-    def states(self) -> list[str]:
-        """Of the hour's attempts, oldest first."""
-        window, row = self.world.ledger.window("p", at(HOUR)), attempt_table
-        with self.world.ledger.engine.connect() as connection:
-            return list(
-                connection.execute(select(row.c.state).where(row.c.window_id == window.id).order_by(row.c.number)).scalars()
-            )
-
-    def rows(self) -> int:
-        with self.world.ledger.engine.connect() as connection:
-            return int(connection.execute(text("select count(*) from t")).scalar_one())
-
-
-StartTask = Callable[[Manager], Task]
-
-
-@pytest.fixture
-def start(world: World, warehouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartTask]:
-    """Starts a cluster and freezes the hours 10 to 13 of five records each."""
-    monkeypatch.setattr(WarehouseHook, "ledger", lambda hook: world.ledger)
-    monkeypatch.setattr(WarehouseHook, "url", warehouse_url)
-    monkeypatch.setattr(BrokerHook, "log_offsets", lambda hook: world.log)
-    monkeypatch.setattr(BrokerHook, "client_config", lambda hook: {"bootstrap.servers": "b:1"})
-    world.ledger.register(PIPELINE, world.log, NOW)
-    for number in range(HOUR, HOUR + 4):
-        world.log.append("t", *stamps(*(number + minute / 60 for minute in range(5))))
-        world.ledger.freeze_or_get("p", hour(number), world.log, NOW)
-    with pytest.MonkeyPatch.context() as patched:
-        clusters: list[Any] = []
-
-        def start(manager: Manager) -> Task:
-            cluster = running(Cluster(manager=manager, work=nothing), tmp_path, patched)
-            clusters.append(cluster)
-            return Task(world=world, cluster=cluster.__enter__())
-
-        yield start
-        for cluster in clusters:
-            cluster.__exit__(None, None, None)
+NEAR_AND_FAR = pytest.mark.parametrize(
+    "task", [Manager.CLIENT, Manager.YARN, Manager.KUBERNETES_TRACKED], ids=lambda manager: manager.value, indirect=True
+)
 
 
 @pytest.fixture(params=EVERY_MANAGER, ids=lambda manager: manager.value)
-def task(request: pytest.FixtureRequest, start: StartTask) -> Task:
-    return start(request.param)
+def task(request: pytest.FixtureRequest, start_task: StartTask) -> Task:
+    return start_task(request.param)
 
 
 def test_a_first_run_loads_its_hour(task: Task) -> None:
@@ -179,9 +59,9 @@ def test_a_retry_after_a_failed_driver_submits_anew(task: Task) -> None:
 
 
 @pytest.mark.parametrize("manager", TRACKED, ids=lambda manager: manager.value)
-def test_a_retry_does_not_adopt_the_driver_of_a_try_that_died(start: StartTask, manager: Manager) -> None:
+def test_a_retry_does_not_adopt_the_driver_of_a_try_that_died(start_task: StartTask, manager: Manager) -> None:
     """The worker was lost; the driver it submitted is fenced by the attempt of the retry, and ends without a commit."""
-    task = start(manager)
+    task = start_task(manager)
     (first,) = task.world.ledger.begin_attempts("p", [at(HOUR)], "manual__1", 1, NOW)
     orphan = task.cluster.submitted(["--pipeline", "p", "--window", first.token])
     namespace = "spark:" if manager is Manager.KUBERNETES_TRACKED else ""
@@ -252,14 +132,37 @@ def test_a_backfill_is_one_application_and_the_other_runs_find_their_hours_loade
     assert (len(task.cluster.commands), task.states()) == (submissions, ["committed"])
 
 
+@NEAR_AND_FAR
 def test_a_backfill_of_which_only_another_hour_was_loaded_fails_ours(task: Task) -> None:
     with pytest.raises(LoadFailed, match="1 of 1 windows are not loaded"):
         task.run(lambda arguments: task.load(arguments[:2] + arguments[4:]), waiting=[at(HOUR + 1)])
     assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [None, 1, None, None]
-    task.run()
-    assert task.loaded_by == 2
+    task.run(waiting=[at(HOUR + 1)])
+    assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [2, 1, None, None]
 
 
+@NEAR_AND_FAR
+def test_a_run_that_starts_beside_a_shared_load_has_its_own_hour_and_both_are_loaded(task: Task) -> None:
+    def beside(arguments: Sequence[str]) -> int:
+        (its,) = task.world.ledger.begin_attempts("p", [at(HOUR + 1)], "beside", 1, NOW)
+        assert task.outcomes(["--window", its.token])[0].state is LoadState.COMMITTED
+        return task.load(arguments)
+
+    assert task.run(beside, waiting=[at(HOUR + 1), at(HOUR + 2)])["adopted"] is False
+    assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [1, 2, 1, None]
+
+
+@NEAR_AND_FAR
+def test_a_backfill_leaves_an_hour_alone_that_somebody_else_is_loading(task: Task) -> None:
+    """Its own run finds it loaded, or loads it."""
+    hours = [at(HOUR + 1), at(HOUR + 2)]
+    task.world.ledger.begin_attempts("p", hours[:1], "another", 1, NOW)
+    task.run(waiting=hours)
+    assert [window.loaded_attempt for window in task.world.ledger.windows("p")] == [1, None, 1, None]
+    assert [window.state for window in task.world.ledger.windows("p")][1] is WindowState.LOADING
+
+
+@NEAR_AND_FAR
 def test_of_many_windows_in_one_task_the_one_without_a_commit_is_named(task: Task) -> None:
     windows = [f"2015-05-17T{number}:00:00Z" for number in (10, 11, 12)]
     with pytest.raises(LoadFailed, match=r"^1 of 3 windows are not loaded, says the ledger: 2015-05-17T12:00:00Z"):
@@ -269,6 +172,7 @@ def test_of_many_windows_in_one_task_the_one_without_a_commit_is_named(task: Tas
 # Somebody newer takes the hour over. A superseded driver ends well.
 
 
+@NEAR_AND_FAR
 def test_a_load_taken_over_by_one_that_has_loaded_the_hour_is_done_and_says_so(task: Task) -> None:
     def taken_over(arguments: Sequence[str]) -> int:
         assert task.outcomes(["--window", task.begin_elsewhere().token])[0].state is LoadState.COMMITTED
@@ -278,6 +182,7 @@ def test_a_load_taken_over_by_one_that_has_loaded_the_hour_is_done_and_says_so(t
     assert (result["adopted"], task.loaded_by, task.states()) == (True, 2, ["superseded", "committed"])
 
 
+@NEAR_AND_FAR
 def test_a_load_taken_over_by_one_still_at_work_fails_at_once_and_takes_nothing_back(task: Task) -> None:
     def taken_over(arguments: Sequence[str]) -> int:
         task.begin_elsewhere()
@@ -288,6 +193,7 @@ def test_a_load_taken_over_by_one_still_at_work_fails_at_once_and_takes_nothing_
     assert task.states() == ["superseded", "running"]
 
 
+@NEAR_AND_FAR
 def test_a_load_taken_over_by_one_that_failed_is_retried(task: Task) -> None:
     def taken_over(arguments: Sequence[str]) -> int:
         task.world.ledger.fail_attempts([task.begin_elsewhere()], "boom", NOW)
@@ -302,16 +208,16 @@ def test_a_load_taken_over_by_one_that_failed_is_retried(task: Task) -> None:
 # What is refused before anything is begun
 
 
-def test_a_standalone_cluster_is_for_client_mode_only(start: StartTask) -> None:
-    task = start(Manager.STANDALONE)
+def test_a_standalone_cluster_is_for_client_mode_only(start_task: StartTask) -> None:
+    task = start_task(Manager.STANDALONE)
     with pytest.raises(UserError, match="set the deploy mode to client"):
         task.run()
     assert (task.cluster.commands, task.states()) == ([], [])
 
 
 @pytest.mark.parametrize("manager", [Manager.YARN, Manager.KUBERNETES_TRACKED], ids=lambda manager: manager.value)
-def test_a_cluster_that_would_show_secrets_takes_no_attempt(start: StartTask, manager: Manager) -> None:
-    task = start(manager)
+def test_a_cluster_that_would_show_secrets_takes_no_attempt(start_task: StartTask, manager: Manager) -> None:
+    task = start_task(manager)
     load = LoadWindowOperator(task_id="load", pipeline=PIPELINE, now=lambda: NOW)
     with pytest.raises(UserError, match="mount LOGBUS_WAREHOUSE_URL and LOGBUS_KAFKA_CONFIG as secrets"):
         load.execute(run_context(at(HOUR), at(HOUR + 1)))  # type: ignore[arg-type]
@@ -329,8 +235,8 @@ def test_a_load_that_should_reconnect_is_refused_where_the_dag_is_read() -> None
 # What the provider takes from the output of spark-submit is not the driver's word either
 
 
-def test_a_sidecars_exit_code_does_not_pass_for_the_drivers(start: StartTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = start(Manager.KUBERNETES)
+def test_a_sidecars_exit_code_does_not_pass_for_the_drivers(start_task: StartTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = start_task(Manager.KUBERNETES)
     said = task.cluster.submit_to_kubernetes
 
     def with_a_sidecar(driver: Any, waits: bool) -> Iterator[str]:
@@ -350,8 +256,8 @@ def test_a_sidecars_exit_code_does_not_pass_for_the_drivers(start: StartTask, mo
     ],
     ids=["yarn", "kubernetes"],
 )
-def test_a_spark_submit_that_does_not_wait_has_loaded_nothing(start: StartTask, manager: Manager, setting: str) -> None:
-    task = start(manager)
+def test_a_spark_submit_that_does_not_wait_has_loaded_nothing(start_task: StartTask, manager: Manager, setting: str) -> None:
+    task = start_task(manager)
     with pytest.raises(LoadFailed):
         task.run(conf={setting: "false"})
     assert task.states() == ["failed"]

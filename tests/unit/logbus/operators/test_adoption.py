@@ -22,6 +22,7 @@ class Known:
     def __init__(self) -> None:
         self.loaded: dict[datetime, datetime] = {}
         self.failing: set[datetime] = set()
+        self.taken: set[datetime] = set()
 
     def begun_since(
         self, engine: object, name: str, starts: list[datetime], asked_at: datetime, definition: object = None
@@ -31,12 +32,16 @@ class Known:
     def are_failing(self, engine: object, name: str, starts: list[datetime]) -> set[datetime]:
         return self.failing & set(starts)
 
+    def at_work_elsewhere(self, engine: object, name: str, starts: list[datetime], run_id: str, now: datetime) -> set[datetime]:
+        return self.taken & set(starts)
+
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     answers = Known()
     monkeypatch.setattr(adoption, "begun_since", answers.begun_since)
     monkeypatch.setattr(adoption, "failing", answers.are_failing)
+    monkeypatch.setattr(adoption, "at_work_elsewhere", answers.at_work_elsewhere)
     return answers
 
 
@@ -52,6 +57,11 @@ def test_hours_whose_runs_wait_are_frozen_and_taken(ledger: FakeLedger, known: K
 def test_hours_that_were_loaded_since_are_left_to_be_adopted(ledger: FakeLedger, known: Known) -> None:
     known.loaded = {NEXT[0]: ASKED_AT + timedelta(seconds=1), NEXT[1]: ASKED_AT - timedelta(days=1)}
     assert hours(ledger, run_context(waiting=NEXT)) == NEXT[1:]
+
+
+def test_an_hour_that_another_run_is_loading_is_left_to_it(ledger: FakeLedger, known: Known) -> None:
+    known.taken = {NEXT[1], HOUR_START}
+    assert hours(ledger, run_context(waiting=NEXT)) == [NEXT[0], *NEXT[2:]]
 
 
 def test_an_hour_that_keeps_failing_goes_alone(ledger: FakeLedger, known: Known) -> None:
