@@ -150,6 +150,7 @@ class FrozenWindow:
     frozen_at: datetime | None = None
     loaded_at: datetime | None = None
     audited_at: datetime | None = None
+    loss_accepted: Mapping[str, Any] | None = None  # by whom, when and why it was accepted that records of it are gone
 
     @property
     def record_count(self) -> int:
@@ -168,6 +169,7 @@ class FrozenWindow:
             "fingerprint": self.fingerprint,
             "loaded_attempt": self.loaded_attempt,
             "audited_at": self.audited_at and instant_text(self.audited_at),
+            **({"loss_accepted": dict(self.loss_accepted)} if self.loss_accepted else {}),
         }
 
 
@@ -215,6 +217,9 @@ class PartitionTally:
     fingerprint: int = 0
 
 
+LOSS_ACCEPTED = "loss accepted"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What the second witness found. `ok` only where nothing at all differs; `notes` are facts that are no fault."""
@@ -228,6 +233,13 @@ class AuditReport:
     @property
     def ok(self) -> bool:
         return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        """`exact`, or everything that differs; never `exact` where records are gone and somebody has accepted that."""
+        if self.problems:
+            return "; ".join(self.problems)
+        return "exact" if self.window.loss_accepted is None else LOSS_ACCEPTED
 
     def summary(self) -> dict[str, Any]:
         """The report as JSON-ready values."""

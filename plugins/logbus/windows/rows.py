@@ -116,6 +116,7 @@ def to_window(row: Row, topic: str, ranges: Iterable[OffsetRange], is_running: b
         frozen_at=row["frozen_at"],
         loaded_at=row["loaded_at"],
         audited_at=row["audited_at"],
+        loss_accepted=row["loss_accepted"],
     )
 
 

@@ -30,6 +30,7 @@ WITHOUT_JSON = {
     "sample": ORDER,
     "topic alter": ORDER,
     "topic create": ORDER,
+    "window accept-loss": ORDER,
 }
 
 
