@@ -124,8 +124,16 @@ class TopicRecreated(WindowError):
     """The topic was deleted and made again: its offsets mean other records now."""
 
 
+class TransactionOpen(WindowError):
+    """Whether records of the window count is not decided yet: their transaction has not ended."""
+
+
 class LogChanged(WindowError):
     """The log is not the one that the ledger remembers: it ends too early, or holds other records at the same offsets."""
+
+
+class AnotherCluster(UserError):
+    """The broker that answers is not of the cluster on which the pipeline's windows are."""
 
 
 class AuditMismatch(LogbusError):

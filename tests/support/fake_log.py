@@ -72,6 +72,7 @@ class FakeLog:
         self.topics: dict[str, list[FakePartition]] = {}
         self.ids: dict[str, str] = {}
         self.own_settings: dict[str, dict[str, str]] = {}
+        self.cluster: str | None = "fake"
         self.interrupt: Callable[[str], None] = lambda question: None
 
     def create(self, name: str, partitions: int = 1) -> None:
@@ -132,6 +133,9 @@ class FakeLog:
         self.interrupt("last_records")
         found = {part: self.topics[topic][part].last_record(start, end) for part, (start, end) in ranges.items()}
         return {part: self.witness(topic, part, record) for part, record in found.items() if record is not None}
+
+    def cluster_id(self) -> str | None:
+        return self.cluster
 
     def witness(self, topic: str, partition: int, record: FoundRecord) -> Witness:
         value = value_of(self.ids[topic], partition, record.offset, record.leader_epoch or 0)

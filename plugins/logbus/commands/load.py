@@ -91,6 +91,6 @@ def report_table(reports: list[AuditReport]) -> Table:
             str(counts.loaded),
             str(counts.dead_lettered),
             report.window.fingerprint or "-",
-            "exact" if report.ok else "; ".join(report.problems),
+            report.verdict,
         )
     return table

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from logbus.commands import options, output
+from logbus.commands import losses, options, output
 from logbus.commands.completing import complete_pipelines, complete_topics
 from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
@@ -145,11 +145,15 @@ def show(name: str, warehouse_url: str, bootstrap: str, client_config: Path | No
 @options.warehouse_option
 @options.bootstrap_option
 @options.client_config_option
-def rebase(name: str, warehouse_url: str, bootstrap: str, client_config: Path | None) -> None:
-    """Begin a new chain of windows for NAME after its topic was deleted and made again."""
+@click.option("--other-cluster", is_flag=True, help="The topic has moved to another cluster for good.")
+def rebase(name: str, warehouse_url: str, bootstrap: str, client_config: Path | None, other_cluster: bool) -> None:
+    """Go on with NAME after its topic was deleted and made again, or holds another log than its windows were frozen on.
+
+    What is loaded stays. The hours of which records may be gone are printed; each is refused until its loss is accepted.
+    """
     log = LogOffsets(options.client_config(bootstrap, client_config))
-    pipeline = Ledger(connect(warehouse_url)).rebase(name, log, options.clock())
-    click.echo(f"pipeline {pipeline.name} goes on with the present topic {pipeline.topic}; what is loaded stays")
+    done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
+    click.echo("\n".join(losses.rebase_lines(name, done)))
 
 
 @command.command("forget-dag")

@@ -9,6 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from logbus.windows.accepted_losses import loss_text
 from logbus.windows.attempts import FAILED
 from logbus.windows.comparison import Difference, Reading
 from logbus.windows.history import AttemptRecord, WindowHistory
@@ -71,7 +72,9 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
     window = found.window
     yield f"window {window.interval} of {window.pipeline}: {window.state}"
     if window.head_unknown:
-        yield "  retention took records before they were read: what is loaded is not all there was"
+        yield "  records were gone, or may have been, before they were read: what is loaded is not all there was"
+    if window.loss_accepted is not None:
+        yield f"  the loss was accepted {loss_text(window.loss_accepted)}"
     yield f"  topic {window.topic} ({window.topic_id}), frozen {stamp(window.frozen_at)}"
     if window.counts is not None:
         yield f"  loaded {stamp(window.loaded_at)} by attempt {window.loaded_attempt}, audited {stamp(window.audited_at)}"

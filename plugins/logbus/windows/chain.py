@@ -6,11 +6,11 @@ and never change; the caller holds the pipeline's row, so two that freeze at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, true
+from sqlalchemy import ColumnElement, Connection, func, insert, select, true, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
 from logbus.windows import schema
@@ -88,6 +88,39 @@ class Chain:
             )
             for row in rows
         }
+
+    def boundaries_of(self, partition: int) -> list[ChainEnd]:
+        """The anchor, then all boundaries of a partition in order."""
+        row_of, anchor = schema.boundary, schema.anchor
+        anchored = select(anchor.c.offset).where(*self._anchors(), anchor.c.partition == partition)
+        rows = self.connection.execute(select(row_of).where(*self._boundaries(partition)).order_by(row_of.c.at)).mappings()
+        first = ChainEnd(offset=self.connection.execute(anchored).scalar_one())
+        return [first, *(ChainEnd(offset=row["offset"], witness=to_witness(row)) for row in rows)]
+
+    def set_aside(self, former_id: str, kept: Mapping[int, ChainEnd]) -> None:
+        """Gives the boundaries behind what is kept of each partition to a topic that is no more; no anchor stays behind it."""
+        row_of, anchor = schema.boundary, schema.anchor
+        for partition, end in kept.items():
+            beyond = (*self._boundaries(partition), row_of.c.offset > end.offset)
+            self.connection.execute(update(row_of).where(*beyond).values(topic_id=former_id))
+            mine = (*self._anchors(), anchor.c.partition == partition, anchor.c.offset > end.offset)
+            self.connection.execute(update(anchor).where(*mine).values(offset=end.offset))
+
+    def go_on(self, at: datetime, ends: Mapping[int, ChainEnd], now: datetime) -> None:
+        """Continues at an instant from where the chain ended before, whatever stamps the records have that came since."""
+        for partition, end in ends.items():
+            if self.boundary(partition, at) is None:
+                self.freeze(partition, at, end.offset, None, now, end.witness)
+
+    def mark_lost(self, until: datetime) -> None:
+        """Notes that windows which begin before `until` may lack records of a former log."""
+        self.connection.execute(update(schema.anchor).where(*self._anchors()).values(lost_until=until))
+
+    def lost_until(self) -> datetime | None:
+        found: datetime | None = self.connection.execute(
+            select(func.max(schema.anchor.c.lost_until)).where(*self._anchors())
+        ).scalar_one()
+        return found
 
     def witness_before(self, partition: int, offset: int) -> Witness | None:
         """The record that lies before a frozen boundary at this offset."""

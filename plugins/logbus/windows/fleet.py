@@ -107,6 +107,9 @@ class Answers:
     def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
         raise NeedsReading(f"records of {topic} would have to be read")
 
+    def cluster_id(self) -> str | None:
+        return None
+
     def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
         found = self.find(Kind.SETTINGS, topic)
         return {name: found[name] for name in names if name in found}

@@ -13,11 +13,24 @@ from typing import Any
 from sqlalchemy import Engine, select, update
 
 from logbus.errors import LoadFailed, WindowUnknown
-from logbus.windows import attempts, catch_up, freezing, inferred_columns, missing, pipeline_dags, registration, schema, standing
+from logbus.windows import (
+    accepted_losses,
+    attempts,
+    catch_up,
+    freezing,
+    inferred_columns,
+    missing,
+    pipeline_dags,
+    rebasing,
+    registration,
+    schema,
+    standing,
+)
 from logbus.windows.catch_up import LoadPlan
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.missing import Gap
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
+from logbus.windows.rebasing import Rebase
 from logbus.windows.registration import Registration
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
 from logbus.windows.standing import Standing
@@ -48,9 +61,16 @@ class Ledger:
             self.engine, pipeline, log, utc(now), dag_id=dag_id, remembers=remembers, may_change=may_change
         )
 
-    def rebase(self, pipeline_name: str, log: OffsetLog, now: datetime) -> Pipeline:
-        """After the topic was deleted and made again: a new chain of windows on the new topic."""
-        return registration.rebase(self.engine, pipeline_name, log, utc(now))
+    def rebase(self, pipeline_name: str, log: OffsetLog, now: datetime, *, other_cluster: bool = False) -> Rebase | None:
+        """After the topic was made again, or its log became another one: the windows go on with what is there now. None where
+        nothing has changed."""
+        return rebasing.rebase(self.engine, pipeline_name, log, utc(now), other_cluster=other_cluster)
+
+    def accept_loss(
+        self, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime, *, by: str, reason: str
+    ) -> FrozenWindow:
+        """The interval's window, of which records are gone or may be: it may be loaded, and what is left of it be audited."""
+        return accepted_losses.accept(self.engine, pipeline_name, interval, log, utc(now), by=by, reason=reason)
 
     def pipeline(self, name: str) -> Pipeline:
         """The registered pipeline with the columns it has inferred, or `PipelineUnknown`."""

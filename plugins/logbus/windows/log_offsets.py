@@ -63,6 +63,8 @@ class OffsetLog(Protocol):
 
     def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]: ...
 
+    def cluster_id(self) -> str | None: ...
+
 
 class LogOffsets(BrokerQuestions):
     """The questions put to a real broker."""
@@ -126,6 +128,11 @@ class LogOffsets(BrokerQuestions):
         """By partition the last record of the offsets [start, end), whatever became of its transaction. A partition that holds
         nothing there is not in the answer, nor is one whose log does not have the offset `start` (any more)."""
         return {part: to_witness(part, message) for part, message in self._single_records.last(topic, ranges).items()}
+
+    def cluster_id(self) -> str | None:
+        """Of the cluster that answers; None where it has no id."""
+        found = self.ask(lambda: {"": self.ask_cluster()}, "")[""].cluster_id
+        return None if found is None else str(found)
 
     def _list(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation_level: str = LATEST) -> dict[int, Any]:
         wanted = {(topic, partition): spec for partition in partitions}

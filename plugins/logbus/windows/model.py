@@ -152,6 +152,7 @@ class FrozenWindow:
     audited_at: datetime | None = None
     other_records: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # reloads that were allowed to read others
     values_hash: Mapping[str, Any] | None = field(default=None, hash=False)  # logbus.windows.values
+    loss_accepted: Mapping[str, Any] | None = None  # by whom, when and why it was accepted that records of it are gone
 
     @property
     def record_count(self) -> int:
@@ -171,6 +172,7 @@ class FrozenWindow:
             "loaded_attempt": self.loaded_attempt,
             "audited_at": self.audited_at and instant_text(self.audited_at),
             "other_records": list(self.other_records),
+            **({"loss_accepted": dict(self.loss_accepted)} if self.loss_accepted else {}),
         }
 
 
@@ -221,6 +223,9 @@ class PartitionTally:
     fingerprint: int = 0
 
 
+LOSS_ACCEPTED = "loss accepted"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What the second witness found. `ok` only where nothing at all differs; `notes` are facts that are no fault."""
@@ -234,6 +239,13 @@ class AuditReport:
     @property
     def ok(self) -> bool:
         return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        """`exact`, or everything that differs; never `exact` where records are gone and somebody has accepted that."""
+        if self.problems:
+            return "; ".join(self.problems)
+        return "exact" if self.window.loss_accepted is None else LOSS_ACCEPTED
 
     def summary(self) -> dict[str, Any]:
         """The report as JSON-ready values."""

@@ -130,20 +130,6 @@ def change(connection: Connection, pipeline: Pipeline, now: datetime) -> None:
     connection.execute(update(schema.pipeline).where(mine).values({name: values[name] for name in CHANGEABLE}))
 
 
-def rebase(engine: Engine, pipeline_name: str, log: OffsetLog, now: datetime) -> Pipeline:
-    """Moves the pipeline to the topic's present id: its windows go on behind the last one, from the topic's first record."""
-    with engine.begin() as connection:
-        row = pipeline_row(connection, pipeline_name, lock=True)
-        facts = log.topic(row["topic"])
-        if facts.topic_id != row["topic_id"]:
-            starts = log.start_offsets(row["topic"], facts.partitions)
-            chain = Chain(connection, pipeline_name, facts.topic_id)
-            chain.anchor(chain.last_window_end(), starts.items(), now)
-            mine = schema.pipeline.c.name == pipeline_name
-            connection.execute(update(schema.pipeline).where(mine).values(topic_id=facts.topic_id))
-        return to_pipeline(pipeline_row(connection, pipeline_name))
-
-
 def refuse_nonsense(pipeline: Pipeline) -> None:
     if not timedelta(0) < pipeline.interval <= LONGEST or LONGEST % pipeline.interval or pipeline.interval % MINUTE:
         raise UserError(

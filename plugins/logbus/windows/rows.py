@@ -124,6 +124,7 @@ def to_window(row: Row, topic: str, ranges: Iterable[OffsetRange], is_running: b
         audited_at=row["audited_at"],
         other_records=tuple(row["other_records"] or ()),
         values_hash=row["values_hash"],
+        loss_accepted=row["loss_accepted"],
     )
 
 

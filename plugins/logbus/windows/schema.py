@@ -69,6 +69,7 @@ pipeline = Table(
     Column("isolation_level", Text, nullable=False),
     Column("settings", JSONB, nullable=False),
     Column("registered_at", DateTime(timezone=True), nullable=False),
+    Column("cluster_id", Text),  # whose topic it is; null: nobody has asked yet
 )
 
 inferred_column = Table(
@@ -98,6 +99,7 @@ anchor = Table(
     Column("at", DateTime(timezone=True)),  # null: from the beginning of time
     Column("offset", BigInteger, nullable=False),
     Column("frozen_at", DateTime(timezone=True), nullable=False),
+    Column("lost_until", DateTime(timezone=True)),  # windows that begin before may lack records of a former log; null: none does
 )
 
 boundary = Table(

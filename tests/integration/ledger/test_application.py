@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState, WindowOutcome, outcome_line, result
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at, hour, stamps
 
 
 @pytest.fixture
@@ -76,6 +76,7 @@ def test_a_window_of_the_former_topic_fails_alone_after_a_rebase(world: World, a
     former = tokens(world, 12)
     world.log.create("t")
     world.ledger.rebase("p", world.log, NOW)
+    world.ledger.accept_loss("p", hour(13), world.log, NOW, by="mary", reason="known")
     outcomes = application.load("p", [*former, *tokens(world, 13)])
     assert by_hour(outcomes) == {12: LoadState.FAILED, 13: LoadState.COMMITTED}
 

@@ -8,7 +8,15 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from logbus.errors import BrokerUnavailable, LogChanged, RecordsLost, TopicRecreated, WindowNotClosed, WindowOverlap
+from logbus.errors import (
+    BrokerUnavailable,
+    LogChanged,
+    RecordsLost,
+    TopicRecreated,
+    TransactionOpen,
+    WindowNotClosed,
+    WindowOverlap,
+)
 from logbus.windows import schema
 from logbus.windows.boundaries import milliseconds
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
@@ -185,7 +193,7 @@ def test_a_broker_that_shows_fewer_partitions_than_windows_have_is_refused(world
 
 def test_a_pipeline_rebased_while_an_hour_is_frozen_freezes_it_on_the_new_topic(world: World) -> None:
     world.log.append("t", *stamps(10, 11))
-    world.register()
+    world.register(settings={"accept_loss": True})
 
     def make_again(question: str) -> None:
         if question == "records":
@@ -312,6 +320,7 @@ def test_a_topic_made_again_is_refused_until_the_pipeline_is_rebased(world: Worl
     with pytest.raises(TopicRecreated, match="logbus pipeline rebase"):
         world.freeze(11)
     world.ledger.rebase("p", world.log, NOW)
+    world.ledger.accept_loss("p", hour(11), world.log, NOW, by="mary", reason="known")
     assert world.offsets(11) == (0, 2)
     assert world.ledger.window("p", at(10)).ranges == loaded_before.ranges
 
@@ -416,6 +425,50 @@ def test_a_boundary_that_somebody_freezes_behind_the_end_we_were_told_is_no_faul
 
     world.log.interrupt = overtake
     assert [world.offsets(number) for number in (10, 12)] == [(0, 1), (1, 3)]
+
+
+def test_an_hour_with_records_of_an_open_transaction_waits_for_its_end(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1, 10.2, 10.3))
+    world.register()
+    part = world.log.topics["t"][0]
+    part.stable_end = 1
+    with pytest.raises(TransactionOpen, match=r"t-0 \[1, 4\).*transaction.timeout.ms"):
+        world.freeze(10)
+    world.log.append("t", *stamps(11))
+    with pytest.raises(TransactionOpen, match=r"t-0 \[1, 4\)"):
+        world.freeze(10)
+    part.stable_end = None
+    assert world.offsets(10) == (0, 4)
+
+
+def test_a_transaction_that_began_after_the_hour_holds_nothing_up(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1, 11, 11.1))
+    world.register()
+    world.log.topics["t"][0].stable_end = 2
+    assert world.offsets(10) == (0, 2)
+    with pytest.raises(TransactionOpen, match=r"t-0 \[2, 4\)"):
+        world.freeze(11)
+
+
+def test_what_is_appended_between_the_questions_is_no_open_transaction(world: World) -> None:
+    world.log.append("t", *stamps(10))
+    world.register()
+    ends = iter(range(2))
+
+    def append(question: str) -> None:
+        if question == "end_offsets" and next(ends) == 1:
+            world.log.append("t", *stamps(10.1))
+            world.log.interrupt = lambda question: world.log.append("t", *stamps(11.5)) if question == "start_offsets" else None
+
+    world.log.interrupt = append
+    assert world.offsets(10) == (0, 2)
+
+
+def test_a_pipeline_that_reads_uncommitted_records_waits_for_no_transaction(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1))
+    world.register(isolation_level="read_uncommitted")
+    world.log.topics["t"][0].stable_end = 1
+    assert world.offsets(10) == (0, 2)
 
 
 def witness_offsets(world: World) -> dict[tuple[int, datetime], int | None]:

@@ -31,6 +31,7 @@ WITHOUT_JSON = {
     "sample": ORDER,
     "topic alter": ORDER,
     "topic create": ORDER,
+    "window accept-loss": ORDER,
 }
 
 

@@ -21,6 +21,8 @@ def upgrade() -> None:
         ("witness_hash", sa.BigInteger),
     ):
         op.add_column("boundary", sa.Column(name, kind), schema=SCHEMA)
+    op.add_column("pipeline", sa.Column("cluster_id", sa.Text), schema=SCHEMA)
+    op.add_column("anchor", sa.Column("lost_until", sa.DateTime(timezone=True)), schema=SCHEMA)
     op.add_column("window", sa.Column("unstamped_count", sa.BigInteger), schema=SCHEMA)
     op.add_column("window", sa.Column("far_count", sa.BigInteger), schema=SCHEMA)
     op.add_column("window", sa.Column("values_hash", JSONB), schema=SCHEMA)
