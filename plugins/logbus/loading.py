@@ -39,6 +39,7 @@ class Load:
     only_missing: bool = False
     master: str = spark_submit.LOCAL_MASTER
     run_id: str = "command line"
+    accept_other_records: bool = False  # a window that is loaded may be replaced by other records than it was loaded from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,8 @@ class Loader:
 
     def submit_all(self, ledger: Ledger, load: Load, starts: Sequence[datetime]) -> None:
         if starts:
-            attempts = ledger.begin_attempts(load.pipeline, starts, load.run_id, 1, self.now())
+            accepted = starts if load.accept_other_records else ()
+            attempts = ledger.begin_attempts(load.pipeline, starts, load.run_id, 1, self.now(), accept_other_records=accepted)
             self.submit(ledger, load, attempts)
 
     def audit(self, ledger: Ledger, log: LogOffsets, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
@@ -93,7 +95,9 @@ class Loader:
             raise
         if result.returncode != 0:
             ledger.fail_attempts(attempts, f"spark-submit ended with {result.returncode}", self.now())
-            raise LoadFailed(f"the Spark application ended with code {result.returncode}; its output above says why")
+            raise ledger.beyond_retry(attempts) or LoadFailed(
+                f"the Spark application ended with code {result.returncode}; its output above says why"
+            )
 
 
 def end_group(process: subprocess.Popen[str]) -> None:

@@ -41,6 +41,7 @@ class FakeLedger:
         self.dags: list[tuple[str, str]] = []
         self.tasks: list[TaskKey | None] = []
         self.too_much: list[str] = []
+        self.accepted: list[datetime] = []
         self.failed: list[tuple[list[Attempt], str]] = []
 
     def register(self, pipeline: Pipeline, log: object, now: datetime) -> Pipeline:
@@ -71,7 +72,9 @@ class FakeLedger:
         try_number: int,
         now: datetime,
         task: TaskKey | None = None,
+        accept_other_records: Sequence[datetime] = (),
     ) -> list[Attempt]:
+        self.accepted += accept_other_records
         self.begun.append((list(starts), run_id, try_number))
         self.tasks.append(task)
         number = len(self.begun)

@@ -26,6 +26,11 @@ from logbus.windows.model import AuditReport, WindowCounts, instant_text
 @options.json_option
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many windows.")
 @click.option("--only-missing", is_flag=True, help="Leave windows alone that are loaded already.")
+@click.option(
+    "--accept-other-records",
+    is_flag=True,
+    help="Replace what is loaded by what the log holds now, though these are other records. The window says so for ever.",
+)
 @click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 def command(
     pipeline_name: str,
@@ -37,6 +42,7 @@ def command(
     as_json: bool,
     limit: int | None,
     only_missing: bool,
+    accept_other_records: bool,
     master: str,
 ) -> None:
     """Freeze the closed hours of a pipeline, load them in one Spark application, audit each."""
@@ -46,7 +52,15 @@ def command(
         now=options.clock,
         say=lambda line: click.echo(line, err=True),
     )
-    load = Load(pipeline=pipeline_name, since=since, until=until, limit=limit, only_missing=only_missing, master=master)
+    load = Load(
+        pipeline=pipeline_name,
+        since=since,
+        until=until,
+        limit=limit,
+        only_missing=only_missing,
+        accept_other_records=accept_other_records,
+        master=master,
+    )
     with raising():
         reports = loader.load(load)
     show_reports(reports, as_json)

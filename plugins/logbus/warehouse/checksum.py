@@ -61,8 +61,8 @@ def take(
     parameters: Mapping[str, Any] | None = None,
     partition: str = PARTITION,
 ) -> Checksum:
-    """The checksum of the rows for which the condition holds. The table may have other types: the values are cast. They are hashed
-    in the order of their names, whatever the table's is."""
+    """The checksum of the rows for which the condition holds. The table may have other types: the values are cast. They are
+    hashed in the order of their names, whatever the table's is."""
     values, part = ", ".join(value_of(name, kind) for name, kind in sorted(columns.items())), quoted(partition)
     query = text(
         f"select {part} part, sum(hash_record_extended(row({values}), 0)) total from {table.sql} "

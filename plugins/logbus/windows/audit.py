@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy import Engine
 
@@ -20,6 +20,7 @@ from logbus.windows.fingerprint import as_text, combine
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
+from logbus.windows.other_records import other_records_text
 from logbus.windows.producers import check_producers
 from logbus.windows.retained import lost_ranges
 from logbus.windows.values import Published, ValuesReport
@@ -124,15 +125,6 @@ def staged_problems(window: FrozenWindow, found: Mapping[int, PartitionTally], s
         was = staged.get(part.partition, as_text(0))
         if is_now != was:
             yield f"{part}: the rows' fingerprint is {is_now}, that of the loaded rows was {was}: some row is another record's"
-
-
-def other_records_text(note: Mapping[str, Any]) -> str:
-    """A reload that replaced records by others, as somebody had accepted."""
-    return (
-        f"{note['at']}: attempt {note['attempt']} of run {note['run_id']} replaced its records by others, as that run accepts: "
-        f"{note['read_before']} records of fingerprint {note['fingerprint_before']} by {note['read_after']} of "
-        f"{note['fingerprint_after']}"
-    )
 
 
 def broker_problems(log: OffsetLog, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:
