@@ -383,6 +383,7 @@ def test_an_attempt_from_before_a_restore_of_the_ledger_is_refused_though_its_nu
     assert again.attempt.number == slow.attempt.number
     with pytest.raises(AttemptSuperseded, match="restored from a backup since attempt 1"):
         commit_window(world.ledger.engine, sealed, NOW)
+    world.ledger.fail_attempts([slow.attempt], "refused", NOW)  # itself, and not the other of its number
     again.create().run_task(1).commit()
     assert public(world) == HOUR_TEN
 
