@@ -32,7 +32,7 @@ SETTINGS: Mapping[str, str] = {
     "keep_snapshots_days": "how long Iceberg's older snapshots stay",
     "directory": "the directory of Parquet tables",
     "reader": "what reads the topic",
-    "max_error_rate": "the share of records that may fail to parse before the hour fails instead, 0 to 1",
+    "max_error_rate": "the share of records that may fail to parse before the hour fails instead, 0 to 1; without it a tenth",
     "max_errors": "the number of records that may fail to parse before the hour fails instead",
     "accept_loss": "load what is left where retention was faster, and keep the loss on record",
     "accept_producer_gaps": "pass the audit though producers have counted records that are not there",

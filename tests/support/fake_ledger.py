@@ -46,6 +46,7 @@ class FakeLedger:
         self.dags: list[tuple[str, str]] = []
         self.tasks: list[TaskKey | None] = []
         self.too_much: list[str] = []
+        self.accepted: list[datetime] = []
         self.failed: list[tuple[list[Attempt], str]] = []
 
     def register(self, pipeline: Pipeline, log: object, now: datetime) -> Pipeline:
@@ -89,7 +90,9 @@ class FakeLedger:
         now: datetime,
         task: TaskKey | None = None,
         pipeline: Pipeline | None = None,
+        accept_other_records: Sequence[datetime] = (),
     ) -> list[Attempt]:
+        self.accepted += accept_other_records
         self.begun.append((list(starts), run_id, try_number))
         self.begun_as.append(pipeline)
         self.tasks.append(task)

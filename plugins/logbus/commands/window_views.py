@@ -15,7 +15,9 @@ from logbus.windows.comparison import Difference, Reading
 from logbus.windows.history import AttemptRecord, WindowHistory
 from logbus.windows.missing import Gap, Missing, behind, empty, oldest
 from logbus.windows.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
+from logbus.windows.other_records import other_records_text
 from logbus.windows.producers import StreamCount
+from logbus.windows.values import Published
 
 ERROR_CHARACTERS_SHOWN = 100
 STREAMS_SHOWN_MAX = 10
@@ -35,7 +37,8 @@ def window_row(window: FrozenWindow) -> tuple[str, ...]:
     counts = window.counts or WindowCounts()
     loaded = (counts.read, counts.loaded, counts.dead_lettered, counts.late) if window.counts else ("-",) * 4
     numbers = (window.record_count, *loaded, window.loaded_attempt or "-")
-    return (instant_text(window.interval.start), str(window.state), *map(str, numbers), window.fingerprint or "-")
+    others = " (other records than before)" if window.other_records else ""
+    return (instant_text(window.interval.start), f"{window.state}{others}", *map(str, numbers), window.fingerprint or "-")
 
 
 def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[str, ...]:
@@ -80,8 +83,10 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
         yield f"  loaded {stamp(window.loaded_at)} by attempt {window.loaded_attempt}, audited {stamp(window.audited_at)}"
         yield f"  {counts_text(window.counts)}"
         yield f"  fingerprint {window.fingerprint}"
+        yield f"  values: {values_text(window)}"
         yield from (f"  the pipeline is defined otherwise since: {change}" for change in found.changes)
     yield from (f"  {sentence}" for sentence in (found.hours.sentences() if found.hours else ()))
+    yield from (f"  {other_records_text(note)}" for note in window.other_records)
     yield from (f"  audit: {problem}" for problem in found.audit_problems)
     yield from (redrive_line(redrive) for redrive in found.redrives)
     yield from stream_lines(found.streams)
@@ -89,6 +94,16 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
         classes = ", ".join(f"{name} {count}" for name, count in found.dead_letters.items())
         see = f"logbus dead-letter show --pipeline {window.pipeline} {instant_text(window.interval.start)}"
         yield f"  dead letters: {classes} ({see})"
+
+
+def values_text(window: FrozenWindow) -> str:
+    """What an audit compares the values with."""
+    if window.values_hash is None:
+        return "no checksum was taken when it was loaded"
+    values = Published.from_json(window.values_hash)
+    if values.files is not None:
+        return f"{len(values.files)} files, each with a hash of its content"
+    return f"a checksum over {len(values.table.columns)} columns" if values.table else "no checksum could be taken"
 
 
 def stream_lines(streams: Sequence[StreamCount]) -> Iterator[str]:

@@ -45,13 +45,22 @@ class LoadWindowOperator(SparkWindowOperator):
 
     :param max_windows_per_application: how many hours one application takes at the most (84, half a week); 1 keeps each run
         to its own.
+    :param accept_other_records: load a window again though the log holds other records than it was loaded from (compaction, a
+        restored log); otherwise that fails at once and the window keeps its rows. It stays visible for ever. Templated, so that
+        one run may say it: `"{{ params.accept_other_records }}"`.
     """
 
+    template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "accept_other_records")
     registers = True
     ui_color = "#fbe9d0"
 
     def __init__(
-        self, *, pipeline: Pipeline, max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX, **kwargs: Any
+        self,
+        *,
+        pipeline: Pipeline,
+        max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
+        accept_other_records: bool | str = False,
+        **kwargs: Any,
     ) -> None:
         kwargs.setdefault("application", str(spark_submit.application_path()))
         kwargs.setdefault("name", f"logbus load {pipeline.name}")
@@ -65,6 +74,7 @@ class LoadWindowOperator(SparkWindowOperator):
         self.pipeline = pipeline
         self._under_way: tuple[Ledger, Sequence[Attempt]] | None = None
         self.max_windows_per_application = max_windows_per_application
+        self.accept_other_records = accept_other_records
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts, warehouse = self._starts(context), self._warehouse()
@@ -113,7 +123,7 @@ class LoadWindowOperator(SparkWindowOperator):
         environment = self._secrets(warehouse)
         self._refuse_early(environment)
         beside = self._hours_beside(ledger, context)
-        attempts = self._begin(ledger, [*starts, *beside], context)
+        attempts = self._begin(ledger, [*starts, *beside], context, starts if is_said(self.accept_other_records) else ())
         self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
         failure: LoadFailed | None = None
         try:
@@ -152,11 +162,15 @@ class LoadWindowOperator(SparkWindowOperator):
             self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(hours))
         return hours
 
-    def _begin(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[Attempt]:
+    def _begin(
+        self, ledger: Ledger, starts: Sequence[datetime], context: Context, accepted: Sequence[datetime] = ()
+    ) -> list[Attempt]:
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
         self._register(ledger, context)  # as the freeze did: a load that is cleared alone takes an edit of its DAG along
         task, now = task_key(context), self._now()
-        attempts = ledger.begin_attempts(self.pipeline.name, starts, run_id, try_number, now, task, self.pipeline)
+        attempts = ledger.begin_attempts(
+            self.pipeline.name, starts, run_id, try_number, now, task, self.pipeline, accept_other_records=accepted
+        )
         self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
         return attempts
 
@@ -171,6 +185,11 @@ class LoadWindowOperator(SparkWindowOperator):
             raise
         finally:
             self._under_way = None
+
+
+def is_said(value: bool | str) -> bool:
+    """A parameter of a DAG renders as a text."""
+    return value is True or str(value).lower() == "true"
 
 
 def load_summary(windows: Sequence[FrozenWindow]) -> dict[str, Any]:

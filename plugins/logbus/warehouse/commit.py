@@ -27,7 +27,7 @@ from logbus.errors import EquationMismatch, LoadFailed
 from logbus.warehouse import checksum
 from logbus.warehouse.names import TableName, leaf_name, parse_table, quoted, staging
 from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
-from logbus.warehouse.same_records import Load, other_records
+from logbus.warehouse.same_records import LoadedRecords, other_records
 from logbus.warehouse.staging import LEAF_CHECK
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
 from logbus.windows import fingerprint, producers, schema, stamped_hours, tally
@@ -169,7 +169,7 @@ class Commit:
 
 
 def commit_in(
-    connection: Connection, load: SealedWindow, now: datetime, put_rows: PutRows, published_before: Load | None = None
+    connection: Connection, load: SealedWindow, now: datetime, put_rows: PutRows, published_before: LoadedRecords | None = None
 ) -> Commit:
     """Everything of a commit but the transaction's end; `put_rows` is what the kinds of sinks differ in. `published_before`: what
     the target holds by its own word, of which the ledger may not know."""
@@ -346,8 +346,8 @@ def counts_of(load: SealedWindow) -> WindowCounts:
     )
 
 
-def new_load(load: SealedWindow) -> Load:
-    return Load(
+def new_load(load: SealedWindow) -> LoadedRecords:
+    return LoadedRecords(
         attempt=load.attempt.number,
         fingerprint=fingerprint_of(load),
         read=sum(part.read for part in load.reads.values()),

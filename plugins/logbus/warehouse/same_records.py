@@ -22,7 +22,7 @@ from logbus.windows.model import Attempt, instant_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadedRecords:
     """A load of a window, public or about to be. `partitions` as the ledger keeps them of each attempt."""
 
     attempt: int
@@ -32,7 +32,7 @@ class Load:
 
 
 def other_records(
-    connection: Connection, attempt: Attempt, load: Load, now: datetime, published: Load | None = None
+    connection: Connection, attempt: Attempt, load: LoadedRecords, now: datetime, published: LoadedRecords | None = None
 ) -> list[Mapping[str, Any]] | None:
     """What the window's row keeps for ever of reloads that replaced its records by others; None where this is none. Under the
     window's lock. `published`: what the target says that it holds, where the ledger does not know of a load.
@@ -65,15 +65,17 @@ def other_records(
     return [*(row.other_records or ()), note]
 
 
-def ledgers(connection: Connection, window_id: int, row: Any) -> Load:
+def ledgers(connection: Connection, window_id: int, row: Any) -> LoadedRecords:
     """The load that is public by the ledger."""
     row_of = schema.attempt
     loaded = (row_of.c.window_id == window_id, row_of.c.number == row.loaded_attempt)
     partitions = connection.execute(select(row_of.c.partitions).where(*loaded)).scalar_one_or_none()
-    return Load(attempt=row.loaded_attempt, fingerprint=row.fingerprint, read=row.read_count, partitions=partitions or {})
+    return LoadedRecords(
+        attempt=row.loaded_attempt, fingerprint=row.fingerprint, read=row.read_count, partitions=partitions or {}
+    )
 
 
-def refusal(attempt: Attempt, former: Load, load: Load) -> str:
+def refusal(attempt: Attempt, former: LoadedRecords, load: LoadedRecords) -> str:
     start, name = instant_text(attempt.interval.start), attempt.pipeline
     return (
         f"window {attempt.interval} of {name} keeps the rows that attempt {former.attempt} loaded: the log gives other records "
@@ -83,7 +85,7 @@ def refusal(attempt: Attempt, former: Load, load: Load) -> str:
     )
 
 
-def differences(former: Load, load: Load) -> str:
+def differences(former: LoadedRecords, load: LoadedRecords) -> str:
     """By partition, where it is known of the former load."""
     nothing = {"read": 0, "fingerprint": as_text(0)}
     parts = sorted({*former.partitions, *load.partitions}, key=int) if former.partitions else []

@@ -258,8 +258,8 @@ def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LoadFailed | No
 def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
     row_of = schema.attempt
     for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # in the order in which everybody locks
-        mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number, row_of.c.state == ATTEMPT_RUNNING)
-        connection.execute(update(row_of).where(*mine).values(values))
+        mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number, row_of.c.key == attempt.key)
+        connection.execute(update(row_of).where(*mine, row_of.c.state == ATTEMPT_RUNNING).values(values))
 
 
 def drop_leftovers(engine: Engine, window_ids: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy import Engine
 
@@ -22,6 +22,7 @@ from logbus.windows.fingerprint import as_text, combine
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
+from logbus.windows.other_records import other_records_text
 from logbus.windows.producers import check_producers
 from logbus.windows.retained import SET_ASIDE, lost_ranges
 from logbus.windows.stamped_hours import stamped_hours
@@ -138,15 +139,6 @@ def staged_problems(window: FrozenWindow, found: Mapping[int, PartitionTally], s
         was = staged.get(part.partition, as_text(0))
         if is_now != was:
             yield f"{part}: the rows' fingerprint is {is_now}, that of the loaded rows was {was}: some row is another record's"
-
-
-def other_records_text(note: Mapping[str, Any]) -> str:
-    """A reload that replaced records by others, as somebody had accepted."""
-    return (
-        f"{note['at']}: attempt {note['attempt']} of run {note['run_id']} replaced its records by others, as that run accepts: "
-        f"{note['read_before']} records of fingerprint {note['fingerprint_before']} by {note['read_after']} of "
-        f"{note['fingerprint_after']}"
-    )
 
 
 def hour_notes(engine: Engine, window: FrozenWindow) -> list[str]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, PipelineConflict, UserError
 from logbus.windows.model import FrozenWindow, WindowState
+from logbus.windows.values import NOT_WITNESSED
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, at
@@ -194,6 +195,53 @@ def test_the_audit_finds_a_row_that_was_added_by_hand(bench: Bench) -> None:
     bench.start(10).load()
     assert bench.rows() == HOUR_TEN
     assert bench.world.ledger.window("p", at(10)).state is WindowState.LOADED
+
+
+def test_the_audit_finds_a_row_whose_values_were_changed_by_hand(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(11).load()
+    assert audit(bench).ok
+    bench.reader.forge_row(2)
+    assert any("forged" in row for row in bench.rows())
+    report = audit(bench)
+    assert not report.ok
+    assert bench.is_files or report.problems == (
+        "partition 0: public.t does not hold the values that were loaded, rows were changed",
+    )
+    bench.start(10).load()
+    bench.start(11).load()
+    assert audit(bench).ok
+    assert audit(bench, 11).ok
+
+
+def test_the_audit_finds_a_dead_letter_that_was_changed_by_hand(bench: Bench) -> None:
+    bench.start(10, bad=[1]).load()
+    with bench.world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.dead_letter set value = 'forged' where \"partition\" = 1"))
+    assert audit(bench).problems == (
+        "partition 1: logbus.dead_letter does not hold the values that were loaded, dead letters were changed",
+    )
+
+
+def test_a_window_of_which_a_filter_leaves_records_out_is_witnessed_too(bench: Bench) -> None:
+    """Two rows of one count, and neither the offsets nor the count tell which was chosen."""
+    bench.register(filter={"line": ["line 0/0", "line 1/1"]})
+    bench.start(10).load()
+    assert audit(bench).ok
+    if bench.is_files:
+        return
+    bench.reader.change("update t set _offset = 1, _fingerprint = _fingerprint + 5 where _partition = 0")
+    problems = audit(bench).problems
+    assert any(problem.startswith("t-0 [0, 3): the rows' fingerprint is") for problem in problems)
+
+
+def test_a_window_loaded_before_values_were_witnessed_is_noted_as_such(bench: Bench) -> None:
+    bench.start(10).load()
+    with bench.world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.window set values_hash = null"))
+    report = audit(bench)
+    assert report.ok
+    assert report.notes == NOT_WITNESSED.notes
 
 
 ALL_TYPES = {

@@ -151,7 +151,9 @@ def test_a_window_that_an_audit_found_wrong_is_an_error_and_one_not_audited_a_wa
 
 
 def test_dead_letters_are_good_to_know(healthy: World, warehouse_url: str) -> None:
-    Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10), bad_offsets=frozenset({1})).load()
+    worse = Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10), bad_offsets=frozenset({1}))
+    worse.accept_other_records = True
+    worse.load()
     audit_window(healthy.ledger.engine, healthy.log, "p", at(10), NOW, sink_for)
     assert findings(healthy) == [("note", "1 records did not parse and are kept as dead letters")]
 

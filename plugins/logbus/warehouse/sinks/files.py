@@ -32,7 +32,7 @@ from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.names import TableName, parse_table
 from logbus.warehouse.published import compare_dead_letters, of_window
-from logbus.warehouse.same_records import Load
+from logbus.warehouse.same_records import LoadedRecords
 from logbus.warehouse.sinks.base import Upkeep
 from logbus.warehouse.sinks.content import compare_files, content_hashes
 from logbus.warehouse.sinks.counting import count_batches, counted_batches, with_dead_letters
@@ -154,12 +154,14 @@ class FileSink:
                     ) from error
         raise AssertionError("the last try returns or raises")
 
-    def published_before(self, load: SealedWindow) -> Load | None:
+    def published_before(self, load: SealedWindow) -> LoadedRecords | None:
         """What the table holds without the ledger's knowing; nothing to compare with where that is of other offsets."""
         entry = self.unsettled.get(load.window.interval.start)
         if entry is None or entry.ranges != load.window.ranges:
             return None
-        return Load(attempt=entry.attempt, fingerprint=entry.fingerprint, read=entry.counts.read, partitions=entry.partitions)
+        return LoadedRecords(
+            attempt=entry.attempt, fingerprint=entry.fingerprint, read=entry.counts.read, partitions=entry.partitions
+        )
 
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
         dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")

@@ -171,10 +171,19 @@ def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(pipeline: Pipel
         operator(pipeline).execute(run_context())
 
 
+@pytest.mark.parametrize(("said", "accepted"), [(True, [HOUR_START]), ("True", [HOUR_START]), (False, []), ("False", [])])
+def test_other_records_are_accepted_for_the_hours_of_the_run_that_says_so_and_not_for_those_beside_it(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], said: bool | str, accepted: list[datetime]
+) -> None:
+    operator(pipeline, accept_other_records=said).execute(run_context(waiting=NEXT_HOURS))
+    assert ledger.accepted == accepted
+    assert len(ledger.begun[0][0]) == 1 + len(NEXT_HOURS)
+
+
 def test_a_recreated_topic_is_not_retried(
     pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*arguments: object) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
         raise TopicRecreated("another topic id")
 
     monkeypatch.setattr(ledger, "begin_attempts", refuse)
