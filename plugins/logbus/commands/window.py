@@ -173,5 +173,7 @@ def audit(
         output.show_json([report.summary() for report in reports])
     for report in reports if not as_json else ():
         click.echo(f"{instant_text(report.window.interval.start)} {'exact' if report.ok else '; '.join(report.problems)}")
+        for note in report.notes:
+            click.echo(f"  {note}")
     if wrong := [report for report in reports if not report.ok]:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact")

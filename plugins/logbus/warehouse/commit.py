@@ -316,8 +316,8 @@ def write_ledger(connection: Connection, load: SealedWindow, counts: WindowCount
     window, part, attempt = schema.window, schema.window_range, schema.attempt
     loaded = {**count_values(counts), "fingerprint": fingerprint.as_text(sum(read.fingerprint for read in load.reads.values()))}
     public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
-    connection.execute(update(window).where(window.c.id == load.window.id).values(**loaded, **public))
-    stamped_hours.write(connection, load.window.id, hours_of(load))
+    stamped = stamped_hours.write(connection, load.window.id, hours_of(load))
+    connection.execute(update(window).where(window.c.id == load.window.id).values(**loaded, **public, **stamped))
     for partition, span in load.staged.spans.items():
         mine = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, delete, func, insert, select
 
 from logbus.errors import PipelineUnknown
 from logbus.windows import schema
@@ -68,11 +68,14 @@ def bounded(histogram: Histogram, near_ms: int) -> dict[int, int]:
     return found
 
 
-def write(connection: Connection, window_id: int, histogram: Histogram | None) -> None:
-    """The window's histogram from now on, in the transaction that makes its records public. None: nobody has counted."""
-    hours, window = schema.window_hour, schema.window
+def write(connection: Connection, window_id: int, histogram: Histogram | None) -> dict[str, int | None]:
+    """The window's histogram from now on, in the transaction that makes its records public. None: nobody has counted.
+
+    Returns what belongs into the window's row, for its one update: a second one in the same transaction would have
+    PostgreSQL look at the row's pipeline again, and hold it against everybody who freezes.
+    """
+    hours, known = schema.window_hour, histogram or {}
     connection.execute(delete(hours).where(hours.c.window_id == window_id))
-    known = histogram or {}
     rows = [
         {"window_id": window_id, "hour": EPOCH + timedelta(milliseconds=hour), "record_count": count}
         for hour, count in known.items()
@@ -80,9 +83,8 @@ def write(connection: Connection, window_id: int, histogram: Histogram | None) -
     ]
     if rows:
         connection.execute(insert(hours), rows)
-    beside = {"unstamped_count": known.get(NO_HOUR, 0), "far_count": known.get(FAR_HOURS, 0)}
-    values = beside if histogram is not None else dict.fromkeys(beside)
-    connection.execute(update(window).where(window.c.id == window_id).values(values))
+    beside = {"unstamped_count": NO_HOUR, "far_count": FAR_HOURS}
+    return {name: None if histogram is None else known.get(key, 0) for name, key in beside.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

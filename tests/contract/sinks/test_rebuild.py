@@ -10,6 +10,7 @@ from logbus.cli import main
 from logbus.errors import UserError
 from logbus.warehouse.rebuild import rebuild
 from logbus.windows.model import FrozenWindow, WindowState
+from logbus.windows.stamped_hours import StampedHours, stamped_hours
 from sqlalchemy import text
 
 from tests.support.ledgers import World, at, hour
@@ -41,6 +42,22 @@ def test_windows_are_made_again_as_they_were_and_the_audit_is_exact(bench: Bench
     assert [facts(window) for window in bench.world.ledger.windows("p")] == before
     assert audit(bench).ok
     assert bench.world.ledger.window("p", at(10)).state is WindowState.AUDITED
+
+
+@on_file_sinks
+def test_the_hours_that_records_are_stamped_with_ride_in_the_tables_own_commit(bench: Bench) -> None:
+    for number in (10, 11):
+        bench.start(number).load()
+    before = [stamped(bench, window) for window in bench.world.ledger.windows("p")]
+    lose_the_ledger(bench)
+    rebuild(bench.world.ledger.engine, "p")
+    assert [stamped(bench, window) for window in bench.world.ledger.windows("p")] == before
+    assert [found.own for found in before if found] == [len(HOUR_TEN), len(HOUR_ELEVEN)]
+
+
+def stamped(bench: Bench, window: FrozenWindow) -> StampedHours | None:
+    with bench.world.ledger.engine.connect() as connection:
+        return stamped_hours(connection, window)
 
 
 @on_file_sinks

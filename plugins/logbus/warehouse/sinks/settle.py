@@ -49,8 +49,8 @@ def write_entry(connection: Connection, row: Row, entry: LedgerEntry) -> None:
     window, attempt, part = schema.window, schema.attempt, schema.window_range
     counted = {**count_values(entry.counts), "fingerprint": entry.fingerprint}
     public = {"loaded_attempt": entry.attempt, "loaded_at": entry.loaded_at, "audited_at": None, "audit_problems": None}
-    connection.execute(update(window).where(window.c.id == row["id"]).values(**counted, **public))
-    stamped_hours.write(connection, row["id"], entry.hours)
+    stamped = stamped_hours.write(connection, row["id"], entry.hours)
+    connection.execute(update(window).where(window.c.id == row["id"]).values(**counted, **public, **stamped))
     for partition, span in entry.spans.items():
         mine = (part.c.window_id == row["id"], part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
