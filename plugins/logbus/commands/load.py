@@ -89,6 +89,9 @@ def show_reports(reports: list[AuditReport], as_json: bool) -> None:
         output.show_json([report.summary() for report in reports])
     else:
         output.show(report_table(reports))
+    for report in reports:
+        for note in report.notes:
+            output.say(f"note: {instant_text(report.window.interval.start)}: {note}")
     wrong = [report for report in reports if not report.ok]
     if wrong:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact; the first: {'; '.join(wrong[0].problems)}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Join, Select, Table, Text, case, cast, func, or_, select, text, true
+from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast, func, select, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from logbus.errors import LedgerMissing, WarehouseUnavailable
@@ -20,15 +20,13 @@ from logbus.windows import schema
 from logbus.windows.attempts import COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.model import WindowState
 from logbus.windows.rows import ATTEMPT_RUNNING
+from logbus.windows.stamped_hours import newest_stamped
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
 
 OUTCOMES = ("loaded", "dead_lettered", "filtered")
 ENDED = (COMMITTED, FAILED, SUPERSEDED)
 NO_PROBLEMS = ("[]", "null")
-
-# A day of an hourly pipeline: an alert on what they hold ends a day after its cause, and an old mistake is not told for ever.
-NEWEST_WINDOWS = 24
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,29 +146,6 @@ def redriven() -> Select[Any]:
     return select(WINDOW.c.pipeline, *sums).select_from(with_window(row_of)).group_by(WINDOW.c.pipeline)
 
 
-def stamped_hours() -> Select[Any]:
-    """Records of each pipeline's newest loaded windows, and those stamped with another hour than their window's."""
-    hours, pipeline = schema.window_hour, schema.pipeline
-    is_elsewhere = or_(hours.c.hour < WINDOW.c.starts_at, hours.c.hour >= WINDOW.c.ends_at)
-    newest = (
-        select(counted_hours().label("held"), counted_hours(is_elsewhere).label("elsewhere"), WINDOW.c.far_count)
-        .where(WINDOW.c.pipeline == pipeline.c.name, WINDOW.c.unstamped_count.is_not(None))
-        .order_by(WINDOW.c.starts_at.desc())
-        .limit(NEWEST_WINDOWS)
-        .lateral()
-    )
-    held, elsewhere = (func.sum(count + newest.c.far_count) for count in (newest.c.held, newest.c.elsewhere))
-    query = select(pipeline.c.name.label("pipeline"), held.label("held"), elsewhere.label("elsewhere"))
-    return query.select_from(pipeline.join(newest, true())).group_by(pipeline.c.name)
-
-
-def counted_hours(*which: ColumnElement[bool]) -> ColumnElement[Any]:
-    """The sum over those hours of a window's histogram."""
-    hours = schema.window_hour
-    query = select(func.coalesce(func.sum(hours.c.record_count), 0)).where(hours.c.window_id == WINDOW.c.id, *which)
-    return query.correlate(WINDOW).scalar_subquery()
-
-
 def with_window(of_window: Table) -> Join:
     """The table's rows beside the window that each is of."""
     return of_window.join(WINDOW, WINDOW.c.id == of_window.c.window_id)
@@ -219,5 +194,5 @@ QUESTIONS: tuple[tuple[Callable[[PipelineReading, Any], None], Callable[[], Sele
     (fill_attempts, attempts_by_state),
     (fill_dead_letters, dead_letters),
     (fill_redriven, redriven),
-    (fill_stamped, stamped_hours),
+    (fill_stamped, newest_stamped),
 )

@@ -370,8 +370,9 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     window, part, attempt = schema.window, schema.window_range, schema.attempt
     loaded = {**count_values(done.counts), "fingerprint": fingerprint_of(load)}
     public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
-    connection.execute(update(window).where(window.c.id == load.window.id).values(**loaded, **public, **done.window_values()))
-    stamped_hours.write(connection, load.window.id, hours_of(load))
+    stamped = stamped_hours.write(connection, load.window.id, hours_of(load))
+    values = {**loaded, **public, **stamped, **done.window_values()}
+    connection.execute(update(window).where(window.c.id == load.window.id).values(values))
     for partition, span in load.staged.spans.items():
         mine = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))

@@ -12,12 +12,12 @@ the records without a usable stamp; FAR_HOURS those of all hours but the HOURS_M
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, insert, or_, select, true
 
 from logbus.errors import PipelineUnknown
 from logbus.windows import schema
@@ -40,6 +40,9 @@ REMARKABLE_SHARE = 0.01
 REMARKABLE_RECORDS = 10
 
 INTERVAL_LONGEST = timedelta(days=1)  # that registering takes
+
+# A day of an hourly pipeline: an alert on what they hold ends a day after its cause, and an old mistake is not told for ever.
+NEWEST_WINDOWS = 24
 
 NAMED_MAX = 5  # other windows, or hours, in one sentence
 
@@ -68,11 +71,14 @@ def bounded(histogram: Histogram, near_ms: int) -> dict[int, int]:
     return found
 
 
-def write(connection: Connection, window_id: int, histogram: Histogram | None) -> None:
-    """The window's histogram from now on, in the transaction that makes its records public. None: nobody has counted."""
-    hours, window = schema.window_hour, schema.window
+def write(connection: Connection, window_id: int, histogram: Histogram | None) -> dict[str, int | None]:
+    """The window's histogram from now on, in the transaction that makes its records public. None: nobody has counted.
+
+    Returns what belongs into the window's row, for its one update: a second one in the same transaction would have
+    PostgreSQL look at the row's pipeline again, and hold it against everybody who freezes.
+    """
+    hours, known = schema.window_hour, histogram or {}
     connection.execute(delete(hours).where(hours.c.window_id == window_id))
-    known = histogram or {}
     rows = [
         {"window_id": window_id, "hour": EPOCH + timedelta(milliseconds=hour), "record_count": count}
         for hour, count in known.items()
@@ -80,9 +86,8 @@ def write(connection: Connection, window_id: int, histogram: Histogram | None) -
     ]
     if rows:
         connection.execute(insert(hours), rows)
-    beside = {"unstamped_count": known.get(NO_HOUR, 0), "far_count": known.get(FAR_HOURS, 0)}
-    values = beside if histogram is not None else dict.fromkeys(beside)
-    connection.execute(update(window).where(window.c.id == window_id).values(values))
+    beside = {"unstamped_count": NO_HOUR, "far_count": FAR_HOURS}
+    return {name: None if histogram is None else known.get(key, 0) for name, key in beside.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +219,39 @@ def windows_holding(connection: Connection, pipeline_name: str, span: Interval) 
         .order_by(window.c.starts_at)
     )
     return {start: int(count) for start, count in connection.execute(query)}
+
+
+def newest_stamped() -> Select[Any]:
+    """By pipeline, the records of its newest loaded windows, and those stamped with another hour than their window's."""
+    hours, window, pipeline = schema.window_hour, schema.window, schema.pipeline
+    is_elsewhere = or_(hours.c.hour < window.c.starts_at, hours.c.hour >= window.c.ends_at)
+    newest = (
+        select(counted_hours().label("held"), counted_hours(is_elsewhere).label("elsewhere"), window.c.far_count)
+        .where(window.c.pipeline == pipeline.c.name, window.c.unstamped_count.is_not(None))
+        .order_by(window.c.starts_at.desc())
+        .limit(NEWEST_WINDOWS)
+        .lateral()
+    )
+    held, elsewhere = (func.sum(count + newest.c.far_count) for count in (newest.c.held, newest.c.elsewhere))
+    query = select(pipeline.c.name.label("pipeline"), held.label("held"), elsewhere.label("elsewhere"))
+    return query.select_from(pipeline.join(newest, true())).group_by(pipeline.c.name)
+
+
+def counted_hours(*which: ColumnElement[bool]) -> ColumnElement[Any]:
+    """The sum over those hours of a window's histogram."""
+    hours = schema.window_hour
+    query = select(func.coalesce(func.sum(hours.c.record_count), 0)).where(hours.c.window_id == schema.window.c.id, *which)
+    return query.correlate(schema.window).scalar_subquery()
+
+
+def elsewhere_notes(connection: Connection, pipeline_names: Collection[str]) -> list[str]:
+    """A line for each of these pipelines in whose newest windows a remarkable share lies elsewhere."""
+    return [
+        f"{row.pipeline}: {row.elsewhere} of the {row.held} records in its newest windows are stamped with other hours than "
+        "their window's (`logbus window show` says with which)"
+        for row in connection.execute(newest_stamped().order_by(schema.pipeline.c.name))
+        if row.pipeline in pipeline_names and is_remarkable(int(row.elsewhere), int(row.held))
+    ]
 
 
 def holding_span(pipeline: Pipeline, span: Interval, lateness: timedelta | None = None) -> Interval:

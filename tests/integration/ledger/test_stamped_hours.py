@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from logbus.windows import stamped_hours
+from logbus.exporter.ledger_reading import read_ledger
+from logbus.windows import schema, stamped_hours
 from logbus.windows.migrations import create_ledger
 from logbus.windows.model import FrozenWindow, Interval
-from logbus.windows.stamped_hours import StampedHours, missing_of_stamped, windows_holding
+from logbus.windows.stamped_hours import StampedHours, elsewhere_notes, missing_of_stamped, windows_holding
+from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at, hour, stamps
 from tests.support.loads import Loading
@@ -61,6 +63,27 @@ def test_every_record_is_counted_once_with_the_hour_of_its_stamp(ahead: World) -
 def test_which_windows_hold_an_hour_is_asked_of_the_ledger(ahead: World) -> None:
     with ahead.ledger.engine.connect() as connection:
         assert windows_holding(connection, "p", hour(10)) == {at(10): 20, at(11): 40}
+
+
+def test_the_exporter_counts_those_of_the_newest_windows(ahead: World) -> None:
+    found = read_ledger(ahead.ledger.engine, timeout_seconds=5).pipelines["p"]
+    assert (found.stamped, found.stamped_elsewhere, found.late) == (146, 80, 80)
+
+
+def test_lag_says_which_pipelines_hours_are_not_whole(ahead: World) -> None:
+    with ahead.ledger.engine.connect() as connection:
+        (note,) = elsewhere_notes(connection, ["p", "other"])
+        assert note.startswith("p: 80 of the 146 records in its newest windows are stamped with other hours than their window's")
+        assert elsewhere_notes(connection, ["other"]) == []
+
+
+def test_a_window_loaded_before_hours_were_counted_says_nothing(ahead: World) -> None:
+    with ahead.ledger.engine.begin() as connection:
+        values = stamped_hours.write(connection, ahead.ledger.window("p", at(11)).id, None)
+        connection.execute(update(schema.window).where(schema.window.c.starts_at == at(11)).values(values))
+        assert stamped_hours.stamped_hours(connection, ahead.ledger.window("p", at(11))) is None
+    assert hours(ahead, 10).sentences() == []
+    assert read_ledger(ahead.ledger.engine, timeout_seconds=5).pipelines["p"].stamped == 83
 
 
 def test_a_reload_counts_anew_and_not_on_top(ahead: World, warehouse_url: str) -> None:

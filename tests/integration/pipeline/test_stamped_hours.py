@@ -86,6 +86,8 @@ def test_one_host_that_writes_local_time_moves_the_hours_and_every_witness_names
     assert reports[0].notes == tuple(found.sentences())
     shown = CliRunner().invoke(main, ["window", "show", "--pipeline", "p", "--warehouse", warehouse_url, "2015-11-17T10:00:00Z"])
     assert found.sentences()[0] in shown.stdout
+    where = ["--warehouse", warehouse_url, "--bootstrap-server", hosts.broker.bootstrap]
+    assert "note: p: 120 of the 189 records" in CliRunner().invoke(main, ["lag", *where]).stderr
 
 
 def test_the_hosts_zone_mends_it(hosts: Hosts, warehouse_url: str, load_in_process: LoadInProcess) -> None:

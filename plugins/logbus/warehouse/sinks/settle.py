@@ -68,8 +68,8 @@ def write_entry(connection: Connection, row: Row, entry: LedgerEntry) -> None:
     public = {"loaded_attempt": entry.attempt, "loaded_at": entry.loaded_at, "audited_at": None, "audit_problems": None}
     kept: dict[str, Any] = {"values_hash": entry.values and entry.values.to_json()}
     kept |= {"other_records": list(entry.other_records)} if entry.other_records else {}
+    kept |= stamped_hours.write(connection, row["id"], entry.hours)
     connection.execute(update(window).where(window.c.id == row["id"]).values(**counted, **public, **kept))
-    stamped_hours.write(connection, row["id"], entry.hours)
     for partition, span in entry.spans.items():
         mine = (part.c.window_id == row["id"], part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
