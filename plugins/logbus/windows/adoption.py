@@ -15,6 +15,8 @@ from sqlalchemy import Engine, func, select
 
 from logbus.windows import schema
 from logbus.windows.attempts import FAILED
+from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
+from logbus.windows.rows import ATTEMPT_RUNNING
 
 FAILURES_BEFORE_ALONE = 2
 
@@ -26,6 +28,32 @@ def begun_since(engine: Engine, pipeline_name: str, starts: Sequence[datetime], 
         select(window.c.starts_at)
         .join(attempt, (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt))
         .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), attempt.c.began_at > asked_at)
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def being_loaded(engine: Engine, pipeline_name: str, starts: Sequence[datetime], now: datetime) -> set[datetime]:
+    """Those of the windows that an attempt works on which has given a sign of life lately."""
+    window, attempt = schema.window, schema.attempt
+    alive = (attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at >= now - HEARTBEAT_EXPIRY)
+    query = (
+        select(window.c.starts_at)
+        .join(attempt, attempt.c.window_id == window.c.id)
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), *alive)
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def unaudited_of_run(engine: Engine, pipeline_name: str, dag_id: str, run_id: str) -> set[datetime]:
+    """Windows that attempts of a Dag's run have loaded and nobody has audited."""
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(window.c.starts_at)
+        .join(attempt, (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt))
+        .where(window.c.pipeline == pipeline_name, window.c.audited_at.is_(None))
+        .where(attempt.c.dag_id == dag_id, attempt.c.run_id == run_id)
     )
     with engine.connect() as connection:
         return set(connection.execute(query).scalars())
