@@ -67,6 +67,12 @@ class FakeLedger:
         self.frozen.append(interval)
         return window(interval.start)
 
+    def gaps(
+        self, pipeline_name: str, log: object, now: datetime, since: datetime | None = None, until: datetime | None = None
+    ) -> tuple[Gap, ...]:
+        inside = [part for part in self.closed if until is None or part.end <= until]
+        return tuple(Gap(interval=part, missing=Missing.NOT_FROZEN) for part in inside)
+
     def plan_load(
         self, pipeline_name: str, log: object, now: datetime, since: datetime | None = None, until: datetime | None = None
     ) -> LoadPlan:

@@ -94,6 +94,14 @@ warehouse_option: Decorator = click.option(
     metavar="URL",
     help="The PostgreSQL that holds the tables and the ledger.",
 )
+warehouse_if_named_option: Decorator = click.option(
+    "--warehouse",
+    "warehouse_url",
+    envvar="LOGBUS_WAREHOUSE_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="The PostgreSQL that holds the tables and the ledger.",
+)
 bootstrap_option: Decorator = click.option(
     "-b",
     "--bootstrap-server",

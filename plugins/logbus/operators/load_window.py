@@ -26,8 +26,9 @@ from logbus.operators.adoption import Beside, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import beyond_retry_fails_at_once, task_key
 from logbus.pipeline_options import refuse_unusable
+from logbus.windows.adoption import unaudited_of_run
 from logbus.windows.ledger import Ledger
-from logbus.windows.model import Attempt, FrozenWindow, Pipeline
+from logbus.windows.model import Attempt, FrozenWindow, Pipeline, instant_text
 from logbus.windows.standing import Standing, why_not_loaded
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and what is lost where its driver dies
@@ -40,14 +41,17 @@ class LoadWindowOperator(SparkWindowOperator):
     Where other runs of the DAG wait at this task (a backfill, a clear of many hours), the first of them loads their closed hours
     in its own application, and they find theirs loaded since they were asked for: 84 hours cost one start of Spark, not 84.
 
-    Returns for each window of this run what was read, loaded and dead-lettered, and its fingerprint; and whether another run's
-    application had loaded it.
+    Returns for each window of this run what was read, loaded and dead-lettered, and its fingerprint; whether another run's
+    application had loaded it; and in `filled` the starts of the windows that it has loaded though no run asked for them, for the
+    audit.
 
     :param max_windows_per_application: how many hours one application takes at the most (84, half a week); 1 keeps each run
         to its own.
     :param accept_other_records: load a window again though the log holds other records than it was loaded from (compaction, a
         restored log); otherwise that fails at once and the window keeps its rows. It stays visible for ever. Templated, so that
         one run may say it: `"{{ params.accept_other_records }}"`.
+    :param fill_gaps: a run of the schedule also loads the closed windows before its own that are missing: those of a run that
+        failed, or never came while the scheduler was away
     """
 
     template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "accept_other_records")
@@ -60,6 +64,7 @@ class LoadWindowOperator(SparkWindowOperator):
         pipeline: Pipeline,
         max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
         accept_other_records: bool | str = False,
+        fill_gaps: bool = False,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("application", str(spark_submit.application_path()))
@@ -75,6 +80,8 @@ class LoadWindowOperator(SparkWindowOperator):
         self._under_way: tuple[Ledger, Sequence[Attempt]] | None = None
         self.max_windows_per_application = max_windows_per_application
         self.accept_other_records = accept_other_records
+        self.fill_gaps = fill_gaps
+        self._beside: Sequence[datetime] = ()
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts, warehouse = self._starts(context), self._warehouse()
@@ -86,8 +93,9 @@ class LoadWindowOperator(SparkWindowOperator):
             else:
                 adopted = self._load(warehouse, ledger, starts, context)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
+        filled = self._filled(ledger, starts, context)
         tell_outlets(context, self.outlets, windows)
-        return {**load_summary(windows), "adopted": adopted}
+        return {**load_summary(windows), "adopted": adopted, "filled": [instant_text(start) for start in filled]}
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Topic and table, for Airflow's OpenLineage provider where it is installed; it alone calls this."""
@@ -122,7 +130,8 @@ class LoadWindowOperator(SparkWindowOperator):
         """
         environment = self._secrets(warehouse)
         self._refuse_early(environment)
-        beside = self._hours_beside(ledger, context)
+        self._beside = self._hours_beside(ledger, context)
+        beside = [*self._beside, *self._gaps_before(ledger, [*starts, *self._beside], context)]
         attempts = self._begin(ledger, [*starts, *beside], context, starts if is_said(self.accept_other_records) else ())
         self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
         failure: LoadFailed | None = None
@@ -161,6 +170,26 @@ class LoadWindowOperator(SparkWindowOperator):
         if hours:
             self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(hours))
         return hours
+
+    def _gaps_before(self, ledger: Ledger, taken: Sequence[datetime], context: Context) -> list[datetime]:
+        if not self._fills:
+            return []
+        beside = Beside(ledger=ledger, log=self._broker().log_offsets(), pipeline_name=self.pipeline.name, now=self._now())
+        hours = beside.missing_before(context, self.max_windows_per_application - len(taken), set(taken))
+        if hours:
+            self.log.info("%d hours before this one are missing and loaded with it: %s", len(hours), ", ".join(map(str, hours)))
+        return hours
+
+    @property
+    def _fills(self) -> bool:
+        return self.fill_gaps and self._shares
+
+    def _filled(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[datetime]:
+        """What this run's attempts have loaded, also in an earlier try, that neither it nor a run beside it was asked for."""
+        if not self._fills:
+            return []
+        loaded = unaudited_of_run(ledger.engine, self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
+        return sorted(loaded - {*starts, *self._beside})
 
     def _begin(
         self, ledger: Ledger, starts: Sequence[datetime], context: Context, accepted: Sequence[datetime] = ()

@@ -40,6 +40,19 @@ def begun_since(
         return set(connection.execute(query).scalars())
 
 
+def unaudited_of_run(engine: Engine, pipeline_name: str, dag_id: str, run_id: str) -> set[datetime]:
+    """Windows that attempts of a Dag's run have loaded and nobody has audited."""
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(window.c.starts_at)
+        .join(attempt, (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt))
+        .where(window.c.pipeline == pipeline_name, window.c.audited_at.is_(None))
+        .where(attempt.c.dag_id == dag_id, attempt.c.run_id == run_id)
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
 def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> set[datetime]:
     """Those of the windows whose last attempts failed, as often as makes them go alone."""
     window, attempt = schema.window, schema.attempt

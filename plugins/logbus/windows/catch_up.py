@@ -98,21 +98,18 @@ def plan_load(
 def readable(
     windows: Sequence[FrozenWindow], log: OffsetLog, since: datetime | None, until: datetime | None
 ) -> list[FrozenWindow]:
-    """The loaded ones of the span that the log still holds, from the first that has a record on."""
+    """The loaded ones of the span that the log still holds, from the first that has a record to the last."""
     loaded = [one for one in windows if one.loaded_attempt is not None]
     partitions = sorted({part.partition for window in loaded for part in window.ranges})
     if not loaded:
         return []
     starts = log.start_offsets(loaded[0].topic, partitions)
     held = [window for window in loaded if not lost_ranges(window, starts)]
-    first = next((window.interval.start for window in held if window.record_count), None)
+    filled = [number for number, window in enumerate(held) if window.record_count]
     return [
         window
-        for window in held
-        if first is not None
-        and window.interval.start >= first
-        and (since is None or window.interval.end > since)
-        and (until is None or window.interval.end <= until)
+        for window in (held[filled[0] : filled[-1] + 1] if filled else ())
+        if (since is None or window.interval.end > since) and (until is None or window.interval.end <= until)
     ]
 
 

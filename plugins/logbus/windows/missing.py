@@ -2,8 +2,8 @@
 `doctor`, retention and the DAGs give.
 
 A pipeline's windows form a chain, so what nobody has frozen lies in pieces: before the first window, between two, behind the
-last. The clock closes an interval, not data. But behind the last record there is nothing to load yet, so the last piece ends
-with the interval that takes it: a pipeline over a log of 2015 is not ten years behind. Three kinds are told apart:
+last. The clock closes an interval, not data. But behind the last record there is nothing to load yet, so nothing is missing
+there: a pipeline over a log of 2015 is not ten years behind. Three kinds are told apart:
 
     not loaded           frozen, and no load has committed
     not frozen           records lie in it, or may have lain there before retention or a new topic took them: it waits
@@ -105,10 +105,23 @@ def find_gaps(
     """All gaps by time, or those of a span: then also the empty intervals before the first record and behind the last."""
     pieces = list(unfrozen_pieces(log, pipeline, chain, seen, since))
     found = joined(told_apart(log, pipeline, seen, pieces, questions_max), pipeline.interval)
-    if until is None and found and found[-1].is_empty and found[-1].interval.end == seen.until:
-        found.pop()
+    if until is None:
+        last = last_record_until(chain, found)
+        found = [gap for gap in found if not gap.is_empty or (last is not None and gap.interval.start < last)]
     found += [unloaded(window) for window in (*chain.former, *chain.windows) if window.loaded_attempt is None]
     return tuple(within(sorted(found, key=lambda gap: gap.interval), pipeline.interval, since, until))
+
+
+def last_record_until(chain: PipelineChain, unfrozen: Iterable[Gap]) -> datetime | None:
+    """When the last interval ends that may hold a record: behind it there is nothing to load yet, whatever is frozen there."""
+    ends = [gap.interval.end for gap in unfrozen if not gap.is_empty]
+    ends += [window.interval.end for window in chain.windows if holds_records(window)]
+    return max(ends, default=None if chain.left_out is None else chain.left_out.end)
+
+
+def holds_records(window: FrozenWindow) -> bool:
+    """Or may have held some."""
+    return window.head_unknown or any(part.start_offset < part.end_offset for part in window.ranges)
 
 
 def ledger_gaps(
@@ -127,8 +140,7 @@ def ledger_gaps(
 
 
 def unloaded(window: FrozenWindow) -> Gap:
-    is_empty = not window.head_unknown and all(part.start_offset == part.end_offset for part in window.ranges)
-    return Gap(interval=window.interval, missing=Missing.NOT_LOADED, is_empty=is_empty)
+    return Gap(interval=window.interval, missing=Missing.NOT_LOADED, is_empty=not holds_records(window))
 
 
 def joined(told: Iterable[tuple[Interval, bool]], length: timedelta) -> list[Gap]:

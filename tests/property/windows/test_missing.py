@@ -73,8 +73,9 @@ def test_what_is_missing_is_what_freezing_hour_by_hour_finds(
     if begin < HOURS and not windows:
         offsets[begin] = [0, 0]
     expected = {hour: offsets[hour] == offsets[hour + 1] for hour in range(begin, HOURS) if hour not in loaded}
-    last = max([*(hour for hour, is_empty in expected.items() if not is_empty), *(int(one.id) for one in windows)], default=-1)
-    assert found == {hour: is_empty for hour, is_empty in expected.items() if hour <= last}
+    held = [hour for hour in range(begin, HOURS) if offsets[hour] != offsets[hour + 1]]
+    last = max(held, default=-1)
+    assert found == {hour: is_empty for hour, is_empty in expected.items() if hour <= last or kinds[hour] == "frozen"}
 
 
 def first_hours(log: FakeLog, frozen: dict[tuple[int, int], int]) -> list[int]:

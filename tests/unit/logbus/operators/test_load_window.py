@@ -13,10 +13,10 @@ from airflow.providers.apache.spark.hooks import spark_submit as provider
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, TopicRecreated, UserError
-from logbus.operators import adoption
+from logbus.operators import adoption, load_window
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.windows.model import Pipeline, TaskKey
+from logbus.windows.model import Interval, Pipeline, TaskKey
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger, window
@@ -118,6 +118,34 @@ def test_the_others_find_their_hour_loaded_and_start_nothing(
     result = operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
     assert result["adopted"] is True
     assert (ledger.begun, submitted) == ([], [])
+
+
+def test_a_run_of_the_schedule_loads_the_hours_before_it_that_are_missing_and_names_them_for_the_audit(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = [HOUR_START - timedelta(hours=number) for number in (3, 2)]
+    ledger.closed = [Interval.hour(start) for start in missing]
+    monkeypatch.setattr(load_window, "unaudited_of_run", lambda engine, name, dag_id, run_id: {HOUR_START, *missing})
+    result = operator(pipeline, fill_gaps=True).execute(run_context(run_type="scheduled"))
+    assert ledger.begun == [([HOUR_START, *missing], "manual__1", 1)]
+    assert len(submitted) == 1
+    assert result["filled"] == ["2015-05-17T07:00:00Z", "2015-05-17T08:00:00Z"]
+    assert len(result["windows"]) == 1
+
+
+@pytest.mark.parametrize(("run_type", "fills"), [("manual", True), ("backfill", True), ("scheduled", False)])
+def test_a_run_that_somebody_asked_for_loads_what_was_asked_for_and_no_more(
+    pipeline: Pipeline,
+    ledger: FakeLedger,
+    submitted: list[FakeSubmit],
+    run_type: str,
+    fills: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger.closed = [Interval.hour(HOUR_START - timedelta(hours=2))]
+    monkeypatch.setattr(load_window, "unaudited_of_run", lambda *arguments: set())
+    result = operator(pipeline, fill_gaps=fills).execute(run_context(run_type=run_type))
+    assert (ledger.begun, result["filled"]) == ([([HOUR_START], "manual__1", 1)], [])
 
 
 def test_one_application_takes_only_as_many_hours_as_it_may(

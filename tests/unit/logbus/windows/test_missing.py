@@ -159,6 +159,19 @@ def test_after_a_rebase_nothing_before_the_first_record_of_the_new_topic_is_empt
     assert said(found) == [(8, 9, "not loaded"), (9, 13, "not frozen"), (13, 15, "empty"), (15, 16, "not frozen")]
 
 
+def test_an_empty_window_behind_the_last_record_makes_the_years_before_it_no_gap(log: FakeLog) -> None:
+    """A Dag that is switched on over a log of the past loads the hour that is just over."""
+    log.append("t", *stamps(9.5))
+    late = at(YEARS)
+    windows = [window(9, 0, 1), replace(window(0, 1, 1), interval=Interval(late, at(YEARS + 1)))]
+    assert gaps_of(log, chain(windows), now=at(YEARS + 3)) == ()
+    left_out = chain(windows[1:], anchors={0: Anchor(offset=1, at=at(10))}, left_out=Interval(at(9), at(10)))
+    assert gaps_of(log, left_out, now=at(YEARS + 3)) == ()
+    log.append("t", *stamps(YEARS + 1.5))
+    found = gaps_of(log, left_out, now=at(YEARS + 3))
+    assert [(gap.count, gap.is_empty) for gap in found] == [(YEARS - 10, True), (1, False)]
+
+
 def test_all_partitions_have_to_be_without_records(log: FakeLog) -> None:
     log.create("t", 2)
     log.append("t", *stamps(9.5, 15.5), partition=0)
@@ -173,7 +186,7 @@ def test_a_stamp_from_the_future_hides_no_hour(log: FakeLog) -> None:
     assert said(gaps_of(log, chain([]))) == [(9, 10, "not frozen"), (10, 12, "empty"), (12, 13, "not frozen")]
     assert said(gaps_of(log, chain([window(9, 0, 2)]))) == [(10, 12, "empty"), (12, 13, "not frozen")]
     assert said(gaps_of(log, chain([window(9, 0, 1), window(14, 3, 3)]))) == [
-        *((10, 11, "not frozen"), (11, 12, "empty"), (12, 13, "not frozen"), (13, 14, "empty")),
+        *((10, 11, "not frozen"), (11, 12, "empty"), (12, 13, "not frozen")),
     ]
 
 
