@@ -47,6 +47,7 @@ def default_state_path(topic: str) -> Path:
     type=options.ClientSetting(),
     help="A librdkafka setting of the producer alone: compression.type=zstd; may be repeated.",
 )
+@click.option("--accept-loss", is_flag=True, help="Do not send again what the topic has lost of what it had acknowledged.")
 @options.with_broker
 @options.json_option
 def command(
@@ -59,6 +60,7 @@ def command(
     include_partial_line: bool,
     line_bytes_max: int,
     producer_settings: Sequence[tuple[str, str]],
+    accept_loss: bool,
     config: Mapping[str, Any],
     as_json: bool,
 ) -> None:
@@ -79,6 +81,7 @@ def command(
             server_name=server_name,
             include_partial_line=include_partial_line,
             line_bytes_max=line_bytes_max,
+            accept_loss=accept_loss,
             stop=lambda: bool(stop),
         )
     if stop.exit_code is not None:
@@ -95,7 +98,14 @@ def summary(topic: str, report: ShipReport, line_bytes_max: int) -> str:
     rate = report.lines / report.seconds if report.seconds else 0.0
     sent = f"{report.lines:,} lines ({report.bytes:,} bytes) of {report.files} files"
     sentences = [f"{topic}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
-    if report.recovered:
+    if report.lost:
+        sentences.append(
+            f"warning: {topic} had lost {report.lost} records that it had acknowledged: what of these files it did not hold any "
+            "more was sent again, unless --accept-loss said otherwise"
+        )
+    if report.unnamed:
+        sentences.append(f"warning: lines of these files may be among them, name them, too: {', '.join(report.unnamed)}")
+    if report.recovered and not report.lost:
         sentences.append(f"{report.recovered} lines that an interrupted run had sent were found in the topic and not sent again")
     if report.undated:
         sentences.append(f"{report.undated} lines without a believable time took that of the line before")
