@@ -27,6 +27,7 @@ from logbus.windows.ledger import Ledger
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, instant_text
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and what is lost where its driver dies
+WINDOWS_PER_COMMAND_MAX = 1_000  # of a catch-up: attempts travel on a command line, which has an end
 ERROR_CHARACTERS_MAX = 4_000  # of a failure's text kept in the ledger; the task's log has all of it
 
 
@@ -72,7 +73,8 @@ class LoadWindowOperator(SparkWindowOperator):
             if adopted:
                 self.log.info("Another run's application has loaded this hour since this run was asked for")
             else:
-                self._load(warehouse, ledger, starts, context)
+                for begin in range(0, len(starts), WINDOWS_PER_COMMAND_MAX):
+                    self._load(warehouse, ledger, starts[begin : begin + WINDOWS_PER_COMMAND_MAX], context)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         filled = self._filled(ledger, starts, context)
         tell_outlets(context, self.outlets, windows)
