@@ -142,7 +142,7 @@ class Checker(Truth):
         return changed | {part for part, (_, end) in window.ranges.items() if len(self.parts[part].records) < end}
 
     def may_have_lost(self, window: Window) -> bool:
-        return any(when <= window.frozen for _, when, _ in self.lost)
+        return any(when < window.frozen for _, when, _ in self.lost)
 
     def refused(self, what: str, start: datetime | None, error: str) -> None:
         """Somebody would not go on. In a healthy history that is right only where retention has taken what was loaded before."""
@@ -178,7 +178,7 @@ class Checker(Truth):
 
     def check_losses(self, window: Window) -> None:
         for record, when, why in self.lost:
-            if why != OUT_OF_SIGHT and when <= window.frozen and window.start <= record.at < window.start + HOUR:
+            if why != OUT_OF_SIGHT and when < window.frozen and window.start <= record.at < window.start + HOUR:
                 raise Violation("hole", f"{window.start:%H} is audited; {record.value!r} of that hour is lost: {why}")
 
 

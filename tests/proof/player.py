@@ -283,7 +283,7 @@ class Player:
         offset = min(offset, len(self.partitions[number].records))
         if offset > self.partitions[number].start:
             self.log.delete(self.name, number, offset)
-            self.truth.deleted(number, offset, self.now)
+            self.truth.deleted(number, offset)
 
     def upkeep(self) -> None:
         """The nightly maintenance, long after: hours become days, files that nobody needs go."""
@@ -301,14 +301,14 @@ class Player:
 
     def restored(self, share: float, regrow: int) -> None:
         for number, offset in self.log.restored(self.name, self.ends(), share).items():
-            self.truth.cut(number, offset, self.now)
+            self.truth.cut(number, offset)
             self.regrow(number, regrow)
 
     def election(self, partition: float, count: int, regrow: int) -> None:
         number = chosen(range(len(self.partitions)), partition)
         offset = max(0, len(self.partitions[number].records) - count)
         self.memory.cut(self.name, number, offset)
-        self.truth.cut(number, offset, self.now)
+        self.truth.cut(number, offset)
         self.regrow(number, regrow)
 
     @property
@@ -319,7 +319,7 @@ class Player:
 
     def made_again(self, partitions: int, regrow: int) -> None:
         self.log.create(self.name, partitions)
-        self.truth.made_again(partitions, self.now)
+        self.truth.made_again(partitions)
         for number in range(partitions):
             self.regrow(number, regrow)
 

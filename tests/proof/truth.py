@@ -7,6 +7,7 @@ the boundary of an hour is found by looking at every one of them.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ class Window:
     """A frozen hour: `held` are its records as they were then, `rows` what the table must hold since the last load."""
 
     start: datetime
-    frozen: datetime
+    frozen: int  # when, in events
     chain: int
     ranges: Ranges
     held: dict[Place, Record]
@@ -99,7 +100,8 @@ class Truth:
         self.parts: list[Partition] = []
         self.known = Known()
         self.log = 0  # how often the topic was made under an id of its own
-        self.lost: list[tuple[Record, datetime, str]] = []  # acknowledged, and gone before any window held them
+        self.lost: list[tuple[Record, int, str]] = []  # acknowledged, and gone before any window held them; when, and why
+        self.events = itertools.count()
         self.forgotten: set[datetime] = set()  # hours that were loaded after the copy of the ledger that was put back
 
     # What happens to the log
@@ -114,29 +116,30 @@ class Truth:
     def widened(self) -> None:
         self.parts.append(Partition())
 
-    def cut(self, partition: int, offset: int, now: datetime) -> None:
+    def cut(self, partition: int, offset: int) -> None:
         """Records from `offset` on are gone. The ledger can know of it only where it has frozen a boundary behind that offset."""
         part, bounds = self.parts[partition], self.known.chains.get(self.log, Chain()).bounds
         reached = max(bounds.get(partition, {}).values(), default=0)
-        self.lose(partition, range(offset, len(part.records)), now, "cut" if offset < reached else OUT_OF_SIGHT)
+        self.lose(partition, range(offset, len(part.records)), "cut" if offset < reached else OUT_OF_SIGHT)
         del part.records[offset:]
         part.start, part.open_from = min(part.start, offset), None
         part.gone = {at for at in part.gone if at < offset}
 
-    def deleted(self, partition: int, offset: int, now: datetime) -> None:
+    def deleted(self, partition: int, offset: int) -> None:
         part = self.parts[partition]
-        self.lose(partition, range(part.start, offset), now, "retention")
+        self.lose(partition, range(part.start, offset), "retention")
         part.start = max(part.start, offset)
 
-    def made_again(self, partitions: int, now: datetime) -> None:
+    def made_again(self, partitions: int) -> None:
         for partition, part in enumerate(self.parts):
-            self.lose(partition, range(part.start, len(part.records)), now, "the topic was made again")
+            self.lose(partition, range(part.start, len(part.records)), "the topic was made again")
         self.parts, self.log = [Partition() for _ in range(partitions)], self.log + 1
 
-    def lose(self, partition: int, offsets: Iterable[int], now: datetime, why: str) -> None:
+    def lose(self, partition: int, offsets: Iterable[int], why: str) -> None:
+        when = next(self.events)
         held = {place for window in self.known.windows.values() if window.chain == self.log for place in window.held}
         records = self.parts[partition].records
-        self.lost += [(found, now, why) for at in offsets if (found := records[at]) is not None and (partition, at) not in held]
+        self.lost += [(found, when, why) for at in offsets if (found := records[at]) is not None and (partition, at) not in held]
 
     def compacted(self, partition: int, offsets: Iterable[int]) -> None:
         for at in offsets:
@@ -173,7 +176,7 @@ class Truth:
             self.chain.bounds.setdefault(partition, {})
         expected = {number: self.span(number, start, now) for number in range(len(self.parts))}
         held = {place: found for place, found in self.records_of(ranges).items() if found is not None}
-        return Window(start, now, self.known.chain, expected, held)
+        return Window(start, next(self.events), self.known.chain, expected, held)
 
     def span(self, partition: int, start: datetime, now: datetime) -> tuple[int, int]:
         return self.boundary(partition, start, now), self.boundary(partition, start + HOUR, now)
