@@ -428,7 +428,8 @@ class Player:
             self.drive()
         self.now += HOUR + timedelta(minutes=10)
         for start in self.closed():
-            self.freeze_hour(start)
+            if (window := self.truth.known.windows.get(start)) is None or window.rows is None:
+                self.freeze_hour(start)
         self.run(self.begin_at([start for start, window in sorted(self.truth.known.windows.items()) if window.rows is None]))
         for start in sorted(self.truth.known.windows):
             if self.truth.known.windows[start].rows is not None:

@@ -61,7 +61,8 @@ def produce(rng: random.Random, count_max: int = 4) -> Step:
 
 
 def some(rng: random.Random) -> list[float]:
-    return [rng.random() for _ in range(rng.randint(1, 3))]
+    """One to three of the windows that there are, rather the younger ones."""
+    return [1 - rng.random() ** 1.5 for _ in range(rng.choice([1, 1, 2, 3]))]
 
 
 def load(rng: random.Random, **disturbance: Any) -> Step:
@@ -211,7 +212,7 @@ def without_2099(step: Step) -> Step:
 def draw_steps(rng: random.Random, sink: str, faults: Sequence[str]) -> list[Step]:
     """Hours in which records come; then loads and the rest of the day; the faults between them, once something is loaded."""
     steps: list[Step] = []
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.choice([1, 1, 2, 2, 3])):
         steps += [produce(rng) for _ in range(rng.randint(1, 2))]
         steps.append(Step("pass_time", {"hours": rng.choice([0.5, 1.0, 1.0])}))
     if any(name.startswith("restored") for name in faults):
@@ -219,7 +220,7 @@ def draw_steps(rng: random.Random, sink: str, faults: Sequence[str]) -> list[Ste
     steps += [Step("freeze", {"places": some(rng)}), load(rng)]
     if rng.random() < 0.5:
         steps += [produce(rng), Step("pass_time", {"hours": 1.0})]
-    pieces = [ordinary(rng, sink) for _ in range(rng.randint(1, 4))]
+    pieces = [ordinary(rng, sink) for _ in range(rng.randint(1, 3))]
     for name in faults:
         pieces.insert(rng.randint(0, len(pieces)), {**FAULTS, **FILE_FAULTS}[name](rng))
     for piece in pieces:
