@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from logbus.windows.adoption import FAILURES_BEFORE_ALONE, at_work_elsewhere, begun_since, failing
+from logbus.windows.definition import definition_of
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from logbus.windows.schema import window
 from sqlalchemy import update
@@ -32,6 +34,15 @@ def test_a_load_that_began_after_the_asking_may_stand_for_it(world: World) -> No
     assert begun_since(world.ledger.engine, "p", starts, NOW - timedelta(seconds=1)) == {at(1)}
     assert begun_since(world.ledger.engine, "p", starts, NOW) == set()
     assert begun_since(world.ledger.engine, "other", starts, NOW - timedelta(seconds=1)) == set()
+
+
+def test_a_load_by_another_definition_stands_for_nobody(world: World) -> None:
+    mine = world.register()
+    world.freeze(1)
+    load(world, 1)
+    before = NOW - timedelta(seconds=1)
+    assert begun_since(world.ledger.engine, "p", [at(1)], before, definition_of(mine)) == {at(1)}
+    assert begun_since(world.ledger.engine, "p", [at(1)], before, definition_of(replace(mine, parse="json"))) == set()
 
 
 def test_an_attempt_under_way_stands_for_nothing(world: World) -> None:

@@ -7,7 +7,7 @@ import pytest
 from logbus.errors import WindowNotClosed
 from logbus.operators import adoption
 from logbus.operators.adoption import Beside, beginning, is_loaded_since_asked
-from logbus.windows.model import Interval
+from logbus.windows.model import Interval, Pipeline
 
 from tests.support.airflow_context import ASKED_AT, HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger
@@ -24,7 +24,9 @@ class Known:
         self.failing: set[datetime] = set()
         self.taken: set[datetime] = set()
 
-    def begun_since(self, engine: object, name: str, starts: list[datetime], asked_at: datetime) -> set[datetime]:
+    def begun_since(
+        self, engine: object, name: str, starts: list[datetime], asked_at: datetime, definition: object = None
+    ) -> set[datetime]:
         return {start for start in starts if start in self.loaded and self.loaded[start] > asked_at}
 
     def are_failing(self, engine: object, name: str, starts: list[datetime]) -> set[datetime]:
@@ -83,11 +85,11 @@ def test_an_hour_that_is_still_open_is_left_to_its_own_run(
     assert hours(ledger, run_context(waiting=NEXT)) == NEXT[:-1]
 
 
-def test_only_a_load_that_began_after_the_asking_is_adopted(ledger: FakeLedger, known: Known) -> None:
+def test_only_a_load_that_began_after_the_asking_is_adopted(pipeline: Pipeline, ledger: FakeLedger, known: Known) -> None:
     known.loaded = {HOUR_START: ASKED_AT}
     later, earlier = (run_context(asked_at=ASKED_AT + timedelta(seconds=gap)) for gap in (1, -1))
-    assert not is_loaded_since_asked(ledger, "access_log", [HOUR_START], later)  # type: ignore[arg-type]
-    assert is_loaded_since_asked(ledger, "access_log", [HOUR_START], earlier)  # type: ignore[arg-type]
+    assert not is_loaded_since_asked(ledger, pipeline, [HOUR_START], later)  # type: ignore[arg-type]
+    assert is_loaded_since_asked(ledger, pipeline, [HOUR_START], earlier)  # type: ignore[arg-type]
 
 
 def test_a_retry_counts_from_its_runs_start() -> None:
