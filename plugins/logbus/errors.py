@@ -56,6 +56,10 @@ class PipelineConflict(UserError):
     """A pipeline of that name is registered with another topic, table or start."""
 
 
+class TooManyWindows(UserError):
+    """More windows than are begun without a word."""
+
+
 class LoadFailed(LogbusError):
     """A load did not put its windows into the warehouse."""
 
@@ -118,6 +122,18 @@ class RecordsLost(WindowError):
 
 class TopicRecreated(WindowError):
     """The topic was deleted and made again: its offsets mean other records now."""
+
+
+class TransactionOpen(WindowError):
+    """Whether records of the window count is not decided yet: their transaction has not ended."""
+
+
+class LogChanged(WindowError):
+    """The log is not the one that the ledger remembers: it ends too early, or holds other records at the same offsets."""
+
+
+class AnotherCluster(UserError):
+    """The broker that answers is not of the cluster on which the pipeline's windows are."""
 
 
 class AuditMismatch(LogbusError):

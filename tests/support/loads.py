@@ -15,6 +15,8 @@ from operator import itemgetter
 from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
+from logbus.windows.boundaries import MILLISECOND
+from logbus.windows.definition import pipeline_of
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 
 from spark_jobs.application import Reads, staged_window, to_reads
@@ -45,7 +47,11 @@ class Loading:
 
     @property
     def pipeline(self) -> Pipeline:
-        return self.world.ledger.pipeline(self.window.pipeline)
+        """As the driver has it: as it was when the attempt began."""
+        ledger, attempt = self.world.ledger, getattr(self, "attempt", None)
+        if attempt is None or attempt.definition is None:
+            return ledger.pipeline(self.window.pipeline)
+        return ledger.with_inferred(pipeline_of(attempt.definition))
 
     @cached_property
     def sink(self) -> Sink:
@@ -83,6 +89,7 @@ class Loading:
             parse=MENDED if self.mended else self.pipeline.parse,
             settings=self.pipeline.settings,
             windows={self.window.id: staged_window(self.attempt)},
+            interval_ms=self.pipeline.interval // MILLISECOND,
             sink=self.sink.name,
             sink_options=self.sink.task_options(),
         )

@@ -30,8 +30,9 @@ from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
 from logbus.warehouse.same_records import LoadedRecords, other_records
 from logbus.warehouse.staging import LEAF_CHECK
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
-from logbus.windows import fingerprint, producers, schema, tally
+from logbus.windows import fingerprint, producers, schema, stamped_hours, tally
 from logbus.windows.attempts import COMMITTED, LOCK_NOT_AVAILABLE, lock_if_current, sealed
+from logbus.windows.boundaries import milliseconds
 from logbus.windows.error_budget import refuse_over_budget
 from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text
 from logbus.windows.places import SCHEMA
@@ -66,6 +67,7 @@ class ReadTally:
     bytes: int = 0
     fingerprint: int = 0
     staged_fingerprint: int = 0
+    hours: stamped_hours.Histogram = field(default_factory=dict)
     sent: Mapping[str, Numbers] = field(default_factory=dict)
 
 
@@ -277,11 +279,16 @@ def may_swap(connection: Connection, load: SealedWindow, leaf: TableName) -> boo
 
 
 def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
-    """Puts the sealed table into the leaf's place. False where somebody reads the target: nobody is kept waiting for that."""
+    """Puts the sealed table into the leaf's place. False where somebody reads the target: nobody is kept waiting for that; and
+    where the leaf holds rows that are not of our topic, which would go with it."""
     for _ in range(SWAP_TRIES):
         try:
             with connection.begin_nested():
                 connection.execute(text(f"set local lock_timeout = {SWAP_LOCK_TIMEOUT_MS}"))
+                connection.execute(text(f"lock table {leaf.sql} in share row exclusive mode"))  # nobody writes to it from here on
+                if holds_strangers(connection, load, leaf):
+                    connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+                    return False
                 connection.execute(text(f"alter table {load.target.sql} detach partition {leaf.sql}"))
                 connection.execute(text(f"drop table {leaf.sql}"))
                 if not attach(connection, load, leaf):
@@ -293,6 +300,12 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
         else:
             return True
     return False
+
+
+def holds_strangers(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+    """Whether rows of another topic lie in the leaf: of another pipeline that shared the table once, or put there by hand."""
+    other = text(f"select exists(select from {leaf.sql} where _topic is distinct from :topic)")
+    return bool(connection.scalar(other, {"topic": load.pipeline.topic}))
 
 
 def replace(connection: Connection, load: SealedWindow) -> None:
@@ -347,11 +360,19 @@ def fingerprint_of(load: SealedWindow) -> str:
     return fingerprint.as_text(sum(read.fingerprint for read in load.reads.values()))
 
 
+def hours_of(load: SealedWindow) -> stamped_hours.Histogram:
+    """With which hours the window's records are stamped."""
+    counted = stamped_hours.joined(read.hours for read in load.reads.values())
+    return stamped_hours.bounded(counted, milliseconds(load.window.interval.start))
+
+
 def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: datetime) -> None:
     window, part, attempt = schema.window, schema.window_range, schema.attempt
     loaded = {**count_values(done.counts), "fingerprint": fingerprint_of(load)}
     public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
-    connection.execute(update(window).where(window.c.id == load.window.id).values(**loaded, **public, **done.window_values()))
+    stamped = stamped_hours.write(connection, load.window.id, hours_of(load))
+    values = {**loaded, **public, **stamped, **done.window_values()}
+    connection.execute(update(window).where(window.c.id == load.window.id).values(values))
     for partition, span in load.staged.spans.items():
         mine = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))

@@ -17,10 +17,13 @@ from sqlalchemy.exc import OperationalError
 
 from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LoadFailed, OtherRecords, WindowUnknown
 from logbus.windows import schema
+from logbus.windows.definition import Definition, definition_of
+from logbus.windows.fixed import refuse_elsewhere, refuse_fixed
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import Attempt, Interval, TaskKey, instant_text, parse_instant
+from logbus.windows.model import Attempt, Interval, Pipeline, TaskKey, instant_text, parse_instant
 from logbus.windows.places import STAGING_SCHEMA
-from logbus.windows.rows import ATTEMPT_RUNNING, Row, to_attempt
+from logbus.windows.rows import ATTEMPT_RUNNING, Row, pipeline_row, to_attempt, to_pipeline
+from logbus.windows.table_owners import refuse_shared_table
 
 COMMITTED = "committed"
 FAILED = "failed"
@@ -48,16 +51,33 @@ def begin(
     try_number: int,
     now: datetime,
     task: TaskKey | None = None,
+    pipeline: Pipeline | None = None,
     accept_other_records: Collection[datetime] = (),
 ) -> list[Attempt]:
-    """A new attempt for each window, in the order of `starts`. All or none. Those at `accept_other_records` may replace what is
-    loaded by other records than it was loaded from (logbus.warehouse.same_records)."""
+    """A new attempt for each window, in the order of `starts`. All or none.
+
+    They are loaded as `pipeline` says, by default as it is registered now, whatever is registered while they run. Those at
+    `accept_other_records` may replace what is loaded by other records than it was loaded from (logbus.warehouse.same_records).
+    """
     with engine.begin() as connection:
+        definition = definition_to_load(connection, pipeline_name, pipeline)
         rows = lock_windows(connection, pipeline_name, starts)
-        attempts = {row["starts_at"]: begin_one(connection, row, run_id, try_number, now, task) for row in rows}
+        attempts = {row["starts_at"]: begin_one(connection, row, definition, run_id, try_number, now, task) for row in rows}
         accept(connection, [attempts[start] for start in starts if start in accept_other_records])
     drop_leftovers(engine, [row["id"] for row in rows])
     return [attempts[start] for start in starts]
+
+
+def definition_to_load(connection: Connection, pipeline_name: str, wanted: Pipeline | None) -> Definition:
+    """Refused where the rows would not come where the ledger looks for them, or between those of another pipeline. The
+    pipeline's row is shared to the transaction's end: from then on a running attempt says where rows lie."""
+    registered = to_pipeline(pipeline_row(connection, pipeline_name, share=True))
+    refuse_shared_table(connection, registered)
+    if wanted is None:
+        return definition_of(registered)
+    refuse_fixed(registered, wanted)
+    refuse_elsewhere(registered, wanted)
+    return definition_of(wanted)
 
 
 def hold_briefly(connection: Connection) -> None:
@@ -81,7 +101,13 @@ def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[da
 
 
 def begin_one(
-    connection: Connection, row: Row, run_id: str, try_number: int, now: datetime, task: TaskKey | None = None
+    connection: Connection,
+    row: Row,
+    definition: Definition,
+    run_id: str,
+    try_number: int,
+    now: datetime,
+    task: TaskKey | None = None,
 ) -> Attempt:
     window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
     name = f"w{row['id']}_a{number}"
@@ -96,6 +122,7 @@ def begin_one(
         "key": secrets.token_hex(KEY_BYTES),
         "began_at": now,
         "heartbeat_at": now,
+        "definition": definition,
         **({} if task is None else {"dag_id": task.dag_id, "task_id": task.task_id, "map_index": task.map_index}),
     }
     older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)

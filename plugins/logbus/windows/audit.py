@@ -3,7 +3,8 @@
 The table is counted anew (not the numbers the load wrote), checksums of its values are taken again, the ledger is compared, and
 the broker is asked whether it still holds the same topic and the same offsets. Exact, or every difference is named with its
 partition and how many. Records that retention has deleted since are no fault of the load: the window is audited and noted as no
-longer replayable. Where producers number their records, what did not arrive at the broker is found as well.
+longer replayable. Where producers number their records, what did not arrive at the broker is found as well. Where
+records are stamped with other hours than their window's, the notes say with which.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from sqlalchemy import Engine
 
 from logbus.errors import AuditMismatch
 from logbus.windows import tally
+from logbus.windows.accepted_losses import loss_text
 from logbus.windows.fingerprint import as_text, combine
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.windows.other_records import other_records_text
 from logbus.windows.producers import check_producers
-from logbus.windows.retained import lost_ranges
+from logbus.windows.retained import SET_ASIDE, lost_ranges
+from logbus.windows.stamped_hours import stamped_hours
 from logbus.windows.values import Published, ValuesReport
 
 
@@ -38,6 +41,8 @@ class Recounts(Protocol):
 
 SinkFor = Callable[[Pipeline, Engine], Recounts]
 
+HEAD_UNKNOWN = "the window's head is unknown: records were gone, or may have been, before they were read"
+
 # How often a window may be loaded again under an audit's eyes before it says what it sees.
 LOOKS_MAX = 5
 
@@ -51,8 +56,9 @@ def audit_window(
     window, found, values = count_again(ledger, sink_for(pipeline, engine), pipeline_name, start)
     notes = [*values.notes, *map(other_records_text, window.other_records)]
     problems = [*table_problems(pipeline, window, found), *values.problems, *broker_problems(log, pipeline, window, notes)]
+    notes += accepted_losses(window)
     wrong, odd = check_producers(engine, pipeline, window)
-    problems, notes = [*problems, *wrong], [*notes, *odd]
+    problems, notes = [*problems, *wrong], [*notes, *odd, *hour_notes(engine, window)]
     expected = {part.partition: part.count for part in window.ranges}
     report = AuditReport(window=window, expected=expected, found=found, problems=tuple(problems), notes=tuple(notes))
     ledger.record_audit(report, now)
@@ -90,13 +96,21 @@ def raise_if_wrong(report: AuditReport) -> AuditReport:
     return report
 
 
+def accepted_losses(window: FrozenWindow) -> Iterator[str]:
+    """Said at every audit, for ever."""
+    if window.loss_accepted is not None:
+        lost = sum(part.lost for part in window.ranges)
+        told = f"{lost} records are lost" if lost else HEAD_UNKNOWN
+        yield f"{told}; accepted {loss_text(window.loss_accepted)}"
+
+
 def table_problems(pipeline: Pipeline, window: FrozenWindow, found: Mapping[int, PartitionTally]) -> Iterator[str]:
     counts = window.counts
     if counts is None:
         yield "the window is not loaded: load it, then audit"
         return
-    if window.head_unknown:
-        yield "the window's head is unknown: retention deleted records before they were read, so nothing can prove it whole"
+    if window.head_unknown and window.loss_accepted is None:
+        yield f"{HEAD_UNKNOWN}, so nothing can prove it whole"
     gaps_allowed = bool(pipeline.settings.get(tally.OFFSET_GAPS)) or counts.filtered > 0
     yield from tally.problems(window, found, {}, gaps_allowed=gaps_allowed)
     yield from ledger_problems(window, counts, found)
@@ -127,11 +141,20 @@ def staged_problems(window: FrozenWindow, found: Mapping[int, PartitionTally], s
             yield f"{part}: the rows' fingerprint is {is_now}, that of the loaded rows was {was}: some row is another record's"
 
 
+def hour_notes(engine: Engine, window: FrozenWindow) -> list[str]:
+    """Where records are stamped with other hours than their window's. It is no fault of the load: the offsets are what they
+    must be; but the hour is not what its name says."""
+    with engine.connect() as connection:
+        found = stamped_hours(connection, window)
+    return found.sentences() if found is not None and found.is_remarkable else []
+
+
 def broker_problems(log: OffsetLog, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:
     """What the broker says today; deleted records are put down in `notes`."""
     facts = log.topic(window.topic)
     if facts.topic_id != window.topic_id:
-        notes.append(f"topic {window.topic} was deleted and made again since: the window is no longer replayable")
+        became = "has another log" if SET_ASIDE in window.topic_id else "was deleted and made again"
+        notes.append(f"topic {window.topic} {became} since: the window is no longer replayable")
         return
     partitions = [part.partition for part in window.ranges]
     missing = set(partitions) - set(facts.partitions)

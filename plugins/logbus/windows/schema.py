@@ -69,6 +69,7 @@ pipeline = Table(
     Column("isolation_level", Text, nullable=False),
     Column("settings", JSONB, nullable=False),
     Column("registered_at", DateTime(timezone=True), nullable=False),
+    Column("cluster_id", Text),  # whose topic it is; null: nobody has asked yet
 )
 
 inferred_column = Table(
@@ -98,6 +99,7 @@ anchor = Table(
     Column("at", DateTime(timezone=True)),  # null: from the beginning of time
     Column("offset", BigInteger, nullable=False),
     Column("frozen_at", DateTime(timezone=True), nullable=False),
+    Column("lost_until", DateTime(timezone=True)),  # windows that begin before may lack records of a former log; null: none does
 )
 
 boundary = Table(
@@ -141,6 +143,8 @@ window = Table(
     Column("fingerprint", Text),
     Column("audited_at", DateTime(timezone=True)),
     Column("audit_problems", JSONB),
+    Column("unstamped_count", BigInteger),  # without a usable stamp; null: loaded before hours were counted
+    Column("far_count", BigInteger),  # stamped with hours too many to count each, far from the window's own
     Column("values_hash", JSONB),  # checksums over what was published, taken at commit: logbus.windows.values
     Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; for ever
     Column("loss_accepted", JSONB),  # who took the loss of a window whose head is unknown, by name

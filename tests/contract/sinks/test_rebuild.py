@@ -10,6 +10,7 @@ from logbus.cli import main
 from logbus.errors import OtherRecords, UserError
 from logbus.warehouse.rebuild import rebuild
 from logbus.windows.model import FrozenWindow, WindowState
+from logbus.windows.stamped_hours import StampedHours, stamped_hours
 from sqlalchemy import text
 
 from tests.support.ledgers import World, at, hour
@@ -56,6 +57,22 @@ def test_that_records_were_replaced_by_others_is_not_forgotten_with_the_ledger(b
     assert "replaced its records by others" in audit(bench).notes[0]
     with pytest.raises(OtherRecords):
         bench.start(10).load()
+
+
+@on_file_sinks
+def test_the_hours_that_records_are_stamped_with_ride_in_the_tables_own_commit(bench: Bench) -> None:
+    for number in (10, 11):
+        bench.start(number).load()
+    before = [stamped(bench, window) for window in bench.world.ledger.windows("p")]
+    lose_the_ledger(bench)
+    rebuild(bench.world.ledger.engine, "p")
+    assert [stamped(bench, window) for window in bench.world.ledger.windows("p")] == before
+    assert [found.own for found in before if found] == [len(HOUR_TEN), len(HOUR_ELEVEN)]
+
+
+def stamped(bench: Bench, window: FrozenWindow) -> StampedHours | None:
+    with bench.world.ledger.engine.connect() as connection:
+        return stamped_hours(connection, window)
 
 
 @on_file_sinks

@@ -337,6 +337,20 @@ def test_a_large_reload_takes_the_place_of_the_leaf(world: World, start: Start, 
     assert rows(world, "select count(*) from pg_inherits where inhparent = 't'::regclass") == [(2,)]
 
 
+def test_a_leaf_with_rows_of_another_topic_is_not_replaced_as_a_whole(
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a pipeline that shared the table in a ledger from before tables had one owner, or put there by hand."""
+    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
+    start(10).load()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("create temp table theirs on commit drop as select * from t limit 1"))
+        connection.execute(text("update theirs set _topic = 'theirs'"))
+        connection.execute(text("insert into t select * from theirs"))
+    start(10).load()
+    assert rows(world, "select _topic, count(*) from t group by 1 order by 1") == [("t", len(HOUR_TEN)), ("theirs", 1)]
+
+
 def test_a_large_reload_waits_for_a_sign_of_life_of_its_own_attempt(
     world: World, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
-from logbus.commands import options, progress
+from logbus.commands import options, pipeline, progress
 from logbus.errors import ErrorBudgetExceeded
-from logbus.windows.gaps import Missing, pipeline_gaps
-from logbus.windows.model import TaskKey
+from logbus.exit_codes import ExitCode
+from logbus.windows.missing import Missing
+from logbus.windows.model import Pipeline, TaskKey
 from logbus.windows.pipeline_dags import dags_by_pipeline
+from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -25,6 +27,7 @@ TEN = "2015-05-17T10:00:00Z"
 @pytest.fixture
 def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(progress, "LogOffsets", lambda *arguments, **options: world.log)
+    monkeypatch.setattr(pipeline, "LogOffsets", lambda *arguments, **options: world.log)
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
     def call(*arguments: str) -> Result:
@@ -74,7 +77,7 @@ def test_a_broker_that_does_not_answer_is_said_and_the_ledgers_own_gaps_are_list
 def test_hours_that_retention_took_before_anybody_froze_them_stay_gaps(loaded: World) -> None:
     loaded.freeze(13)
     loaded.log.delete_records("t", before_offset=5)
-    found = pipeline_gaps(loaded.ledger, loaded.ledger.pipeline("p"), loaded.log, NOW)
+    found = loaded.ledger.gaps("p", loaded.log, NOW)
     assert [(gap.interval.start.hour, gap.missing) for gap in found if gap.missing is Missing.NOT_FROZEN] == [
         (11, Missing.NOT_FROZEN)
     ]
@@ -166,3 +169,72 @@ def test_a_pipeline_is_shown_with_its_settings_and_its_gaps(loaded: World, run: 
     assert "max_errors: 1" in text
     assert "p is 3 hours behind" in text
     assert len(shown(run("pipeline", "show", "p", "--json"))["gaps"]) == 3
+
+
+REGISTER = ("pipeline", "register", "p", "--topic", "t", "--table", "t")
+
+
+def test_registering_says_whether_it_is_new_or_known(world: World, run: Run) -> None:
+    assert run(*REGISTER, "--parse", "lines").stdout == "pipeline p loads topic t into table t\n"
+    assert run(*REGISTER, "--parse", "lines").stdout == "pipeline p is registered already: loads topic t into table t\n"
+
+
+def test_registering_otherwise_shows_the_difference_and_changes_nothing_without_being_told(world: World, run: Run) -> None:
+    run(*REGISTER, "--parse", "combined")
+    refused = run(*REGISTER, "--parse", "json", "--settings", '{"max_errors": 3}')
+    assert refused.exit_code == ExitCode.FAILED
+    assert "parse: combined became json; max_errors: not given became 3" in refused.stderr
+    assert "--change" in refused.stderr
+    assert world.ledger.pipeline("p").parse == "combined"
+    changed = run(*REGISTER, "--parse", "json", "--settings", '{"max_errors": 3}', "--change")
+    assert changed.stdout == (
+        "pipeline p is changed: loads topic t into table t\n  parse: combined became json\n  max_errors: not given became 3\n"
+    )
+    assert (world.ledger.pipeline("p").parse, changed.stderr) == ("json", "")
+
+
+def test_what_a_change_can_never_reach_is_refused_whatever_is_said(world: World, run: Run) -> None:
+    run(*REGISTER, "--parse", "lines")
+    refused = run(*REGISTER[:-1], "other", "--parse", "lines", "--change")
+    assert refused.exit_code == ExitCode.FAILED
+    assert "table: t against other" in refused.stderr
+
+
+def test_a_change_that_a_dag_will_take_back_says_so(world: World, run: Run) -> None:
+    made = Pipeline(name="p", topic="t", table="t", parse="lines")
+    world.ledger.define(made, world.log, NOW, dag_id="hourly")
+    changed = run(*REGISTER, "--parse", "json", "--change")
+    assert "note: hourly defines p otherwise" in changed.stderr
+
+
+def test_a_setting_that_nobody_knows_is_refused_with_what_was_meant(world: World, run: Run) -> None:
+    refused = run(*REGISTER, "--parse", "json", "--settings", '{"colums": {"a": "text"}}')
+    assert (refused.exit_code, "did you mean columns?" in refused.stderr) == (ExitCode.FAILED, True)
+
+
+def test_a_dag_that_is_gone_is_forgotten_and_an_unknown_one_is_not_there(world: World, run: Run) -> None:
+    world.ledger.define(Pipeline(name="p", topic="t", table="t", parse="lines"), world.log, NOW, dag_id="old")
+    assert "stands for no definition" in run("pipeline", "forget-dag", "p", "old").stdout
+    unknown = run("pipeline", "forget-dag", "p", "older")
+    assert (unknown.exit_code, "these have: old" in unknown.stderr) == (ExitCode.NOT_THERE, True)
+
+
+def test_a_pipeline_that_shares_its_table_is_moved_when_it_is_said_twice(world: World, run: Run) -> None:
+    world.register()
+    world.register(name="q", table="other")
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.pipeline set table_name = 'public.t' where name = 'q'"))
+    planned = run("pipeline", "move", "q", "--table", "own")
+    assert "dry run" in planned.stderr
+    assert "pipelines that keep t: p" in planned.stdout
+    assert world.ledger.pipeline("q").table == "public.t"
+    run("pipeline", "move", "q", "--table", "own", "--execute")
+    assert world.ledger.pipeline("q").table == "own"
+
+
+def test_a_window_tells_how_its_pipeline_was_defined_when_it_was_loaded(loaded: World, run: Run) -> None:
+    assert shown(run("window", "show", "--pipeline", "p", TEN, "--json"))["definition_changes"] == []
+    loaded.register(parse="raw", settings={"max_errors": 1})
+    assert (
+        "the pipeline is defined otherwise since: parse: lines became raw" in run("window", "show", "--pipeline", "p", TEN).stdout
+    )

@@ -224,6 +224,8 @@ def test_a_pipeline_whose_topic_is_gone_says_so(places: UiClient, pipeline: Real
     assert "is gone" in one["lag"]["problem"]
     assert one["lag"]["records_behind"] is None
     assert states(one)[10] == "audited"
+    plan = places.get(f"/api/windows/{pipeline.name}/{instant_text(at(10))}/replay_plan")
+    assert (plan.status_code, "no topic of that name" in plan.json()["detail"]) == (409, True)
     create_topic(broker.bootstrap, pipeline.name)
     assert "made again" in shown(places, pipeline)["lag"]["problem"]
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from logbus.errors import LogbusError
-from logbus.warehouse.commit import SealedWindow, by_partition, counts_of, fingerprint_of
+from logbus.warehouse.commit import SealedWindow, by_partition, counts_of, fingerprint_of, hours_of
 from logbus.windows.model import Interval, OffsetRange, WindowCounts, counts_json, instant_text, parse_instant
 from logbus.windows.tally import TimeSpan
 from logbus.windows.values import Published
@@ -41,6 +41,7 @@ class LedgerEntry:
     other_records: tuple[Mapping[str, Any], ...] = ()  # the window's, should the ledger have to be made again
     spans: Mapping[int, TimeSpan] = field(default_factory=dict)
     partitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hours: Mapping[int, int] | None = None  # by which stamps; None in the entries of an older logbus
 
     def to_json(self) -> str:
         """One line of JSON; `from_json` reads it."""
@@ -62,6 +63,7 @@ class LedgerEntry:
                 "values": self.values and self.values.to_json(),
                 "other_records": list(self.other_records),
                 "partitions": self.partitions,
+                "hours": None if self.hours is None else {str(hour): count for hour, count in self.hours.items()},
             }
         )
 
@@ -87,6 +89,7 @@ def entry_of(
         other_records=tuple(window.other_records if other_records is None else other_records),
         spans=load.staged.spans,
         partitions=by_partition(load),
+        hours=hours_of(load),
     )
 
 
@@ -95,7 +98,7 @@ def from_json(text: str) -> LedgerEntry:
     found = json.loads(text)
     if found["format"] != FORMAT:
         raise LogbusError(f"a ledger entry has format {found['format']}, this logbus knows {FORMAT}: install a newer logbus")
-    ranges = found["ranges"]
+    ranges, hours = found["ranges"], found.get("hours")
     return LedgerEntry(
         pipeline=found["pipeline"],
         topic=found["topic"],
@@ -111,6 +114,7 @@ def from_json(text: str) -> LedgerEntry:
         values=Published.from_json(found["values"]) if found.get("values") else None,
         other_records=tuple(found.get("other_records", ())),
         partitions=found["partitions"],
+        hours=None if hours is None else {int(hour): count for hour, count in hours.items()},
         spans={part["partition"]: to_span(part) for part in ranges},
     )
 

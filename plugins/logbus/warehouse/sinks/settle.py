@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, func, select, text, update
 
 from logbus.errors import UserError
 from logbus.warehouse.sinks.entry import LedgerEntry
-from logbus.windows import schema
+from logbus.windows import schema, stamped_hours
 from logbus.windows.attempts import COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.model import Attempt, utc
 from logbus.windows.rows import ATTEMPT_RUNNING, Row, count_values
@@ -68,6 +68,7 @@ def write_entry(connection: Connection, row: Row, entry: LedgerEntry) -> None:
     public = {"loaded_attempt": entry.attempt, "loaded_at": entry.loaded_at, "audited_at": None, "audit_problems": None}
     kept: dict[str, Any] = {"values_hash": entry.values and entry.values.to_json()}
     kept |= {"other_records": list(entry.other_records)} if entry.other_records else {}
+    kept |= stamped_hours.write(connection, row["id"], entry.hours)
     connection.execute(update(window).where(window.c.id == row["id"]).values(**counted, **public, **kept))
     for partition, span in entry.spans.items():
         mine = (part.c.window_id == row["id"], part.c.partition == partition)
