@@ -19,7 +19,7 @@ from logbus.errors import LoadFailed
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
 from logbus.windows.audit import audit_window
-from logbus.windows.catch_up import LoadPlan
+from logbus.windows.catch_up import LoadPlan, telling
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.migrations import create_ledger
@@ -46,8 +46,6 @@ class Load:
 
 # Of a load that takes more than that, several applications are started, one after another: attempts travel on a command line.
 WINDOWS_PER_APPLICATION_MAX = 1_000
-
-WINDOWS_BETWEEN_WORDS = 500  # of a freeze; hour by hour that is half a minute
 
 # May be asked about a plan before anything is frozen; raises where it shall not be.
 Confirm = Callable[[LoadPlan], None]
@@ -92,21 +90,9 @@ class Loader:
         return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in starts]
 
     def freeze(self, ledger: Ledger, log: LogOffsets, plan: LoadPlan) -> list[FrozenWindow]:
-        windows = ledger.freeze_plan(plan, log, self.now(), self.telling(plan.count))
+        windows = ledger.freeze_plan(plan, log, self.now(), telling(plan.count, self.say))
         self.say(f"{len(windows)} closed windows, {sum(window.record_count for window in windows)} records")
         return windows
-
-    def telling(self, total: int) -> Callable[[int], None]:
-        """Says how far a long freeze is, so often."""
-        done = 0
-
-        def tell(count: int) -> None:
-            nonlocal done
-            before, done = done // WINDOWS_BETWEEN_WORDS, done + count
-            if done // WINDOWS_BETWEEN_WORDS > before and done < total:
-                self.say(f"{done} of {total} windows are frozen")
-
-        return tell
 
     def submit(self, ledger: Ledger, load: Load, attempts: Sequence[Attempt]) -> None:
         """Runs the application to its end; its output goes to `say`."""

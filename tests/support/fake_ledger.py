@@ -81,7 +81,7 @@ class FakeLedger:
         steps = (Gap(interval=part, missing=Missing.NOT_FROZEN) for part in inside)
         return LoadPlan(pipeline=self.pipeline(pipeline_name), steps=tuple(steps))
 
-    def freeze_plan(self, plan: LoadPlan, log: object, now: datetime) -> list[FrozenWindow]:
+    def freeze_plan(self, plan: LoadPlan, log: object, now: datetime, tell: object = None) -> list[FrozenWindow]:
         return [self.freeze_or_get(plan.pipeline.name, interval, log, now) for interval in plan.intervals()]
 
     def remember_dag(self, pipeline_name: str, dag_id: str, now: datetime) -> None:

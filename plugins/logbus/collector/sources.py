@@ -56,6 +56,11 @@ class Source:
     timestamp_ms: int | None = None  # of the last line that had one
     ahead: tuple[int, ...] = ()  # lines beyond `position` that an interrupted run had sent already
 
+    @property
+    def bytes_known(self) -> int:
+        """Of how much its content is known: what was sent, also where it is sent again."""
+        return max(self.position, self.last_line.position + self.last_line.length)
+
 
 def check_readable(path: Path) -> None:
     """UnreadableLog, saying what to do, for what cannot be read as a log file."""
@@ -97,7 +102,7 @@ def _identify(path: Path, known: Sequence[Source], *, new_id: Callable[[], str])
     head = _read(path, 0, HEAD_BYTES)
     for source in sorted(known, key=lambda source: (source.device, source.inode) != (device, inode)):
         same_inode = (source.device, source.inode) == (device, inode)
-        if (same_inode or source.position >= CONTENT_IDENTITY_BYTES_MIN) and _holds(path, head, source):
+        if (same_inode or source.bytes_known >= CONTENT_IDENTITY_BYTES_MIN) and _holds(path, head, source):
             return replace(source, path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
     return Source(source_id=new_id(), path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
 

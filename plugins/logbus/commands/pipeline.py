@@ -20,6 +20,7 @@ from logbus.pipeline_options import refuse_unusable
 from logbus.reparsing import reparser_for
 from logbus.warehouse.engine import connect
 from logbus.windows import pipeline_dags, table_moves
+from logbus.windows.definition import differences, in_words, pipeline_of
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.model import Pipeline
@@ -133,11 +134,24 @@ def show(name: str, warehouse_url: str, bootstrap: str, client_config: Path | No
     view = ProgressView(ledger, options.client_config(bootstrap, client_config))
     found = view.progress(ledger.pipeline(name))
     if as_json:
-        output.show_json({**found.summary(), "gaps": [gap.summary() for gap in found.gaps]}, indent=2)
+        gaps, dags = [gap.summary() for gap in found.gaps], dag_definitions(ledger, name)
+        output.show_json({**found.summary(), "gaps": gaps, "dags": dags}, indent=2)
         return
     click.echo("\n".join(found.lines()))
+    for dag_id, otherwise in dag_definitions(ledger, name).items():
+        click.echo(f"  DAG {dag_id}" + (f" defined it otherwise: {otherwise}" if otherwise else ""))
     if view.note:
         click.echo(f"note: {view.note}", err=True)
+
+
+def dag_definitions(ledger: Ledger, name: str) -> dict[str, str | None]:
+    """The DAGs of the pipeline, and what each said otherwise when it last ran."""
+    registered = ledger.registered(name)
+    with ledger.engine.connect() as connection:
+        given = pipeline_dags.definitions_by_dag(connection, name)
+    return {
+        dag_id: in_words(differences(registered, pipeline_of(said))) or None if said else None for dag_id, said in given.items()
+    }
 
 
 @command.command("rebase")

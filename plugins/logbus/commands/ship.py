@@ -54,6 +54,7 @@ def default_state_path(topic: str) -> Path:
     type=options.ClientSetting(),
     help="A librdkafka setting of the producer alone: compression.type=zstd; may be repeated.",
 )
+@click.option("--accept-loss", is_flag=True, help="Do not send again what the topic has lost of what it had acknowledged.")
 @options.with_broker
 @options.json_option
 def command(
@@ -67,6 +68,7 @@ def command(
     zone: ZoneInfo | None,
     line_bytes_max: int,
     producer_settings: Sequence[tuple[str, str]],
+    accept_loss: bool,
     config: Mapping[str, Any],
     as_json: bool,
 ) -> None:
@@ -88,6 +90,7 @@ def command(
             include_partial_line=include_partial_line,
             zone=zone,
             line_bytes_max=line_bytes_max,
+            accept_loss=accept_loss,
             stop=lambda: bool(stop),
         )
     for warning in warnings(report):
@@ -106,7 +109,14 @@ def summary(topic: str, report: ShipReport, line_bytes_max: int) -> str:
     rate = report.lines / report.seconds if report.seconds else 0.0
     sent = f"{report.lines:,} lines ({report.bytes:,} bytes) of {report.files} files"
     sentences = [f"{topic}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
-    if report.recovered:
+    if report.lost:
+        sentences.append(
+            f"warning: {topic} had lost {report.lost} records that it had acknowledged: what of these files it did not hold any "
+            "more was sent again, unless --accept-loss said otherwise"
+        )
+    if report.unnamed:
+        sentences.append(f"warning: lines of these files may be among them, name them, too: {', '.join(report.unnamed)}")
+    if report.recovered and not report.lost:
         sentences.append(f"{report.recovered} lines that an interrupted run had sent were found in the topic and not sent again")
     sentences += undated_sentences(report)
     if report.zoneless and not report.timezone_assumed:

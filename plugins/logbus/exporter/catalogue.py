@@ -45,7 +45,8 @@ BUILD = _gauge("logbus_build_info", "1, with the version.", "version")
 
 # Pipelines: the ledger and the broker together.
 PIPELINE_UP = _gauge("logbus_pipeline_up", "1 if its lag is known, else 0 with the reason.", *_PIPELINE, "reason")
-HOURS_BEHIND = _gauge("logbus_hours_behind", "Closed windows that are not loaded, frozen or not.", *_PIPELINE)
+HOURS_BEHIND = _gauge("logbus_hours_behind", "Closed windows with records that are not loaded, frozen or not.", *_PIPELINE)
+HOURS_EMPTY = _gauge("logbus_hours_empty", "Closed windows that are not loaded and hold no record.", *_PIPELINE)
 RECORDS_BEHIND = _gauge("logbus_records_behind", "Records in them.", *_PIPELINE)
 RECORDS_OPEN = _gauge("logbus_records_open", "Records behind the last closed window, which nobody could have loaded.", *_PIPELINE)
 RECORDS_LOST = _gauge("logbus_records_lost", "Records that were deleted before they were loaded.", *_PIPELINE)

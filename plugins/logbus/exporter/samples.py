@@ -81,6 +81,7 @@ def pipeline_lag_samples(one: PipelineLag, now: datetime) -> Iterator[Sample]:
         return
     age = lag.age(now)
     yield names.HOURS_BEHIND, labels, lag.hours_behind
+    yield names.HOURS_EMPTY, labels, lag.hours_empty
     yield names.RECORDS_BEHIND, labels, lag.records
     yield names.RECORDS_OPEN, labels, lag.records_open
     yield names.RECORDS_LOST, labels, lag.records_lost

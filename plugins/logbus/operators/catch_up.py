@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus.errors import UserError
 from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
-from logbus.windows.catch_up import WINDOWS_UNASKED_MAX
+from logbus.windows.catch_up import WINDOWS_UNASKED_MAX, telling
 from logbus.windows.model import instant_text, parse_instant
 
 
@@ -42,7 +42,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
             self._register(ledger, context)
             plan = ledger.plan_load(self.pipeline.name, log, now, since, until)
             plan.refuse_more_than(self.max_windows, "max_windows allows more, since and until choose some")
-            windows = ledger.freeze_plan(plan, log, now)
+            windows = ledger.freeze_plan(plan, log, now, telling(plan.count, self.log.info))
         if not windows:
             raise AirflowSkipException(f"no closed hour of {self.pipeline.name} lies between {self.since} and {self.until}")
         records = sum(window.record_count for window in windows)

@@ -32,6 +32,7 @@ from logbus.windows.model import Attempt, FrozenWindow, Pipeline, instant_text
 from logbus.windows.standing import Standing, why_not_loaded
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and what is lost where its driver dies
+WINDOWS_PER_COMMAND_MAX = 1_000  # of a catch-up: attempts travel on a command line, which has an end
 ERROR_CHARACTERS_MAX = 4_000  # of a failure's text kept in the ledger; the task's log has all of it
 
 
@@ -91,7 +92,11 @@ class LoadWindowOperator(SparkWindowOperator):
             if adopted:
                 self.log.info("Another run's application has loaded this hour since this run was asked for")
             else:
-                adopted = self._load(warehouse, ledger, starts, context)
+                groups = range(0, len(starts), WINDOWS_PER_COMMAND_MAX)
+                done = [
+                    self._load(warehouse, ledger, starts[begin : begin + WINDOWS_PER_COMMAND_MAX], context) for begin in groups
+                ]
+                adopted = any(done)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         filled = self._filled(ledger, starts, context)
         tell_outlets(context, self.outlets, windows)

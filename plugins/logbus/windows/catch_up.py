@@ -30,6 +30,8 @@ WINDOWS_UNASKED_MAX = 1_000
 
 BULK_FROM = 4  # windows of an empty gap: what lies between its first and its last is frozen at once
 
+WINDOWS_BETWEEN_WORDS = 500  # of a long freeze; hour by hour that is half a minute
+
 # Told how many more windows are frozen.
 Tell = Callable[[int], None]
 
@@ -135,6 +137,19 @@ def freeze_plan(
             found += windows
             tell(len(windows))
     return found
+
+
+def telling(total: int, say: Callable[[str], None]) -> Tell:
+    """Says how far a long freeze is."""
+    done = 0
+
+    def tell(count: int) -> None:
+        nonlocal done
+        before, done = done // WINDOWS_BETWEEN_WORDS, done + count
+        if done // WINDOWS_BETWEEN_WORDS > before and done < total:
+            say(f"{done} of {total} windows are frozen")
+
+    return tell
 
 
 def is_frozen_empty(step: Gap | FrozenWindow) -> bool:

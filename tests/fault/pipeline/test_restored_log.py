@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from logbus.errors import LogChanged
 from sqlalchemy import Engine
 
-from benchmarks.peers.logbus import LogbusBroker
 from spark_jobs.outcomes import LoadState
 from tests.support.ledgers import at
 from tests.support.real_pipeline import RealPipeline
+from tests.support.restoring import RestorableBroker
 
 pytestmark = pytest.mark.usefixtures("without_spark")
-
-
-class RestorableBroker:
-    """A broker whose data can be copied, and put back."""
-
-    def __init__(self, directory: Path) -> None:
-        self.server, self.copy = LogbusBroker(directory / "broker"), directory / "copy"
-
-    def back_up(self) -> None:
-        self.server.stop()
-        shutil.copytree(self.server.data, self.copy)
-        self.server.start()
-
-    def restore(self) -> None:
-        self.server.kill9()
-        shutil.rmtree(self.server.data)
-        shutil.copytree(self.copy, self.server.data)
-        self.server.start()
-
-
-@pytest.fixture
-def restorable(tmp_path: Path) -> Iterator[RestorableBroker]:
-    broker = RestorableBroker(tmp_path)
-    with broker.server:
-        yield broker
 
 
 @pytest.fixture

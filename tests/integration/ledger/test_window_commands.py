@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -205,6 +206,16 @@ def test_a_change_that_a_dag_will_take_back_says_so(world: World, run: Run) -> N
     world.ledger.define(made, world.log, NOW, dag_id="hourly")
     changed = run(*REGISTER, "--parse", "json", "--change")
     assert "note: hourly defines p otherwise" in changed.stderr
+
+
+def test_a_pipeline_tells_which_dags_define_it_and_which_otherwise(world: World, run: Run) -> None:
+    made = Pipeline(name="p", topic="t", table="t", parse="lines")
+    for dag_id in ("hourly", "catchup"):
+        world.ledger.define(made, world.log, NOW, dag_id=dag_id)
+    world.ledger.define(replace(made, parse="raw"), world.log, NOW, dag_id="hourly")
+    told = run("pipeline", "show", "p").stdout.splitlines()
+    assert told[-2:] == ["  DAG catchup defined it otherwise: parse: raw against lines", "  DAG hourly"]
+    assert shown(run("pipeline", "show", "p", "--json"))["dags"] == {"catchup": "parse: raw against lines", "hourly": None}
 
 
 def test_a_setting_that_nobody_knows_is_refused_with_what_was_meant(world: World, run: Run) -> None:

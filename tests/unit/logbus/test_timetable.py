@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tomllib
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -127,6 +128,13 @@ def test_airflow_stores_the_hourly_dag_and_makes_its_backfills(registered: None)
     infos = list(stored.iter_dagrun_infos_between(at(3), at(5)))
     assert [info.data_interval for info in infos] == [hour(3), hour(4), hour(5)]
     assert [info.run_after - info.data_interval.end for info in infos] == [timedelta(minutes=20)] * 3
+
+
+def test_an_installed_package_brings_its_plugin() -> None:
+    project = tomllib.loads((PLUGINS.parent / "pyproject.toml").read_text())
+    (entry_point,) = project["project"]["entry-points"]["airflow.plugins"].values()
+    module_name, _, name = entry_point.partition(":")
+    assert getattr(importlib.import_module(module_name), name) is LogbusTimetables
 
 
 def test_both_plugins_register_it() -> None:

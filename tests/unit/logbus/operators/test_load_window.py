@@ -106,6 +106,17 @@ def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLe
 NEXT_HOURS = [HOUR_START + timedelta(hours=number) for number in range(1, 12)]
 
 
+def test_very_many_windows_go_into_one_application_after_another(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command line has an end."""
+    monkeypatch.setattr(load_window, "WINDOWS_PER_COMMAND_MAX", 2)
+    hours = [HOUR_START + timedelta(hours=number) for number in range(5)]
+    operator(pipeline, windows=[hour.isoformat() for hour in hours]).execute(run_context())
+    assert [begun for begun, _, _ in ledger.begun] == [hours[:2], hours[2:4], hours[4:]]
+    assert len(submitted) == 3
+
+
 def test_the_first_of_a_backfill_loads_the_hours_of_those_that_wait_beside_it(
     pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
 ) -> None:
