@@ -78,10 +78,16 @@ def test_a_load_registers_the_pipeline_as_its_dag_defines_it(
     assert (ledger.registered, ledger.begun_as) == ([pipeline], [pipeline])
 
 
+@pytest.fixture
+def dag() -> DAG:
+    """Made before submitting is faked: the first DAG of a process runs the program `file`, to learn what its interpreter is."""
+    return DAG("access_log")
+
+
 def test_tasks_of_one_dag_that_define_a_pipeline_differently_are_refused(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+    dag: DAG, pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
 ) -> None:
-    with DAG("access_log") as dag:
+    with dag:
         load = operator(pipeline)
         FreezeWindowOperator(task_id="freeze", pipeline=replace(pipeline, parse="raw"))
     with pytest.raises(AirflowFailException, match="parse: combined against raw"):
