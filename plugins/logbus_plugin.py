@@ -1,7 +1,7 @@
 """The plugin Airflow finds in its plugins folder. Everything lives in the package `logbus` beside it.
 
 Every Airflow process imports this, each task included. The pages are imported when the api-server starts, which alone asks for
-applications: whoever looks first would wait half a second for it.
+applications: whoever looks first would wait half a second for it. The timetable is imported by those who ask for timetables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ async def pages(scope: Any, receive: Any, send: Any) -> None:
 
 
 class LogbusPlugin(AirflowPlugin):
-    """Puts this folder on Airflow's path, by being found in it; mounts our pages and shows them in Airflow's own."""
+    """Puts this folder on Airflow's path, by being found in it; mounts our pages and shows them in Airflow's own; registers the
+    timetable of `hourly_ingest`."""
 
     name = "logbus"
     external_views = EXTERNAL_VIEWS
@@ -37,6 +38,12 @@ class LogbusPlugin(AirflowPlugin):
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the base's is an attribute
         import_pages()
         return [{"app": pages, "url_prefix": "/logbus", "name": "logbus"}]
+
+    @property
+    def timetables(self) -> list[Any]:  # type: ignore[override]  # the base's is an attribute
+        from logbus.timetable import WindowTimetable
+
+        return [WindowTimetable]
 
 
 def import_pages() -> None:

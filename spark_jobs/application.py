@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
@@ -20,7 +20,8 @@ from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
 from logbus.windows import testimony
-from logbus.windows.boundaries import milliseconds
+from logbus.windows.boundaries import MILLISECOND, milliseconds
+from logbus.windows.definition import pipeline_of
 from logbus.windows.error_budget import samples_of
 from logbus.windows.fingerprint import combine
 from logbus.windows.heartbeats import Heartbeat
@@ -30,6 +31,7 @@ from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, Witness
 from logbus.windows.retained import refuse_if_recreated, why_unreadable
 from logbus.windows.sent_numbers import join_streams
+from logbus.windows.stamped_hours import joined
 from logbus.windows.testimony import Called, Place
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
@@ -68,24 +70,29 @@ class Application:
     report: Callable[[WindowOutcome], None]
 
     def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
-        """Loads the windows whose attempts the tokens name, oldest first."""
-        pipeline = self.ledger.pipeline(pipeline_name)
+        """Loads the windows whose attempts the tokens name, oldest first, each as the pipeline was when its attempt began."""
+        registered = self.ledger.pipeline(pipeline_name)
         with self.ledger.engine.connect() as connection:
             attempts = sorted(
                 (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
             )
+        outcomes: list[WindowOutcome] = []
+        with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
+            for pipeline, alike in by_definition(registered, attempts):
+                for outcome in self.load_alike(pipeline, alike):
+                    self.report(outcome)
+                    outcomes.append(outcome)
+        return outcomes
+
+    def load_alike(self, defined: Pipeline, attempts: Sequence[Attempt]) -> Iterator[WindowOutcome]:
+        pipeline = self.ledger.with_inferred(defined)
         if pipeline.settings.get(INFER):
             pipeline = self.infer(pipeline, attempts)
         parser = parser_for(pipeline.parse, pipeline.settings)
         sink = sink_for(pipeline, self.ledger.engine)
         sink.ensure_target(parser.columns)
-        outcomes: list[WindowOutcome] = []
-        with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
-            for group in groups(attempts, WINDOWS_PER_JOB_MAX):
-                for outcome in self.load_group(pipeline, sink, group):
-                    self.report(outcome)
-                    outcomes.append(outcome)
-        return outcomes
+        for group in groups(attempts, WINDOWS_PER_JOB_MAX):
+            yield from self.load_group(pipeline, sink, group)
 
     def infer(self, pipeline: Pipeline, attempts: Sequence[Attempt]) -> Pipeline:
         """The pipeline with the columns that the attempts' records show. What cannot be read now is for the load to report."""
@@ -159,6 +166,7 @@ class Application:
             parse=pipeline.parse,
             settings=pipeline.settings,
             windows={window.window_id: window for window in windows},
+            interval_ms=pipeline.interval // MILLISECOND,
             sink=sink.name,
             sink_options=sink.task_options(),
         )
@@ -189,9 +197,15 @@ class Application:
         Where the ledger cannot be reached the attempt is left to the next one, which supersedes it."""
         is_superseded = False
         with suppress(SQLAlchemyError):
-            self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error))
+            self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error), type(error).__name__)
             is_superseded = attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
+
+
+def by_definition(registered: Pipeline, attempts: Sequence[Attempt]) -> Iterator[tuple[Pipeline, list[Attempt]]]:
+    """Attempts in a row that were begun with one definition; what is registered by now counts where they kept none."""
+    for definition, alike in groupby(attempts, key=lambda attempt: attempt.definition):
+        yield registered if definition is None else pipeline_of(definition), list(alike)
 
 
 def groups(attempts: Sequence[Attempt], size: int) -> Iterator[list[Attempt]]:
@@ -227,6 +241,7 @@ def to_reads(results: Sequence[TaskResult]) -> Reads:
             bytes=before.bytes + result.bytes,
             fingerprint=combine([before.fingerprint, result.fingerprint]),
             staged_fingerprint=combine([before.staged_fingerprint, result.staged_fingerprint]),
+            hours=joined([before.hours, result.hours]),
             sent=join_streams(before.sent, result.sent),
         )
         files[result.window_id] = files.get(result.window_id, ()) + result.files

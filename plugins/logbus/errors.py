@@ -56,6 +56,10 @@ class PipelineConflict(UserError):
     """A pipeline of that name is registered with another topic, table or start."""
 
 
+class TooManyWindows(UserError):
+    """More windows than are begun without a word."""
+
+
 class LoadFailed(LogbusError):
     """A load did not put its windows into the warehouse."""
 
@@ -71,9 +75,13 @@ class EquationMismatch(LoadFailed):
 class ErrorBudgetExceeded(LoadFailed):
     """More records of a window do not parse than its pipeline allows; nothing became public. `samples`: which, and why."""
 
-    def __init__(self, message: str, *, samples: Mapping[str, Any]) -> None:
+    def __init__(self, message: str, *, samples: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.samples = samples
+        self.samples = samples or {}
+
+
+class OtherRecords(LoadFailed):
+    """A window that is loaded would be replaced by other records than it was loaded from; nothing became public."""
 
 
 class ShortRead(LoadFailed):

@@ -19,10 +19,12 @@ from logbus.errors import LoadFailed
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
 from logbus.windows.audit import audit_window
+from logbus.windows.catch_up import LoadPlan, telling
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow
+from logbus.windows.standing import why_not_loaded
 
 Say = Callable[[str], None]
 STOP_SECONDS_MAX = 10.0  # a JVM that is asked to end runs its shutdown hooks first
@@ -39,6 +41,14 @@ class Load:
     only_missing: bool = False
     master: str = spark_submit.LOCAL_MASTER
     run_id: str = "command line"
+    accept_other_records: bool = False  # a window that is loaded may be replaced by other records than it was loaded from
+
+
+# Of a load that takes more than that, several applications are started, one after another: attempts travel on a command line.
+WINDOWS_PER_APPLICATION_MAX = 1_000
+
+# May be asked about a plan before anything is frozen; raises where it shall not be.
+Confirm = Callable[[LoadPlan], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +60,17 @@ class Loader:
     now: Callable[[], datetime]
     say: Say
 
-    def load(self, load: Load) -> list[AuditReport]:
+    def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[AuditReport]:
         """Loads and audits; returns the audits, oldest window first. Raises when Spark fails; audits are in the reports."""
         ledger, log = Ledger(connect(self.warehouse_url)), LogOffsets(self.client_config)
         create_ledger(ledger.engine)
-        windows = self.freeze(ledger, log, load)
-        pending = [window for window in windows if not (load.only_missing and window.loaded_attempt)]
-        self.submit_all(ledger, load, [window.interval.start for window in pending])
-        return self.audit(ledger, log, load, [window.interval.start for window in windows])
+        plan = ledger.plan_load(
+            load.pipeline, log, self.now(), load.since, load.until, limit=load.limit, only_missing=load.only_missing
+        )
+        confirm(plan)
+        starts = [window.interval.start for window in self.freeze(ledger, log, plan)]
+        self.submit_all(ledger, load, starts)
+        return self.audit(ledger, log, load, starts)
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         """Loads frozen windows again, whatever became of them before, and audits them."""
@@ -66,17 +79,18 @@ class Loader:
         return self.audit(ledger, log, load, starts)
 
     def submit_all(self, ledger: Ledger, load: Load, starts: Sequence[datetime]) -> None:
-        if starts:
-            attempts = ledger.begin_attempts(load.pipeline, starts, load.run_id, 1, self.now())
+        for begin in range(0, len(starts), WINDOWS_PER_APPLICATION_MAX):
+            some = starts[begin : begin + WINDOWS_PER_APPLICATION_MAX]
+            accepted = some if load.accept_other_records else ()
+            attempts = ledger.begin_attempts(load.pipeline, some, load.run_id, 1, self.now(), accept_other_records=accepted)
             self.submit(ledger, load, attempts)
 
     def audit(self, ledger: Ledger, log: LogOffsets, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         sinks = each_sink_once()
         return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in starts]
 
-    def freeze(self, ledger: Ledger, log: LogOffsets, load: Load) -> list[FrozenWindow]:
-        intervals = ledger.closed_intervals(load.pipeline, log, self.now(), load.since, load.until, load.limit)
-        windows = [ledger.freeze_or_get(load.pipeline, interval, log, self.now()) for interval in intervals]
+    def freeze(self, ledger: Ledger, log: LogOffsets, plan: LoadPlan) -> list[FrozenWindow]:
+        windows = ledger.freeze_plan(plan, log, self.now(), telling(plan.count, self.say))
         self.say(f"{len(windows)} closed windows, {sum(window.record_count for window in windows)} records")
         return windows
 
@@ -93,7 +107,11 @@ class Loader:
             raise
         if result.returncode != 0:
             ledger.fail_attempts(attempts, f"spark-submit ended with {result.returncode}", self.now())
-            raise LoadFailed(f"the Spark application ended with code {result.returncode}; its output above says why")
+            raise ledger.beyond_retry(attempts) or LoadFailed(
+                f"the Spark application ended with code {result.returncode}; its output above says why"
+            )
+        if missing := why_not_loaded(ledger.settle_attempts(attempts, self.now())):
+            raise missing
 
 
 def end_group(process: subprocess.Popen[str]) -> None:

@@ -1,9 +1,15 @@
 """Whole DAGs out of one sentence: the hourly ingest of a topic, of many, and the catch-up.
 
-    hourly_ingest:  closed? -> freeze -> load -> audit          one hour a run
+    hourly_ingest:  freeze -> load -> audit                     one hour a run, due when the hour is closed
     catch_up:       freeze all closed hours -> load -> audit    one Spark application for all of them, on demand
 
     hourly_ingest(pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
+
+Where several DAGs work on one pipeline it is defined once and given to each, because they have to say the same of it:
+
+    CLICKS = define_pipeline("clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
+    hourly_ingest(CLICKS)
+    catch_up(CLICKS)
 
 Building them touches nothing: no broker, no warehouse, no clock. Both DAGs work on the same ledger, so it does not matter which
 of them loads an hour first, or again. A DAG made here belongs to the file that calls: it need not be kept in a variable.
@@ -17,7 +23,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param
-from airflow.timetables.interval import CronDataIntervalTimetable
 
 from logbus.assets import table_asset
 from logbus.errors import UserError
@@ -28,12 +33,17 @@ from logbus.operators.catch_up import FreezeClosedWindowsOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import WINDOWS_PER_APPLICATION_MAX, LoadWindowOperator
 from logbus.operators.spark_window_operator import POOL_DEFAULT
-from logbus.pipeline_options import as_pipeline
-from logbus.sensors.window_closed import WindowClosedSensor
+from logbus.pipeline_options import as_pipeline, define_pipeline
+from logbus.timetable import WindowTimetable
+from logbus.windows.catch_up import WINDOWS_UNASKED_MAX
 from logbus.windows.model import HOUR, Pipeline
+
+__all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "many_topics"]
 
 # Runs of the past may be asked for (a rerun of an old hour); with catchup off, the start date schedules nothing by itself.
 START_DATE = datetime(2000, 1, 1, tzinfo=UTC)
+# The hours that the load has filled, as text: what one returned before there were any is none.
+FILLED = "{{ ((ti.xcom_pull(task_ids='load') or {}).get('filled') or []) | join(' ') }}"
 TASK_DEFAULTS: Mapping[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 
 
@@ -56,10 +66,12 @@ def hourly_ingest(
     *,
     dag_arguments: Mapping[str, Any] | None = None,
     max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
+    fill_gaps: bool = True,
     **options: Any,
 ) -> DAG:
     """The DAG named after the pipeline: every hour, load the hour before into its table, exactly once.
 
+    Its runs are due when their hour is closed, so none waits in a slot: what somebody asks for at HH:01 begins at HH:01.
     The audit's success is an event of the asset `table_asset(pipeline)`, which carries the window.
 
     :param pipeline: a `Pipeline`, or the name of one that `options` describe (logbus.pipeline_options): `topic` and `table`, by
@@ -67,6 +79,8 @@ def hourly_ingest(
     :param connections: which of Airflow's connections and which pool
     :param dag_arguments: arguments for the DAG itself, such as tags, default_args or callbacks
     :param max_windows_per_application: how many hours of a backfill one Spark application takes at the most
+    :param fill_gaps: a run of the schedule also loads the closed hours before its own that are missing, with its own application:
+        those of a run that failed, or never came while the scheduler was away
     """
     made = as_pipeline(pipeline, options)
     if made.interval != HOUR:
@@ -74,21 +88,21 @@ def hourly_ingest(
     common = common_arguments(made, connections)
     arguments = {
         "description": f"Load each hour of the topic {made.topic} into {made.table}, exactly once",
-        "schedule": CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+        "schedule": WindowTimetable(lateness=made.lateness),
         "max_active_runs": 1,  # its loads share one pool slot anyway; an hour asked for goes before the hour that is due
     }
     with DAG(made.name, **dag_defaults(arguments, dag_arguments)) as dag:
-        closed = WindowClosedSensor(task_id="closed", lateness=made.lateness, deferrable=True)
         freeze = FreezeWindowOperator(task_id="freeze", **common)
         load = LoadWindowOperator(
             task_id="load",
             conn_id=connections.spark,
             pool=connections.pool,
             max_windows_per_application=max_windows_per_application,
+            fill_gaps=fill_gaps,
             **common,
         )
-        audit = AuditWindowOperator(task_id="audit", outlets=[table_asset(made)], **common)
-        closed >> freeze >> load >> audit
+        audit = AuditWindowOperator(task_id="audit", also=FILLED, outlets=[table_asset(made)], **common)
+        freeze >> load >> audit
     return dag
 
 
@@ -102,11 +116,14 @@ def catch_up(
     connections: Connections = CONNECTIONS_DEFAULT,
     *,
     dag_arguments: Mapping[str, Any] | None = None,
+    max_windows: int = WINDOWS_UNASKED_MAX,
     **options: Any,
 ) -> DAG:
     """The DAG `<pipeline>_catchup`: load all closed hours between its parameters `since` and `until` in one Spark application.
 
-    Both parameters may be left out: from the first record, up to the last closed hour.
+    Both parameters may be left out: from the first record, up to the last closed hour that holds one.
+
+    :param max_windows: how many windows a run may begin at the most; where there are more it fails before anything is frozen
     """
     made = as_pipeline(pipeline, options)
     common = common_arguments(made, connections)
@@ -117,7 +134,9 @@ def catch_up(
         "params": {"since": instant_parameter("the first hour"), "until": instant_parameter("the end of the last hour")},
     }
     with DAG(f"{made.name}_catchup", **dag_defaults(arguments, dag_arguments)) as dag:
-        freeze = FreezeClosedWindowsOperator(task_id="freeze", since="{{ params.since }}", until="{{ params.until }}", **common)
+        freeze = FreezeClosedWindowsOperator(
+            task_id="freeze", since="{{ params.since }}", until="{{ params.until }}", max_windows=max_windows, **common
+        )
         windows = freeze.output["starts"]
         load = LoadWindowOperator(task_id="load", windows=windows, conn_id=connections.spark, pool=connections.pool, **common)
         audit = AuditWindowOperator(task_id="audit", windows=windows, outlets=[table_asset(made)], **common)

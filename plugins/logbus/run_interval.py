@@ -13,7 +13,10 @@ from typing import Any
 from logbus.errors import UserError
 from logbus.windows.model import Interval
 
-TIMETABLE_ADVICE = 'schedule the DAG by CronDataIntervalTimetable("0 * * * *", timezone="UTC"), as hourly_ingest does'
+TIMETABLE_ADVICE = (
+    "schedule the DAG by logbus.timetable.WindowTimetable(), as hourly_ingest does, or by "
+    'CronDataIntervalTimetable("0 * * * *", timezone="UTC")'
+)
 
 
 def run_interval(context: Mapping[str, Any]) -> Interval:

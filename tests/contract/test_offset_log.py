@@ -75,6 +75,18 @@ def found(record: FoundRecord) -> tuple[int, int]:
     return record.offset, record.timestamp_ms
 
 
+def test_many_instants_are_asked_about_together(subject: Subject, topic: str) -> None:
+    subject.append(topic, 0, [START_MS, START_MS + 10])
+    subject.append(topic, 1, [START_MS + 5])
+    asked = [START_MS + 20, START_MS + 1, *(START_MS - number for number in range(250))]
+    answers = subject.log.first_at_or_after_each(topic, [0, 1], asked)
+    assert set(answers) == set(asked)
+    assert answers[START_MS + 20] == {}
+    places = {part: found(record) for part, record in answers[START_MS + 1].items()}
+    assert places == {0: (1, START_MS + 10), 1: (0, START_MS + 5)}
+    assert answers[START_MS - 249] == subject.log.first_at_or_after(topic, [0, 1], START_MS - 249)
+
+
 def test_a_topic_has_an_id_and_partitions(subject: Subject, topic: str) -> None:
     facts = subject.log.topic(topic)
     assert facts.partitions == (0, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from logbus.local.demo import CATCH_UP_DAG, PIPELINE
 from logbus.warehouse.engine import connect
+from logbus.windows.model import LATENESS_DEFAULT
 from sqlalchemy import text
 
 from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo
@@ -73,7 +75,13 @@ def test_the_hourly_dag_ran_all_its_tasks_for_the_hour(second: SecondDemo) -> No
     [run] = api.runs(PIPELINE, logical_date=start.isoformat())
     assert run.state == "success"
     states = {task["task_id"]: task["state"] for task in api.task_instances(run)}
-    assert states == {"closed": "success", "freeze": "success", "load": "success", "audit": "success"}
+    assert states == {"freeze": "success", "load": "success", "audit": "success"}
+
+
+def test_the_schedules_next_run_is_due_when_its_hour_is_closed(second: SecondDemo) -> None:
+    dag = second.stack.airflow.api.request("GET", f"/api/v2/dags/{PIPELINE}")
+    end, due = (datetime.fromisoformat(dag[name]) for name in ("next_dagrun_data_interval_end", "next_dagrun_run_after"))
+    assert due - end == LATENESS_DEFAULT
 
 
 def test_airflow_shows_what_was_read_with_the_run(second: SecondDemo) -> None:

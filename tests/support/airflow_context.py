@@ -27,6 +27,7 @@ def run_context(
     *,
     asked_at: datetime = ASKED_AT,
     waiting: Sequence[datetime] = (),
+    run_type: str = "manual",
 ) -> dict[str, Any]:
     """The context of a run over [start, end); runs of the hours `waiting` wait at the same task."""
 
@@ -39,7 +40,7 @@ def run_context(
         # A trap: a run's logical date is not its window.
         "logical_date": datetime(1999, 1, 1, tzinfo=UTC),
         "run_id": "manual__1",
-        "dag_run": SimpleNamespace(start_date=asked_at),
+        "dag_run": SimpleNamespace(start_date=asked_at, run_type=run_type),
         "ti": SimpleNamespace(
             id=task_instance_id(asked_at),
             try_number=try_number,
@@ -47,5 +48,6 @@ def run_context(
             task_id="load",
             map_index=-1,
             get_task_states=get_task_states,
+            stats_tags={},
         ),
     }

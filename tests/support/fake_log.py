@@ -120,6 +120,11 @@ class FakeLog:
         found = {part: self.topics[topic][part].first_from(timestamp_ms) for part in partitions}
         return {part: record for part, record in found.items() if record is not None}
 
+    def first_at_or_after_each(
+        self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
+    ) -> dict[int, dict[int, FoundRecord]]:
+        return {stamp: self.first_at_or_after(topic, partitions, stamp) for stamp in timestamps_ms}
+
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
         self.interrupt("records")
         return self.topics[topic][partition].records(start_offset, end_offset)

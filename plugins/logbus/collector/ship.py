@@ -15,8 +15,10 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from logbus.collector import sources as files_seen
 from logbus.collector.delivery import PRODUCER_DEFAULTS, Delivery
@@ -48,9 +50,14 @@ class ShipReport:
     lines: int
     bytes: int
     skipped: int  # longer than line_bytes_max
-    undated: int  # without a believable time of their own
+    undated: int  # without a believable time of their own: they have that of the line before
+    undated_before_any: int  # those of them that come before any line with a time: they have that of the first one
+    undated_by_file: int  # those of them that have the time their file was last written: no line near them has one
+    zoneless: int  # whose time was written without a zone
     recovered: int  # found in the topic after an interrupted run, so not sent again
     seconds: float
+    timezone: str = "UTC"  # in which times without a zone were taken
+    timezone_assumed: bool = True  # nobody has named it
     lost: int = 0  # records that the topic had acknowledged and does not hold any more
     unnamed: tuple[str, ...] = ()  # files that hold some of those and were not named
 
@@ -68,6 +75,7 @@ def ship(
     producer_config: Mapping[str, Any] | None = None,
     server_name: str | None = None,
     include_partial_line: bool = False,
+    zone: ZoneInfo | None = None,
     line_bytes_max: int = LINE_BYTES_MAX,
     checkpoint_lines: int = CHECKPOINT_LINES,
     accept_loss: bool = False,
@@ -75,6 +83,7 @@ def ship(
     stop: Callable[[], bool] = lambda: False,
 ) -> ShipReport:
     """Send what the topic does not hold yet of these files. Returns when all of it is acknowledged, or all before `stop` said so.
+    `zone` is that of times which are written without one; UTC unless somebody names it.
 
     Raises UnreadableLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed when the broker went
     away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends.
@@ -105,10 +114,17 @@ def ship(
             numbering=numbering(len(before.next_offsets), producer_config or {}),
             stop=stop,
         )
-        sent = shipment.run(Reading(int(started * 1000), line_bytes_max, include_partial_line))
+        sent = shipment.run(Reading(int(started * 1000), line_bytes_max, include_partial_line, zone or UTC))
     named = {source.source_id for source in sources}
-    unnamed = tuple(source.path for source in known if lost.records and source.source_id not in named)
-    return ShipReport(files=len(paths), seconds=clock() - started, lost=lost.records, unnamed=unnamed, **sent.as_dict())
+    return ShipReport(
+        files=len(paths),
+        seconds=clock() - started,
+        timezone=str(zone or UTC),
+        timezone_assumed=zone is None,
+        lost=lost.records,
+        unnamed=tuple(source.path for source in known if lost.records and source.source_id not in named),
+        **sent.as_dict(),
+    )
 
 
 def recover(

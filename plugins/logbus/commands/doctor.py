@@ -52,14 +52,7 @@ COLOURS: Mapping[Severity, str] = {Severity.ERROR: "red", Severity.WARNING: "yel
     "--only", "areas", multiple=True, type=click.Choice([*AREAS, PIPELINES]), help="Look at this only; may be repeated."
 )
 @click.option("--clean", is_flag=True, help="End attempts without a sign of life, drop staging tables nobody owns.")
-@click.option(
-    "--warehouse",
-    "warehouse_url",
-    envvar="LOGBUS_WAREHOUSE_URL",
-    show_envvar=True,
-    metavar="URL",
-    help="The PostgreSQL that holds the tables and the ledger.",
-)
+@options.warehouse_if_named_option
 @options.with_broker
 @options.json_option
 def command(

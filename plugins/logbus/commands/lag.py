@@ -10,11 +10,13 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_pipelines
-from logbus.errors import Behind
+from logbus.errors import Behind, BrokerUnavailable, LogbusError, PipelineUnknown, TopicMissing
 from logbus.windows.exact_reader import read_range
 from logbus.windows.lag import Lag, Measure, lag_of
+from logbus.windows.ledger import Ledger
 from logbus.windows.log_admin import TopicAdmin
 from logbus.windows.model import instant_text
+from logbus.windows.stamped_hours import elsewhere_notes
 
 
 @click.command("lag")
@@ -51,7 +53,7 @@ def command(
     ledger, config, now = options.open_ledger(warehouse_url), options.client_config(bootstrap, client_config), options.clock()
     names = pipeline_names or [pipeline.name for pipeline in ledger.pipelines()]
     log, measure = TopicAdmin(config), reader(config) if counts_bytes else None
-    lags = [lag_of(ledger.engine, log, name, now, measure) for name in names]
+    lags = [lag_or_problem(ledger, log, name, now, measure) for name in names]
     if as_json:
         output.show_json([lag.summary(now) for lag in lags])
     else:
@@ -59,8 +61,23 @@ def command(
         for lag in lags:
             if lag.problem:
                 output.say(f"{lag.pipeline}: {lag.problem}")
+        with ledger.engine.connect() as connection:
+            for note in elsewhere_notes(connection, names):
+                output.say(f"note: {note}")
     if hours_max is not None:
         fail_over(lags, hours_max)
+    if lags and all(lag.problem for lag in lags):
+        raise TopicMissing(f"nothing is known of {', '.join(lag.pipeline for lag in lags)}: {lags[0].problem}")
+
+
+def lag_or_problem(ledger: Ledger, log: TopicAdmin, name: str, now: datetime, measure: Measure | None) -> Lag:
+    """A pipeline whose topic cannot be looked at is one line with its problem, and hides nothing of the others."""
+    try:
+        return lag_of(ledger.engine, log, name, now, measure)
+    except (BrokerUnavailable, PipelineUnknown):
+        raise
+    except LogbusError as problem:
+        return Lag(pipeline=name, topic=ledger.pipeline(name).topic, records_behind={}, problem=str(problem))
 
 
 def fail_over(lags: list[Lag], hours_max: int) -> None:
@@ -84,13 +101,24 @@ def reader(config: dict[str, object]) -> Measure:
 
 def lag_table(lags: list[Lag], now: datetime) -> Table:
     table = Table(
-        "pipeline", "topic", "hours behind", "oldest hour", "age", "records", "bytes", "in the open hour", "lost", "taken"
+        "pipeline",
+        "topic",
+        "hours behind",
+        "empty hours",
+        "oldest hour",
+        "age",
+        "records",
+        "bytes",
+        "in the open hour",
+        "lost",
+        "taken",
     )
     for lag in lags:
         table.add_row(
             lag.pipeline,
             lag.topic,
             "?" if lag.problem else str(lag.hours_behind),
+            "?" if lag.problem else str(lag.hours_empty),
             instant_text(lag.oldest_hour) if lag.oldest_hour else "-",
             span_text(lag.age(now)),
             str(lag.records),

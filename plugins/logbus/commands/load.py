@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from logbus.commands import options, output
 from logbus.commands.interrupting import raising
 from logbus.errors import AuditMismatch
 from logbus.loading import Load, Loader
+from logbus.windows.catch_up import WINDOWS_UNASKED_MAX, LoadPlan
 from logbus.windows.model import AuditReport, WindowCounts, instant_text
 
 
@@ -26,6 +28,12 @@ from logbus.windows.model import AuditReport, WindowCounts, instant_text
 @options.json_option
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many windows.")
 @click.option("--only-missing", is_flag=True, help="Leave windows alone that are loaded already.")
+@click.option("--yes", "is_agreed", is_flag=True, help=f"Begin more than {WINDOWS_UNASKED_MAX} windows without being asked.")
+@click.option(
+    "--accept-other-records",
+    is_flag=True,
+    help="Replace what is loaded by what the log holds now, though these are other records. The window says so for ever.",
+)
 @click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 def command(
     pipeline_name: str,
@@ -37,19 +45,42 @@ def command(
     as_json: bool,
     limit: int | None,
     only_missing: bool,
+    is_agreed: bool,
+    accept_other_records: bool,
     master: str,
 ) -> None:
-    """Freeze the closed hours of a pipeline, load them in one Spark application, audit each."""
+    """Freeze the closed hours of a pipeline, load them in one Spark application, audit each.
+
+    Those are all that are not loaded, and without --only-missing also those that are and that the broker still holds.
+    """
     loader = Loader(
         warehouse_url=warehouse_url,
         client_config=options.client_config(bootstrap, client_config),
         now=options.clock,
         say=lambda line: click.echo(line, err=True),
     )
-    load = Load(pipeline=pipeline_name, since=since, until=until, limit=limit, only_missing=only_missing, master=master)
+    load = Load(
+        pipeline=pipeline_name,
+        since=since,
+        until=until,
+        limit=limit,
+        only_missing=only_missing,
+        accept_other_records=accept_other_records,
+        master=master,
+    )
     with raising():
-        reports = loader.load(load)
+        reports = loader.load(load, (lambda plan: None) if is_agreed else ask)
     show_reports(reports, as_json)
+
+
+def ask(plan: LoadPlan) -> None:
+    """Whoever sits at a terminal is asked whether to begin very many windows; a script has to say so beforehand."""
+    if plan.count > WINDOWS_UNASKED_MAX and sys.stdin.isatty():
+        click.confirm(
+            f"{plan.count} windows are to be loaded, {plan.empty} of them without any record. Begin?", abort=True, err=True
+        )
+    else:
+        plan.refuse_more_than(WINDOWS_UNASKED_MAX, "--yes begins them all, --since, --until and --limit choose some")
 
 
 def show_reports(reports: list[AuditReport], as_json: bool) -> None:
@@ -58,6 +89,9 @@ def show_reports(reports: list[AuditReport], as_json: bool) -> None:
         output.show_json([report.summary() for report in reports])
     else:
         output.show(report_table(reports))
+    for report in reports:
+        for note in report.notes:
+            output.say(f"note: {instant_text(report.window.interval.start)}: {note}")
     wrong = [report for report in reports if not report.ok]
     if wrong:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact; the first: {'; '.join(wrong[0].problems)}")

@@ -10,9 +10,9 @@ from typing import Any
 from logbus.commands import options
 from logbus.commands.window_views import behind_text
 from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.windows.gaps import Gap, pipeline_gaps
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.missing import Gap, behind, empty
 from logbus.windows.model import FrozenWindow, Pipeline, instant_text
 
 # Looking at the ledger must not wait half a minute for a broker that is not there.
@@ -52,7 +52,8 @@ class Progress:
             "loaded": len(self.loaded),
             "audited": self.audited_count,
             "loaded_up_to": self.loaded_up_to and instant_text(self.loaded_up_to),
-            "behind": len(self.gaps),
+            "behind": behind(self.gaps),
+            "empty": empty(self.gaps),
         }
 
     def row(self) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ class Progress:
         starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
         numbers = map(str, (len(self.windows), len(self.loaded), self.audited_count))
         up_to = instant_text(self.loaded_up_to) if self.loaded_up_to else "-"
-        return (pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, *numbers, up_to, str(len(self.gaps)))
+        return (pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, *numbers, up_to, str(behind(self.gaps)))
 
     def lines(self) -> Iterator[str]:
         """Everything, line by line."""
@@ -88,12 +89,12 @@ class ProgressView:
     def progress(self, pipeline: Pipeline) -> Progress:
         return Progress(pipeline=pipeline, windows=self.ledger.windows(pipeline.name), gaps=self.gaps(pipeline))
 
-    def gaps(self, pipeline: Pipeline, since: datetime | None = None, until: datetime | None = None) -> list[Gap]:
+    def gaps(self, pipeline: Pipeline, since: datetime | None = None, until: datetime | None = None) -> Sequence[Gap]:
         """Closed windows that are not loaded; without the broker only those that the ledger shows."""
         if not self._is_unreachable:
             try:
-                return pipeline_gaps(self.ledger, pipeline, self.log, options.clock(), since, until)
+                return self.ledger.gaps(pipeline.name, self.log, options.clock(), since, until)
             except LogbusError as error:
                 self._is_unreachable = isinstance(error, BrokerUnavailable)
                 self.note = f"hours that nobody has frozen yet are not counted: {error}"
-        return pipeline_gaps(self.ledger, pipeline, None, options.clock(), since, until)
+        return self.ledger.gaps(pipeline.name, None, options.clock(), since, until)

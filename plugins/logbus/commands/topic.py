@@ -20,10 +20,12 @@ from logbus.commands.topic_views import (
     summary,
     text,
 )
-from logbus.errors import TopicMissing
+from logbus.errors import TopicMissing, UserError
 from logbus.windows.all_topics import TopicReading, read_topics
 from logbus.windows.broker_facts import log_directories, partition_bytes
 from logbus.windows.broker_questions import Place
+from logbus.windows.log_admin import TopicAdmin
+from logbus.windows.still_needed import Unloaded, unloaded_of
 from logbus.windows.topic_orders import BROKERS_CHOICE, TopicOrders
 
 # Somebody waits; a broker that is there answers in milliseconds.
@@ -230,14 +232,35 @@ def config_command(
 @command.command("delete")
 @options.topics_argument(required=True)
 @click.option("--if-exists", is_flag=True, help="It is no error that a topic is not there.")
+@click.option("--accept-loss", is_flag=True, help="Also where a pipeline has not loaded all of it.")
+@options.warehouse_if_named_option
 @options.execute_option
 @options.with_broker
 @options.json_option
-def delete(topics: Sequence[str], if_exists: bool, is_executed: bool, config: Mapping[str, Any], as_json: bool) -> None:
-    """Delete TOPICS with all their records. A dry run unless --execute."""
+def delete(
+    topics: Sequence[str],
+    if_exists: bool,
+    accept_loss: bool,
+    warehouse_url: str | None,
+    is_executed: bool,
+    config: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """Delete TOPICS with all their records. A dry run unless --execute.
+
+    The ledger says whether a pipeline has not loaded all of a topic yet: then it is refused, unless --accept-loss.
+    """
     client = opened(config)
     names = [name for name in topics if name in client.topic_names(with_internal=True)] if if_exists else there(client, topics)
     found = named(client, names)
+    needed = still_needed(warehouse_url, config, names)
+    for who in needed:
+        output.say(f"not loaded: pipeline {who} of topic {who.topic}")
+    if needed and is_executed and not accept_loss:
+        raise UserError(
+            f"not all that would be deleted is loaded: {', '.join(map(str, needed))}. Nothing was deleted: load it "
+            "(`logbus load --only-missing`), or delete it unloaded with --accept-loss"
+        )
     for one in found:
         what = f"topic {one.name}, {len(one.partitions)} partitions, {text(one.records)} records"
         if is_executed:
@@ -245,9 +268,25 @@ def delete(topics: Sequence[str], if_exists: bool, is_executed: bool, config: Ma
         if not as_json:
             click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
     if as_json:
-        output.show_json({"executed": is_executed, "topics": [summary(one) for one in found]})
+        lost = [one.summary() for one in needed]
+        output.show_json({"executed": is_executed, "topics": [summary(one) for one in found], "unloaded": lost})
     if not is_executed:
         output.say("dry run: nothing was deleted; --execute does it")
+
+
+def still_needed(warehouse_url: str | None, config: Mapping[str, Any], names: Sequence[str]) -> list[Unloaded]:
+    """Pipelines that have not loaded all of these topics; nobody knows where no ledger is named."""
+    if warehouse_url is None:
+        output.say("no warehouse is named: nobody looks whether a pipeline still needs the records (--warehouse)")
+        return []
+    from logbus.warehouse.engine import connect
+    from logbus.windows.migrations import create_ledger, ledger_revision
+
+    engine = connect(warehouse_url)
+    if ledger_revision(engine) is None:
+        return []
+    create_ledger(engine)
+    return list(unloaded_of(engine, TopicAdmin(config, timeout_seconds=ANSWER_SECONDS_MAX), names, options.clock()))
 
 
 def there(client: TopicOrders, wanted: Sequence[str]) -> list[str]:

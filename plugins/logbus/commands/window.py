@@ -21,6 +21,7 @@ from logbus.windows.exact_reader import read_range
 from logbus.windows.history import WindowHistory, window_history
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.missing import behind, empty
 from logbus.windows.model import OffsetRange, Pipeline, instant_text, parse_instant
 
 
@@ -57,12 +58,13 @@ def list_windows(
     pipeline = ledger.pipeline(pipeline_name)
     windows = ledger.windows(pipeline_name, since, until)
     view = ProgressView(ledger, options.client_config(bootstrap, client_config))
-    gaps, note = view.gaps(pipeline, since, until), view.note
+    gaps = view.gaps(pipeline, since, None if until is None else until + pipeline.interval)
+    note = view.note
     if as_json:
         shown = {"windows": [window.summary() for window in windows], "gaps": [gap.summary() for gap in gaps]}
-        output.show_json({**shown, "behind": len(gaps), "note": note})
+        output.show_json({**shown, "behind": behind(gaps), "empty": empty(gaps), "note": note})
         return
-    output.show(window_views.windows_table(windows, gaps))
+    output.show(window_views.windows_table(pipeline, windows, gaps))
     click.echo(window_views.behind_text(pipeline, gaps))
     if note:
         click.echo(f"note: {note}", err=True)
@@ -176,5 +178,7 @@ def audit(
         output.show_json([report.summary() for report in reports])
     for report in reports if not as_json else ():
         click.echo(f"{instant_text(report.window.interval.start)} {report.verdict}")
+        for note in report.notes:
+            click.echo(f"  note: {note}")
     if wrong := [report for report in reports if not report.ok]:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact")

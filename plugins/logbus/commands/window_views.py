@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
 from typing import Any
 
 from rich.markup import escape
@@ -13,23 +12,24 @@ from rich.table import Table
 from logbus.windows.accepted_losses import loss_text
 from logbus.windows.attempts import FAILED
 from logbus.windows.comparison import Difference, Reading
-from logbus.windows.gaps import Gap, Missing
 from logbus.windows.history import AttemptRecord, WindowHistory
+from logbus.windows.missing import Gap, Missing, behind, empty, oldest
 from logbus.windows.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
+from logbus.windows.other_records import other_records_text
 from logbus.windows.producers import StreamCount
+from logbus.windows.values import Published
 
 ERROR_CHARACTERS_SHOWN = 100
 STREAMS_SHOWN_MAX = 10
 
 
-def windows_table(windows: Sequence[FrozenWindow], gaps: Sequence[Gap]) -> Table:
+def windows_table(pipeline: Pipeline, windows: Sequence[FrozenWindow], gaps: Sequence[Gap]) -> Table:
     """Windows in order of time, and between them what nobody has frozen; runs of such intervals are one line."""
     table = Table("window", "state", "records", "read", "loaded", "dead-lettered", "late", "attempt", "fingerprint")
     rows = [(window.interval.start, window_row(window)) for window in windows]
-    rows += [(gap.interval.start, ()) for gap in gaps if gap.missing is Missing.NOT_FROZEN]
-    for is_gap, found in groupby(sorted(rows, key=lambda row: row[0]), key=lambda row: not row[1]):
-        for row in gap_rows([start for start, _ in found]) if is_gap else (row for _, row in found):
-            table.add_row(*row)
+    rows += [(gap.interval.start, gap_row(gap, pipeline)) for gap in gaps if not gap.is_frozen]
+    for _, row in sorted(rows):
+        table.add_row(*row)
     return table
 
 
@@ -37,26 +37,37 @@ def window_row(window: FrozenWindow) -> tuple[str, ...]:
     counts = window.counts or WindowCounts()
     loaded = (counts.read, counts.loaded, counts.dead_lettered, counts.late) if window.counts else ("-",) * 4
     numbers = (window.record_count, *loaded, window.loaded_attempt or "-")
-    return (instant_text(window.interval.start), str(window.state), *map(str, numbers), window.fingerprint or "-")
+    others = " (other records than before)" if window.other_records else ""
+    return (instant_text(window.interval.start), f"{window.state}{others}", *map(str, numbers), window.fingerprint or "-")
 
 
-def gap_rows(starts: Sequence[datetime]) -> Iterator[tuple[str, ...]]:
+def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[str, ...]:
     """One line for intervals behind each other that are not frozen."""
-    span = instant_text(starts[0]) if len(starts) == 1 else f"{instant_text(starts[0])} .. {instant_text(starts[-1])}"
-    how_many = "" if len(starts) == 1 else f", {len(starts)} windows"
-    yield (span, f"[yellow]{Missing.NOT_FROZEN}{how_many}[/]")
+    first, last = gap.interval.start, gap.interval.end - pipeline.interval
+    span = instant_text(first) if gap.count == 1 else f"{instant_text(first)} .. {instant_text(last)}"
+    how_many = "" if gap.count == 1 else f", {gap.count} windows"
+    if gap.is_empty:
+        return (span, f"{Missing.NOT_FROZEN}{how_many}, without any record")
+    return (span, f"[yellow]{Missing.NOT_FROZEN}{how_many}[/]")
 
 
 def behind_text(pipeline: Pipeline, gaps: Sequence[Gap]) -> str:
-    """`3 hours behind, the oldest 2015-05-17T10:00:00Z`: closed windows that are not loaded."""
-    if not gaps:
-        return f"{pipeline.name} is up to date: every closed window is loaded"
-    unit = "hours" if pipeline.interval == HOUR else "windows"
-    frozen = sum(gap.missing is Missing.NOT_LOADED for gap in gaps)
+    """`p is 3 hours behind, the oldest 2015-05-17T10:00:00Z`: closed windows that wait for their records to be loaded."""
+    count, without, first = behind(gaps), empty(gaps), oldest(gaps)
+    besides = f"; {unit_text(pipeline, without)} besides hold{'s' if without == 1 else ''} no record" if without else ""
+    if first is None:
+        every = "every closed window with records is loaded" if without else "every closed window is loaded"
+        return f"{pipeline.name} is up to date: {every}{besides}"
+    frozen = sum(gap.count for gap in gaps if gap.is_frozen and not gap.is_empty)
     return (
-        f"{pipeline.name} is {len(gaps)} {unit} behind, the oldest {instant_text(gaps[0].interval.start)} "
-        f"({len(gaps) - frozen} not frozen, {frozen} frozen and not loaded)"
+        f"{pipeline.name} is {unit_text(pipeline, count)} behind, the oldest {instant_text(first)} "
+        f"({count - frozen} not frozen, {frozen} frozen and not loaded){besides}"
     )
+
+
+def unit_text(pipeline: Pipeline, count: int) -> str:
+    unit = "hour" if pipeline.interval == HOUR else "window"
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
 
 
 def history_lines(found: WindowHistory) -> Iterator[str]:
@@ -72,6 +83,10 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
         yield f"  loaded {stamp(window.loaded_at)} by attempt {window.loaded_attempt}, audited {stamp(window.audited_at)}"
         yield f"  {counts_text(window.counts)}"
         yield f"  fingerprint {window.fingerprint}"
+        yield f"  values: {values_text(window)}"
+        yield from (f"  the pipeline is defined otherwise since: {change}" for change in found.changes)
+    yield from (f"  {sentence}" for sentence in (found.hours.sentences() if found.hours else ()))
+    yield from (f"  {other_records_text(note)}" for note in window.other_records)
     yield from (f"  audit: {problem}" for problem in found.audit_problems)
     yield from (redrive_line(redrive) for redrive in found.redrives)
     yield from stream_lines(found.streams)
@@ -79,6 +94,16 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
         classes = ", ".join(f"{name} {count}" for name, count in found.dead_letters.items())
         see = f"logbus dead-letter show --pipeline {window.pipeline} {instant_text(window.interval.start)}"
         yield f"  dead letters: {classes} ({see})"
+
+
+def values_text(window: FrozenWindow) -> str:
+    """What an audit compares the values with."""
+    if window.values_hash is None:
+        return "no checksum was taken when it was loaded"
+    values = Published.from_json(window.values_hash)
+    if values.files is not None:
+        return f"{len(values.files)} files, each with a hash of its content"
+    return f"a checksum over {len(values.table.columns)} columns" if values.table else "no checksum could be taken"
 
 
 def stream_lines(streams: Sequence[StreamCount]) -> Iterator[str]:

@@ -45,7 +45,8 @@ BUILD = _gauge("logbus_build_info", "1, with the version.", "version")
 
 # Pipelines: the ledger and the broker together.
 PIPELINE_UP = _gauge("logbus_pipeline_up", "1 if its lag is known, else 0 with the reason.", *_PIPELINE, "reason")
-HOURS_BEHIND = _gauge("logbus_hours_behind", "Closed windows that are not loaded, frozen or not.", *_PIPELINE)
+HOURS_BEHIND = _gauge("logbus_hours_behind", "Closed windows with records that are not loaded, frozen or not.", *_PIPELINE)
+HOURS_EMPTY = _gauge("logbus_hours_empty", "Closed windows that are not loaded and hold no record.", *_PIPELINE)
 RECORDS_BEHIND = _gauge("logbus_records_behind", "Records in them.", *_PIPELINE)
 RECORDS_OPEN = _gauge("logbus_records_open", "Records behind the last closed window, which nobody could have loaded.", *_PIPELINE)
 RECORDS_LOST = _gauge("logbus_records_lost", "Records that were deleted before they were loaded.", *_PIPELINE)
@@ -80,6 +81,10 @@ RECORDS = _counter(
 )
 BYTES = _counter("logbus_record_bytes_total", "Bytes of their keys and values.", *_PIPELINE)
 LATE = _counter("logbus_late_records_total", "Those of them whose timestamp lies before their window.", *_PIPELINE)
+STAMPED = _gauge("logbus_hour_records", "Records with a timestamp in the 24 newest loaded windows.", *_PIPELINE)
+STAMPED_ELSEWHERE = _gauge(
+    "logbus_hour_records_elsewhere", "Those of them that are stamped with another hour than their window's.", *_PIPELINE
+)
 ATTEMPTS = _counter("logbus_attempts_total", "Attempts that ended, by state: committed, failed, superseded.", *_PIPELINE, "state")
 ATTEMPTS_RUNNING = _gauge("logbus_attempts_running", "Attempts under way.", *_PIPELINE)
 DEAD_LETTERS = _gauge("logbus_dead_letters", "Records of loaded windows that do not parse, as of now.", *_PIPELINE)

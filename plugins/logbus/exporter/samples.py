@@ -59,6 +59,8 @@ def work_samples(one: PipelineReading) -> Iterator[Sample]:
         yield names.RECORDS, (*labels, outcome), count
     yield names.BYTES, labels, one.bytes
     yield names.LATE, labels, one.late
+    yield names.STAMPED, labels, one.stamped
+    yield names.STAMPED_ELSEWHERE, labels, one.stamped_elsewhere
     for state, count in one.attempts.items():
         yield names.ATTEMPTS, (*labels, state), count
     yield names.ATTEMPTS_RUNNING, labels, one.attempts_running
@@ -79,6 +81,7 @@ def pipeline_lag_samples(one: PipelineLag, now: datetime) -> Iterator[Sample]:
         return
     age = lag.age(now)
     yield names.HOURS_BEHIND, labels, lag.hours_behind
+    yield names.HOURS_EMPTY, labels, lag.hours_empty
     yield names.RECORDS_BEHIND, labels, lag.records
     yield names.RECORDS_OPEN, labels, lag.records_open
     yield names.RECORDS_LOST, labels, lag.records_lost

@@ -3,11 +3,14 @@
 Decided by the ledger and by what Airflow says about the runs of this DAG (siblings.py): nothing is promised between tasks, so a
 run that was counted on and never comes, or comes twice, changes nothing. An hour of somebody else's that cannot be frozen, or
 that keeps failing, is left to its own run, which tells why.
+
+A run of the schedule also takes what nobody would: hours before its own that are missing, because their run failed, or never came
+while the scheduler was away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -16,20 +19,21 @@ from typing import Any
 from logbus.errors import WindowError
 from logbus.operators.siblings import asked_at, waiting_intervals
 from logbus.run_interval import plain, run_interval
-from logbus.windows.adoption import begun_since, failing
+from logbus.windows.adoption import at_work_elsewhere, begun_since, failing
+from logbus.windows.definition import definition_of
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, Interval
+from logbus.windows.model import Interval, Pipeline
+
+SCHEDULED = "scheduled"  # the type of runs that the timetable makes
 
 
-def is_loaded_since_asked(ledger: Ledger, pipeline_name: str, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
-    """Whether attempts that began after this try was asked for have loaded all the windows."""
+def is_loaded_since_asked(ledger: Ledger, pipeline: Pipeline, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
+    """Whether attempts that began after this try was asked for have loaded all the windows, and as this DAG says."""
     asked = asked_at(context["ti"])
-    return asked is not None and begun_since(ledger.engine, pipeline_name, starts, asked) == set(starts)
-
-
-def is_committed(ledger: Ledger, attempt: Attempt) -> bool:
-    return ledger.window(attempt.pipeline, attempt.interval.start).loaded_attempt == attempt.number
+    if asked is None:
+        return False
+    return begun_since(ledger.engine, pipeline.name, starts, asked, definition_of(pipeline)) == set(starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +53,28 @@ class Beside:
         waiting = list(waiting_intervals(context, own, limit))
         starts = [interval.start for interval in waiting]
         done = begun_since(self.ledger.engine, self.pipeline_name, starts, beginning(context))
-        not_ours = done | self.left_alone(starts)
+        taken = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
+        not_ours = done | taken | self.left_alone(starts)
         frozen = (interval.start for interval in waiting if interval.start not in not_ours and self.is_frozen(interval))
         return list(islice(frozen, limit))
+
+    def missing_before(self, context: Mapping[str, Any], limit: int, taken: Collection[datetime]) -> list[datetime]:
+        """Starts of at most `limit` windows before our own, frozen, that nobody has loaded and no run waits for: those with
+        records first, the oldest first. Long spans without any record are left to a catch-up that somebody asks for.
+
+        A run that somebody asked for does what was asked for, and no more.
+        """
+        own = run_interval(context)
+        if limit <= 0 or not is_scheduled(context) or self.left_alone([own.start]):
+            return []
+        length = own.end - own.start
+        gaps = self.ledger.gaps(self.pipeline_name, self.log, self.now, until=own.start)
+        wanted = sorted((gap for gap in gaps if not gap.is_empty or gap.count <= limit), key=lambda gap: gap.is_empty)
+        intervals = list(islice((part for gap in wanted for part in gap.parts(length) if part.start not in taken), limit))
+        starts = [interval.start for interval in intervals]
+        at_work = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
+        not_ours = self.left_alone(starts) | at_work
+        return [part.start for part in intervals if part.start not in not_ours and self.is_frozen(part)]
 
     def left_alone(self, starts: Sequence[datetime]) -> set[datetime]:
         return failing(self.ledger.engine, self.pipeline_name, starts)
@@ -63,6 +86,11 @@ class Beside:
         except WindowError:
             return False
         return True
+
+
+def is_scheduled(context: Mapping[str, Any]) -> bool:
+    """Whether the timetable made the run, and not somebody who asks for this hour or a backfill."""
+    return bool(context["dag_run"].run_type == SCHEDULED)
 
 
 def beginning(context: Mapping[str, Any]) -> datetime:

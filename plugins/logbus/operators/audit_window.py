@@ -11,7 +11,7 @@ from airflow.sdk import Context
 
 from logbus.assets import tell_outlets
 from logbus.errors import AuditMismatch
-from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
+from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once, window_starts
 from logbus.warehouse.sinks import each_sink_once
 from logbus.windows.audit import audit_window
 from logbus.windows.model import AuditReport, FrozenWindow, Pipeline, WindowState, instant_text
@@ -25,17 +25,19 @@ class AuditWindowOperator(WindowOperator):
     Returns what was counted, window by window.
 
     :param pipeline: a `Pipeline`, or the name of a registered one (templated)
+    :param also: starts of further windows that the run has loaded (templated)
     """
 
-    template_fields: Sequence[str] = ("pipeline_name", *WindowOperator.template_fields)
+    template_fields: Sequence[str] = ("pipeline_name", "also", *WindowOperator.template_fields)
     ui_color = "#ddf1de"
 
-    def __init__(self, *, pipeline: Pipeline | str, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: Pipeline | str, also: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(pipeline=pipeline, **kwargs)
+        self.also = also
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
 
     def execute(self, context: Context) -> dict[str, Any]:
-        starts = self._starts(context)
+        starts = sorted({*self._starts(context), *window_starts(self.also)})
         engine, log = self._warehouse().get_engine(), self._broker().log_offsets()
         with beyond_retry_fails_at_once():
             sinks = each_sink_once()

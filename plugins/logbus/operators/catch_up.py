@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus.errors import UserError
 from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
+from logbus.windows.catch_up import WINDOWS_UNASKED_MAX, telling
 from logbus.windows.model import instant_text, parse_instant
 
 
@@ -18,13 +19,19 @@ class FreezeClosedWindowsOperator(WindowOperator):
     """Freeze the closed hours between `since` and `until` (templated; empty means from the first record, up to the last).
 
     Returns the starts of the windows as `starts`, for the tasks behind it, which are skipped where no hour is closed.
+
+    :param max_windows: how many may be begun at the most: more is an error that says so, before anything is frozen
     """
 
     template_fields: Sequence[str] = ("since", "until", *CONNECTION_FIELDS)
+    registers = True
     ui_color = "#d7ecf5"
 
-    def __init__(self, *, since: str | None = None, until: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, since: str | None = None, until: str | None = None, max_windows: int = WINDOWS_UNASKED_MAX, **kwargs: Any
+    ) -> None:
         super().__init__(multiple_outputs=True, **kwargs)
+        self.max_windows = max_windows
         self.since = since
         self.until = until
 
@@ -32,10 +39,10 @@ class FreezeClosedWindowsOperator(WindowOperator):
         ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
         since, until = optional_instant("since", self.since), optional_instant("until", self.until)
         with beyond_retry_fails_at_once():
-            ledger.register(self.pipeline, log, now)
-            ledger.remember_dag(self.pipeline.name, context["ti"].dag_id, now)
-            intervals = ledger.closed_intervals(self.pipeline.name, log, now, since=since, until=until)
-            windows = [ledger.freeze_or_get(self.pipeline.name, interval, log, now) for interval in intervals]
+            self._register(ledger, context)
+            plan = ledger.plan_load(self.pipeline.name, log, now, since, until)
+            plan.refuse_more_than(self.max_windows, "max_windows allows more, since and until choose some")
+            windows = ledger.freeze_plan(plan, log, now, telling(plan.count, self.log.info))
         if not windows:
             raise AirflowSkipException(f"no closed hour of {self.pipeline.name} lies between {self.since} and {self.until}")
         records = sum(window.record_count for window in windows)

@@ -8,21 +8,36 @@ from airflow.sdk import Context
 
 from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
 from logbus.run_interval import run_interval
+from logbus.triggers.window_closed import WindowClosedTrigger
+from logbus.windows.model import instant_text
 
 
 class FreezeWindowOperator(WindowOperator):
     """Freeze the run's data interval; a rerun finds the same offsets. Registers the pipeline on its first run.
 
+    A run that comes before its hour is closed (one asked for by hand, a backfill up to now) is deferred until it is.
+
     Returns the window: its ranges and how many records they hold.
     """
 
+    registers = True
     ui_color = "#d7ecf5"
 
     def execute(self, context: Context) -> dict[str, Any]:
+        closes_at = run_interval(context).end + self.pipeline.lateness
+        if self._now() < closes_at:
+            self.log.info("The hour is open until %s: waiting in the triggerer", closes_at)
+            self.defer(trigger=WindowClosedTrigger(instant_text(closes_at)), method_name=self.resume.__name__)
+        return self._freeze(context)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Goes on where the trigger has fired."""
+        return self._freeze(context)
+
+    def _freeze(self, context: Context) -> dict[str, Any]:
         ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
         with beyond_retry_fails_at_once():
-            ledger.register(self.pipeline, log, now)
-            ledger.remember_dag(self.pipeline.name, context["ti"].dag_id, now)
+            self._register(ledger, context)
             window = ledger.freeze_or_get(self.pipeline.name, run_interval(context), log, now)
         self.log.info("Window %s holds %d records: %s", window.interval, window.record_count, ", ".join(map(str, window.ranges)))
         return window.summary()

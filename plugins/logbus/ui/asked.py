@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import orjson
 from fastapi import Depends, HTTPException, Request, Response
 
-from logbus.errors import BrokerUnavailable, PipelineUnknown, UserError, WindowUnknown
+from logbus.errors import BrokerUnavailable, PipelineUnknown, TopicMissing, UserError, WindowUnknown
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.ui import access
@@ -80,6 +80,8 @@ def told() -> Iterator[None]:
             yield
     except (PipelineUnknown, WindowUnknown, NoLedger) as error:
         raise HTTPException(404, str(error)) from error
+    except TopicMissing as error:
+        raise HTTPException(409, shown(error, str(error))) from error
     except UserError as error:
         raise HTTPException(
             503, shown(error, "the warehouse or the broker does not answer; the api-server's log says more")

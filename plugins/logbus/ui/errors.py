@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from logbus.errors import BrokerUnavailable, UserError, WarehouseUnavailable
+from logbus.errors import BrokerUnavailable, TopicMissing, UserError, WarehouseUnavailable
 
 UNDEFINED_TABLE, INVALID_SCHEMA, UNDEFINED_COLUMN = "42P01", "3F000", "42703"
 
@@ -48,5 +48,7 @@ def shown(error: Exception, otherwise: str) -> str:
     """What a viewer is told. Where a connection leads, and what is wrong with it, is for the log."""
     if isinstance(error, NoLedger | LedgerOutdated | NotConfigured):
         return str(error)
+    if isinstance(error, TopicMissing):
+        return "the broker has no topic of that name any more: what is loaded stays, and nothing of it can be loaded again"
     logger.warning("%s", error)
     return otherwise

@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from logbus.errors import PipelineUnknown, UserError
 from logbus.windows import schema
-from logbus.windows.catch_up import floor, intervals
+from logbus.windows.intervals import floor, intervals
 from logbus.windows.model import Interval
 from logbus.windows.rows import pipeline_row, to_pipeline
 

@@ -1,109 +1,221 @@
-"""Which hours a catch-up has to load: from the hour of the first record to that of the last, as far as they are closed.
+"""Which windows a load takes, and how they are frozen: what is missing, and for a load of everything what else can be read.
 
-Quiet hours in between belong to it: an empty window is a valid window and proves that nothing was there. Behind the last
-record there is nothing to prove yet; those hours come when the clock or the schedule asks for them.
-
-The log is asked by time only, which every broker answers from an index: the first record's time directly, the last one's
-hour by halving. A partition that holds a stamp from the future answers every such question with it, so that one is read.
+Quiet hours in between belong to it: an empty window is a valid window and proves that nothing was there. Behind the last record
+there is nothing to prove yet; those hours come when the clock or the schedule asks for them, or somebody who names a span.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
 
-from logbus.windows import boundaries
+from sqlalchemy import Connection, Engine, false, select
+
+from logbus.errors import TooManyWindows
+from logbus.windows import schema
+from logbus.windows.chain_loading import load_chain
+from logbus.windows.empty_spans import freeze_between
+from logbus.windows.freezing import freeze_or_get
+from logbus.windows.intervals import intervals
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Interval, Pipeline, utc
+from logbus.windows.missing import Gap, pipeline_gaps
+from logbus.windows.model import FrozenWindow, Interval, Pipeline, instant_text
+from logbus.windows.retained import lost_ranges
+from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
+
+# More are not begun unless somebody says so: one stamp of 1970 makes half a million hours that nobody wants.
+WINDOWS_UNASKED_MAX = 1_000
+
+BULK_FROM = 4  # windows of an empty gap: what lies between its first and its last is frozen at once
+
+WINDOWS_BETWEEN_WORDS = 500  # of a long freeze; hour by hour that is half a minute
+
+# Told how many more windows are frozen.
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """What a load takes, by time: gaps, and loaded windows that are loaded again."""
+
+    pipeline: Pipeline
+    steps: tuple[Gap | FrozenWindow, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(count_of(step) for step in self.steps)
+
+    @property
+    def empty(self) -> int:
+        """How many of the windows hold no record, as far as that is known before they are frozen."""
+        return sum(step.count for step in self.steps if isinstance(step, Gap) and step.is_empty)
+
+    def intervals(self) -> list[Interval]:
+        return [interval for step in self.steps for interval in parts_of(step, self.pipeline)]
+
+    def refuse_more_than(self, windows_max: int, advice: str) -> None:
+        """`TooManyWindows` says how many they are, and what to type."""
+        if self.count > windows_max:
+            first = instant_text(self.steps[0].interval.start)
+            raise TooManyWindows(
+                f"{self.count} windows of {self.pipeline.name} from {first} on are not loaded, {self.empty} of them without any "
+                f"record; more than {windows_max} are not begun without a word: {advice}"
+            )
+
+
+def count_of(step: Gap | FrozenWindow) -> int:
+    return step.count if isinstance(step, Gap) else 1
+
+
+def parts_of(step: Gap | FrozenWindow, pipeline: Pipeline) -> Iterator[Interval]:
+    return step.parts(pipeline.interval) if isinstance(step, Gap) else iter((step.interval,))
+
+
+def plan_load(
+    engine: Engine,
+    pipeline_name: str,
+    log: OffsetLog,
+    now: datetime,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    limit: int | None = None,
+    only_missing: bool = False,
+) -> LoadPlan:
+    """What is not loaded; unless `only_missing` also what is loaded and can still be read. The first `limit` windows of it."""
+    steps: list[Gap | FrozenWindow] = [
+        *pipeline_gaps(engine, pipeline_name, log, now, since, until, questions_max=None),
+    ]
+    with engine.connect() as connection:
+        row = pipeline_row(connection, pipeline_name)
+        pipeline = to_pipeline(row)
+        chain = None if only_missing else load_chain(connection, row, row["topic_id"], false())
+    steps += [] if chain is None else readable(chain.windows, log, since, until)
+    steps.sort(key=lambda step: step.interval)
+    return LoadPlan(pipeline=pipeline, steps=tuple(steps if limit is None else limited(steps, limit, pipeline)))
+
+
+def readable(
+    windows: Sequence[FrozenWindow], log: OffsetLog, since: datetime | None, until: datetime | None
+) -> list[FrozenWindow]:
+    """The loaded ones of the span that the log still holds, from the first that has a record to the last."""
+    loaded = [one for one in windows if one.loaded_attempt is not None]
+    partitions = sorted({part.partition for window in loaded for part in window.ranges})
+    if not loaded:
+        return []
+    starts = log.start_offsets(loaded[0].topic, partitions)
+    held = [window for window in loaded if not lost_ranges(window, starts)]
+    filled = [number for number, window in enumerate(held) if window.record_count]
+    return [
+        window
+        for window in (held[filled[0] : filled[-1] + 1] if filled else ())
+        if (since is None or window.interval.end > since) and (until is None or window.interval.end <= until)
+    ]
+
+
+def limited(steps: Sequence[Gap | FrozenWindow], limit: int, pipeline: Pipeline) -> Iterator[Gap | FrozenWindow]:
+    left = limit
+    for step in steps:
+        if left <= 0:
+            return
+        if isinstance(step, Gap) and step.count > left:
+            end = step.interval.start + left * pipeline.interval
+            step = replace(step, interval=Interval(step.interval.start, end), count=left)
+        yield step
+        left -= count_of(step)
+
+
+def freeze_plan(
+    engine: Engine, plan: LoadPlan, log: OffsetLog, now: datetime, tell: Tell = lambda count: None
+) -> list[FrozenWindow]:
+    """The plan's windows, all frozen."""
+    found: list[FrozenWindow] = []
+    for is_known, steps in groupby(plan.steps, key=is_frozen_empty):
+        for windows in known_parts(engine, plan, list(steps)) if is_known else frozen_parts(engine, plan, steps, log, now):
+            found += windows
+            tell(len(windows))
+    return found
+
+
+def telling(total: int, say: Callable[[str], None]) -> Tell:
+    """Says how far a long freeze is."""
+    done = 0
+
+    def tell(count: int) -> None:
+        nonlocal done
+        before, done = done // WINDOWS_BETWEEN_WORDS, done + count
+        if done // WINDOWS_BETWEEN_WORDS > before and done < total:
+            say(f"{done} of {total} windows are frozen")
+
+    return tell
+
+
+def is_frozen_empty(step: Gap | FrozenWindow) -> bool:
+    return isinstance(step, Gap) and step.is_frozen and step.is_empty
+
+
+def known_parts(engine: Engine, plan: LoadPlan, steps: Sequence[Gap | FrozenWindow]) -> Iterator[Sequence[FrozenWindow]]:
+    """Empty windows that are frozen already: nothing of them can be lost, so the broker need not be asked."""
+    wanted = {step.interval for step in steps}
+    span = Interval(steps[0].interval.start, steps[-1].interval.end)
+    with engine.connect() as connection:
+        yield [window for window in windows_within(connection, plan.pipeline.name, span) if window.interval in wanted]
+
+
+def frozen_parts(
+    engine: Engine, plan: LoadPlan, steps: Iterable[Gap | FrozenWindow], log: OffsetLog, now: datetime
+) -> Iterator[Sequence[FrozenWindow]]:
+    """The windows of the steps, some at a time."""
+    for step in steps:
+        if isinstance(step, FrozenWindow):
+            yield [step]
+        elif step.is_empty and step.count >= BULK_FROM:
+            yield from frozen_empty(engine, plan.pipeline, step, log, now)
+        else:
+            for interval in step.parts(plan.pipeline.interval):
+                yield [freeze_or_get(engine, plan.pipeline.name, interval, log, now)]
+
+
+def frozen_empty(engine: Engine, pipeline: Pipeline, gap: Gap, log: OffsetLog, now: datetime) -> Iterator[Sequence[FrozenWindow]]:
+    """The first window and the last as always; what lies between them in bulk, where their boundaries prove it empty."""
+    length, span = pipeline.interval, gap.interval
+    with engine.connect() as connection:
+        known = windows_within(connection, pipeline.name, span)
+    if len(known) == gap.count:
+        yield known
+        return
+
+    def frozen(interval: Interval) -> FrozenWindow:
+        return freeze_or_get(engine, pipeline.name, interval, log, now)
+
+    first, last = frozen(Interval(span.start, span.start + length)), frozen(Interval(span.end - length, span.end))
+    yield [first]
+    reached = first.interval.end
+    for done in freeze_between(engine, pipeline, first, last, now):
+        with engine.connect() as connection:
+            yield windows_within(connection, pipeline.name, done)
+        reached = done.end
+    for interval in intervals(reached, last.interval.start, length):
+        yield [frozen(interval)]
+    yield [last]
+
+
+def windows_within(connection: Connection, pipeline_name: str, span: Interval) -> list[FrozenWindow]:
+    window = schema.window
+    mine = (window.c.pipeline == pipeline_name, window.c.starts_at >= span.start, window.c.ends_at <= span.end)
+    return load_windows(connection, select(window).where(*mine).order_by(window.c.starts_at))
 
 
 def closed_intervals(
-    pipeline: Pipeline,
+    engine: Engine,
+    pipeline_name: str,
     log: OffsetLog,
     now: datetime,
     since: datetime | None = None,
     until: datetime | None = None,
     limit: int | None = None,
 ) -> list[Interval]:
-    """The closed intervals that hold the log's records, oldest first; `since` and `until` override where they begin and end."""
-    span = record_span(pipeline, log, now)
-    if span is None:
-        return []
-    start = floor(max(filter(None, (since or span.start, pipeline.starts_at))), pipeline.interval)
-    end = min(utc(until) if until else span.end, utc(now) - pipeline.lateness)
-    return list(islice(intervals(start, end, pipeline.interval), limit))
-
-
-def floor(instant: datetime, length: timedelta) -> datetime:
-    """The start of the interval that holds the instant, counted from the epoch."""
-    return utc(instant) - (utc(instant) - boundaries.EPOCH) % length
-
-
-def intervals(start: datetime, end: datetime, length: timedelta) -> Iterator[Interval]:
-    """The whole intervals within [start, end)."""
-    while start + length <= end:
-        yield Interval(start, start + length)
-        start += length
-
-
-def record_span(pipeline: Pipeline, log: OffsetLog, now: datetime) -> Interval | None:
-    """Whole intervals from that of the first record (by offset, in any partition) to that of the newest; None for no records."""
-    facts, horizon = log.topic(pipeline.topic), boundaries.horizon_ms(now)
-    hidden = log.first_at_or_after(pipeline.topic, facts.partitions, horizon + 1)
-    plain = [part for part in facts.partitions if part not in hidden]
-    spans = [plain_span(pipeline, log, plain, now), *(scanned_span(pipeline, log, part, horizon) for part in hidden)]
-    found = [span for span in spans if span is not None]
-    if not found:
-        return None
-    length = pipeline.interval
-    return Interval(floor(min(span.first for span in found), length), floor(max(span.last for span in found), length) + length)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StampSpan:
-    """When the first record happened, and some instant in the interval of the newest."""
-
-    first: datetime
-    last: datetime
-
-
-def plain_span(pipeline: Pipeline, log: OffsetLog, partitions: Iterable[int], now: datetime) -> StampSpan | None:
-    """The span of partitions without stamps from the future, by questions to the index."""
-    partitions = list(partitions)
-    earliest = log.first_at_or_after(pipeline.topic, partitions, 0)
-    if not earliest:
-        return None
-
-    def has_record_from(at: datetime) -> bool:
-        return bool(log.first_at_or_after(pipeline.topic, partitions, boundaries.milliseconds(at)))
-
-    first = instant(min(record.timestamp_ms for record in earliest.values()))
-    beyond = floor(now + boundaries.MAX_FUTURE, pipeline.interval) + pipeline.interval
-    return StampSpan(first=first, last=last_interval(floor(first, pipeline.interval), beyond, pipeline.interval, has_record_from))
-
-
-def last_interval(known: datetime, beyond: datetime, length: timedelta, has_record_from: Callable[[datetime], bool]) -> datetime:
-    """The start of the last interval that has a record at or after its start, by halving [known, beyond)."""
-    low, high = 0, (beyond - known) // length
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if has_record_from(known + middle * length) else (low, middle)
-    return known + low * length
-
-
-def scanned_span(pipeline: Pipeline, log: OffsetLog, partition: int, horizon: int) -> StampSpan | None:
-    """The span of a partition that holds a stamp from the future, by reading it."""
-    start = log.start_offsets(pipeline.topic, [partition])[partition]
-    end = log.end_offsets(pipeline.topic, [partition], pipeline.isolation_level)[partition]
-    first = last = None
-    for record in log.records(pipeline.topic, partition, start, end):
-        if 0 <= record.timestamp_ms <= horizon:
-            first = record.timestamp_ms if first is None else first
-            last = max(record.timestamp_ms, last or 0)
-    return None if first is None or last is None else StampSpan(first=instant(first), last=instant(last))
-
-
-def instant(timestamp_ms: int) -> datetime:
-    return boundaries.EPOCH + timedelta(milliseconds=timestamp_ms)
+    """The intervals of `plan_load`."""
+    return plan_load(engine, pipeline_name, log, now, since, until, limit=limit).intervals()

@@ -1,8 +1,8 @@
 """The cells of the heat map: what became of each hour of a pipeline. Pure.
 
 A cell is a frozen window, or an hour that is over and that nobody froze although it is the pipeline's to load, or the hour that
-is open. Hours behind the last record of a topic have none: there is nothing to load. So the cells that are neither open nor
-loaded are the hours behind, as `logbus lag` counts them, as far as they lie in the span.
+is open. Hours that hold no record have none until they are frozen: nobody waits for them. So the cells that are neither open nor
+loaded are the hours behind, as `logbus lag` counts them, as far as they lie in the span, and windows that are frozen and empty.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from logbus.windows.catch_up import floor
 from logbus.windows.fleet import PipelineReading
+from logbus.windows.intervals import floor
+from logbus.windows.missing import Gap
 from logbus.windows.model import FrozenWindow, Interval, Pipeline, instant_text
 from logbus.windows.own_limits import age_kept, deletes, end_of
 from logbus.windows.retention_model import DELETE
@@ -227,11 +228,14 @@ def gaps(start: datetime, end: datetime, covered: Iterable[Interval]) -> Iterato
 
 def expected(reading: PipelineReading, now: datetime) -> Interval | None:
     """From the pipeline's first hour to the end of the one that is open now."""
-    pipeline, hours = reading.pipeline, reading.lag.hours
-    windows = reading.chain.windows
+    pipeline, gaps, windows = reading.pipeline, reading.lag.gaps, reading.chain.windows
     first = [
         floor(instant, pipeline.interval)
-        for instant in (pipeline.starts_at, hours.start if hours else None, windows[0].interval.start if windows else None)
+        for instant in (
+            pipeline.starts_at,
+            gaps[0].interval.start if gaps else None,
+            windows[0].interval.start if windows else None,
+        )
         if instant is not None
     ]
     end = floor(now, pipeline.interval) + pipeline.interval
@@ -245,10 +249,14 @@ def is_open(pipeline: Pipeline, hour: Interval, now: datetime) -> bool:
 
 def is_missing(reading: PipelineReading, hour: Interval) -> bool:
     """Whether the hour is over and to be loaded. Where the broker does not tell, every hour since the last window may be."""
-    if reading.lag.hours is not None:
-        return reading.lag.hours.start <= hour.start < reading.lag.hours.end
+    if reading.lag.problem is None:
+        return any(gap.interval.start <= hour.start < gap.interval.end for gap in reading.lag.gaps if is_waiting(gap))
     windows = reading.chain.windows
-    return reading.lag.problem is not None and bool(windows) and hour.start >= windows[-1].interval.end
+    return bool(windows) and hour.start >= windows[-1].interval.end
+
+
+def is_waiting(gap: Gap) -> bool:
+    return not gap.is_frozen and not gap.is_empty
 
 
 def unfrozen_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Cell:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select
 
 from logbus.windows import schema
 from logbus.windows.model import Interval
 from logbus.windows.rows import ATTEMPT_RUNNING, Row, load_windows, running_windows
-from logbus.windows.stretches import Anchor, PipelineChain
+from logbus.windows.stretches import Anchor, PipelineChain, begins_at
 
 WINDOW, RANGE = schema.window, schema.window_range
 
@@ -24,6 +25,7 @@ def load_chain(connection: Connection, row: Row, topic_id: str, done: ColumnElem
     """The windows of a pipeline's row on the topic of that id, from the first that is not `done` on; at least the last one."""
     mine = and_(WINDOW.c.pipeline == row["name"], WINDOW.c.topic_id == topic_id)
     anchors = load_anchors(connection, row["name"], topic_id)
+    chain_begins_at = begins_at(anchors.values())
     before = boundary_before(connection, mine, first_wanted(connection, mine, done), anchors)
     query, left_out = select(WINDOW).where(mine).order_by(WINDOW.c.starts_at), None
     if before:
@@ -39,7 +41,15 @@ def load_chain(connection: Connection, row: Row, topic_id: str, done: ColumnElem
         running=frozenset(running_windows(connection, [one.id for one in found])),
         is_other_topic=row["topic_id"] != topic_id,
         left_out=left_out,
+        begins_at=chain_begins_at,
+        former=tuple(load_windows(connection, unloaded_elsewhere(row["name"], topic_id))),
     )
+
+
+def unloaded_elsewhere(pipeline_name: str, topic_id: str) -> Select[Any]:
+    """The pipeline's windows of former topics of that name that nobody has loaded."""
+    mine = (WINDOW.c.pipeline == pipeline_name, WINDOW.c.topic_id != topic_id, WINDOW.c.loaded_attempt.is_(None))
+    return select(WINDOW).where(*mine).order_by(WINDOW.c.starts_at)
 
 
 def is_loaded() -> ColumnElement[bool]:

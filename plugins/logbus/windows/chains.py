@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import ARRAY, ColumnElement, Connection, DateTime, Text, and_, func, literal, or_, select
 
 from logbus.windows import schema
-from logbus.windows.model import Interval
+from logbus.windows.model import FrozenWindow, Interval
 from logbus.windows.rows import Row, among, load_windows, running_windows
-from logbus.windows.stretches import Anchor, PipelineChain
+from logbus.windows.stretches import Anchor, PipelineChain, begins_at
 
 WINDOW, RANGE, PIPELINE, ANCHOR = schema.window, schema.window_range, schema.pipeline, schema.anchor
 ALL_TIME = datetime(1, 1, 1, tzinfo=UTC)
@@ -44,12 +44,8 @@ def load_chains(connection: Connection, rows: Sequence[Row], done: ColumnElement
     anchors = anchors_of(connection)
     begins = begins_of(connection, done)
     edges = ranges_of(connection, {one for begin in begins for one in (begin.first_id, begin.previous_id) if one is not None})
-    chains = {
-        row["name"]: PipelineChain(
-            pipeline=row["name"], interval=row["interval"], anchors=anchors.get(row["name"], {}), windows=()
-        )
-        for row in rows
-    }
+    former = former_windows(connection)
+    chains = {row["name"]: bare_chain(row, anchors.get(row["name"], {}), former.get(row["name"], ())) for row in rows}
     since = dict.fromkeys(chains, ALL_TIME)
     for begin in begins:
         if begin.pipeline in chains and begin.previous_id is not None:
@@ -61,6 +57,25 @@ def load_chains(connection: Connection, rows: Sequence[Row], done: ColumnElement
                 chains[begin.pipeline] = replace(chain, anchors={**chain.anchors, **before}, left_out=left_out)
                 since[begin.pipeline] = end if before else ALL_TIME
     return with_windows(connection, chains, since)
+
+
+def bare_chain(row: Row, anchors: Mapping[int, Anchor], former: tuple[FrozenWindow, ...]) -> PipelineChain:
+    return PipelineChain(
+        pipeline=row["name"],
+        interval=row["interval"],
+        anchors=anchors,
+        windows=(),
+        begins_at=begins_at(anchors.values()),
+        former=former,
+    )
+
+
+def former_windows(connection: Connection) -> dict[str, tuple[FrozenWindow, ...]]:
+    """By pipeline those of former topics that nobody has loaded."""
+    elsewhere = and_(PIPELINE.c.name == WINDOW.c.pipeline, PIPELINE.c.topic_id != WINDOW.c.topic_id)
+    query = select(WINDOW).join(PIPELINE, elsewhere).where(WINDOW.c.loaded_attempt.is_(None))
+    found = load_windows(connection, query.order_by(WINDOW.c.pipeline, WINDOW.c.starts_at))
+    return {name: tuple(group) for name, group in groupby(found, key=attrgetter("pipeline"))}
 
 
 def begins_of(connection: Connection, done: ColumnElement[bool]) -> list[Begin]:

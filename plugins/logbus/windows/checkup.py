@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import select
@@ -18,13 +19,14 @@ from sqlalchemy import select
 from logbus.errors import AnotherCluster, BrokerUnavailable, LogbusError, LogChanged
 from logbus.windows import clusters, leftovers, schema, witnesses
 from logbus.windows.attempts import FAILED, end_expired
-from logbus.windows.gaps import pipeline_gaps
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
+from logbus.windows.missing import behind, empty
 from logbus.windows.model import FrozenWindow, Pipeline, instant_text
 from logbus.windows.retained import lost_ranges
 from logbus.windows.rows import ATTEMPT_RUNNING, pipeline_row
+from logbus.windows.table_owners import others_of_table
 
 # A window that was frozen this long ago and that nobody has tried to load: somebody waits for something that does not come.
 UNTRIED_AFTER = timedelta(hours=1)
@@ -155,15 +157,22 @@ def check_failures(case: Case) -> Iterator[Finding]:
 def check_chain(case: Case) -> Iterator[Finding]:
     """Is every closed window loaded?"""
     try:
-        gaps = pipeline_gaps(case.ledger, case.pipeline, case.log, case.now)
+        gaps = case.ledger.gaps(case.pipeline.name, case.log, case.now)
     except BrokerUnavailable:
         raise
     except LogbusError:
-        gaps = pipeline_gaps(case.ledger, case.pipeline, None, case.now)  # what is wrong with the topic is a finding of its own
-    if gaps:
-        starts = several([instant_text(gap.interval.start) for gap in gaps])
-        advice = f"logbus load --pipeline {case.pipeline.name} --only-missing"
-        yield warning(case.subject, f"{len(gaps)} closed windows are not loaded: {starts}", advice)
+        gaps = case.ledger.gaps(case.pipeline.name, None, case.now)  # what is wrong with the topic is a finding of its own
+    advice = f"logbus load --pipeline {case.pipeline.name} --only-missing"
+    if count := behind(gaps):
+        waiting = (part for gap in gaps if not gap.is_empty for part in gap.parts(case.pipeline.interval))
+        starts = several([instant_text(part.start) for part in islice(waiting, NAMED_MAX)], count)
+        yield warning(case.subject, f"{windows_are(count)} not loaded: {starts}", advice)
+    if count := empty(gaps):
+        yield note(case.subject, f"{windows_are(count)} not loaded; no record lies in {'it' if count == 1 else 'them'}", advice)
+
+
+def windows_are(count: int) -> str:
+    return "1 closed window is" if count == 1 else f"{count} closed windows are"
 
 
 def check_untried(case: Case) -> Iterator[Finding]:
@@ -228,8 +237,18 @@ def check_dead_letters(case: Case) -> Iterator[Finding]:
         yield note(case.subject, f"{count} records did not parse and are kept as dead letters", advice)
 
 
+def check_table(case: Case) -> Iterator[Finding]:
+    """Has the pipeline its table for itself?"""
+    with case.ledger.engine.connect() as connection:
+        others = others_of_table(connection, case.pipeline)
+    if others:
+        message = f"table {case.pipeline.table} is registered for {' and '.join(others)}, too: nothing is loaded by either"
+        yield error(case.subject, message, f"logbus pipeline move {case.pipeline.name} --table OTHER, or the other one")
+
+
 CHECKS: Sequence[Check] = (
     check_topic,
+    check_table,
     check_attempts,
     check_failures,
     check_chain,
@@ -278,9 +297,9 @@ def clean(ledger: Ledger, now: datetime) -> Cleaned:
     return Cleaned(ended=names, dropped=tuple(leftovers.drop_ownerless(ledger.engine)))
 
 
-def several(names: Sequence[str]) -> str:
-    """The first few, and how many more."""
-    more = len(names) - NAMED_MAX
+def several(names: Sequence[str], count: int | None = None) -> str:
+    """The first few, and how many more; `count` is how many there are where not all are named."""
+    more = (len(names) if count is None else count) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 

@@ -21,12 +21,13 @@ from sqlalchemy import Engine
 
 from logbus.errors import LogbusError, TopicMissing, UserError
 from logbus.windows.boundaries import milliseconds
-from logbus.windows.catch_up import floor
 from logbus.windows.chain_loading import is_loaded
 from logbus.windows.chains import load_chains
+from logbus.windows.intervals import floor
 from logbus.windows.lag import Lag, lag_over
 from logbus.windows.log_batches import Kind, LogBatches, Question, TopicPlaces
 from logbus.windows.log_offsets import FoundRecord, TopicFacts
+from logbus.windows.missing import PROBED_FROM
 from logbus.windows.model import Pipeline, Witness, utc
 from logbus.windows.retention_model import RetentionPolicy
 from logbus.windows.retention_store import policies_by_topic
@@ -55,11 +56,11 @@ class PipelineReading:
 
 
 class Unanswered(Exception):
-    """Nobody has asked this yet."""
+    """Nobody has asked these yet."""
 
-    def __init__(self, question: Question) -> None:
-        super().__init__(question)
-        self.question = question
+    def __init__(self, *questions: Question) -> None:
+        super().__init__(*questions)
+        self.questions = questions
 
 
 class Answers:
@@ -90,6 +91,15 @@ class Answers:
     def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
         found = self.find(Kind.AT, topic, timestamp_ms)
         return {part: found[part] for part in partitions if part in found}
+
+    def first_at_or_after_each(
+        self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
+    ) -> dict[int, dict[int, FoundRecord]]:
+        stamps = list(timestamps_ms)
+        questions = [Question(Kind.AT, topic, stamp) for stamp in stamps]
+        if unknown := [question for question in questions if question not in self.known]:
+            raise Unanswered(*unknown)
+        return {stamp: self.first_at_or_after(topic, partitions, stamp) for stamp in stamps}
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
         raise NeedsReading(f"{topic}-{partition} from {start_offset} to {end_offset} would have to be read")
@@ -169,7 +179,10 @@ def on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
 def second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
     """What a pipeline will ask after its end offsets: end offsets come before first records. The oldest hour behind is most often
     that of the first window that is not loaded."""
-    instants = {floor(now - pipeline.lateness, pipeline.interval)}
+    until = floor(now - pipeline.lateness, pipeline.interval)
+    instants = {until}
+    if chain.windows and until - chain.windows[-1].interval.end >= PROBED_FROM * pipeline.interval:
+        instants.add(chain.windows[-1].interval.end)
     oldest = next((one for one in chain.windows if one.loaded_attempt is None), None)
     if oldest is not None:
         instants.add(oldest.interval.start)
@@ -183,13 +196,13 @@ def settle(names: Sequence[str], compute: Callable[[str], Result], ask: Callable
     """Computes all, asking what they need together."""
     done: dict[str, Result] = {}
     while len(done) < len(names):
-        questions = set()
+        questions = set[Question]()
         for name in names:
             if name not in done:
                 try:
                     done[name] = compute(name)
                 except Unanswered as missing:
-                    questions.add(missing.question)
+                    questions.update(missing.questions)
         if questions:
             ask(questions)
     return done

@@ -225,10 +225,12 @@ def call_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, Cha
 
 def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, log: OffsetLog, now: datetime) -> Observation:
     """Finds by reading on the boundaries that a stamp from the future hides from the index by time. Rarely any."""
-    horizon = boundaries.horizon_ms(now)
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     scanned = dict(seen.scanned)
     for at, found in seen.first.items():
         for partition in (part for part, first in found.items() if boundaries.needs_scan(first, horizon)):
+            if at == min(seen.first) and chain.boundary(partition, at) is not None:
+                continue  # the hour before is frozen and with it our beginning: to look for that would be to read that hour again
             around, end = chain.neighbours(partition, at), seen.end_offsets[partition]
             records = log.records(pipeline.topic, partition, max(around.lower, seen.start_offsets[partition]), end)
             scanned[partition, at] = boundaries.scan(records, at_ms=boundaries.milliseconds(at), horizon=horizon, end_offset=end)

@@ -1,8 +1,8 @@
 """Lag, in the schedule's terms: how many closed hours are not loaded, which is the oldest, how many records they hold.
 
 Counted from the ledger's windows and the broker's offsets, a few questions for each topic; nothing is interpolated, and
-what nobody can know is None. Records of the hour that is still open are told apart: nobody could have loaded them. Hours
-behind the last record are no lag: a pipeline over a log of 2015 is not ten years behind.
+what nobody can know is None. Which hours are missing says `logbus.windows.missing`. Records of the hour that is still open are
+told apart: nobody could have loaded them. So are hours that are not loaded and hold no record: nobody waits for them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from sqlalchemy import Engine
 
 from logbus.windows import lag_questions
 from logbus.windows.chain_loading import is_loaded, load_chain
-from logbus.windows.coverage import first_gap
 from logbus.windows.lag_questions import Seen
 from logbus.windows.log_admin import SettingsLog
-from logbus.windows.model import Interval, Pipeline, instant_text, utc
+from logbus.windows.missing import Gap, behind, empty, find_gaps, oldest
+from logbus.windows.model import Pipeline, instant_text, utc
 from logbus.windows.own_limits import LIMIT_SETTINGS, RETENTION_BYTES, RETENTION_MS, age_kept, deletes, end_of, limits_in_force
 from logbus.windows.retention_model import DELETE, RetentionPolicy
 from logbus.windows.retention_store import RetentionStore
@@ -39,13 +39,15 @@ class Lag:
     `records_behind` lie in closed hours, by partition; `records_open` behind them; `records_lost` were deleted unloaded.
     `oldest_record_at` is the timestamp of the first record of the oldest hour. `taken_by` is what would delete that record
     and `taken_at` when: None with a `taken_by` is a limit by size, for which nobody knows. `bytes_behind` is None unless
-    somebody read them. `hours` is the span that `hours_behind` is counted in.
+    somebody read them. `gaps` are the hours that are not loaded: `hours_behind` of them wait for their records to be,
+    `hours_empty` hold none.
     """
 
     pipeline: str
     topic: str
     records_behind: Mapping[int, int]
     hours_behind: int = 0
+    hours_empty: int = 0
     oldest_hour: datetime | None = None
     oldest_record_at: datetime | None = None
     records_open: int = 0
@@ -54,7 +56,7 @@ class Lag:
     taken_at: datetime | None = None
     taken_by: str | None = None
     problem: str | None = None
-    hours: Interval | None = None
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def records(self) -> int:
@@ -72,6 +74,7 @@ class Lag:
             "pipeline": self.pipeline,
             "topic": self.topic,
             "hours_behind": self.hours_behind,
+            "hours_empty": self.hours_empty,
             "oldest_hour": self.oldest_hour and instant_text(self.oldest_hour),
             "oldest_record_at": self.oldest_record_at and instant_text(self.oldest_record_at),
             "age_seconds": None if age is None else age.total_seconds(),
@@ -110,42 +113,34 @@ def lag_over(
         problem = OTHER_TOPIC.format(pipeline=pipeline.name)
         return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)
     undone = {part: list(undone_stretches(chain, part, not_loaded)) for part in partitions}
-    seen = lag_questions.ask(log, pipeline, chain, undone, now)
-    lag = count(pipeline, chain, undone, seen)
+    seen = lag_questions.ask(log, pipeline, {part: found[-1].first for part, found in undone.items()}, now)
+    lag = count(pipeline, undone, seen, find_gaps(log, pipeline, chain, seen))
     if lag.oldest_hour is not None:
         lag = replace(lag, oldest_record_at=lag_questions.first_record_at(log, pipeline, undone, seen, lag.oldest_hour))
     size = None if measure is None else measured(pipeline.topic, undone, seen, measure)
     return replace(lag, bytes_behind=size, **taken(lag, pipeline, policy, log.settings(pipeline.topic, LIMIT_SETTINGS)))
 
 
-def count(pipeline: Pipeline, chain: PipelineChain, undone: Mapping[int, Sequence[Stretch]], seen: Seen) -> Lag:
+def count(pipeline: Pipeline, undone: Mapping[int, Sequence[Stretch]], seen: Seen, gaps: tuple[Gap, ...]) -> Lag:
     """What follows from windows and offsets."""
-    loaded = [window.interval for window in chain.windows if window.loaded_attempt is not None]
-    loaded += [chain.left_out] if chain.left_out is not None else []
     with_starts = [(part, seen.starts[part], found) for part, found in undone.items()]
-    missing = None if seen.span is None else first_gap(seen.span, loaded)
     return Lag(
         pipeline=pipeline.name,
         topic=pipeline.topic,
-        hours_behind=0 if seen.span is None else uncovered(seen.span, loaded) // pipeline.interval,
-        oldest_hour=None if missing is None else missing.start,
+        hours_behind=behind(gaps),
+        hours_empty=empty(gaps),
+        oldest_hour=oldest(gaps),
         records_behind={part: total(found, first, seen.closed[part]) for part, first, found in with_starts},
         records_open=sum(
             total(found, max(seen.closed[part], seen.starts[part]), seen.ends[part]) for part, found in undone.items()
         ),
         records_lost=sum(total(found, 0, first) for _, first, found in with_starts),
-        hours=seen.span,
+        gaps=gaps,
     )
 
 
 def total(stretches: Sequence[Stretch], start: int, end: int) -> int:
     return sum(one.within(start, end) for one in stretches)
-
-
-def uncovered(span: Interval, covered: Sequence[Interval]) -> timedelta:
-    """How much of the span lies in none of the intervals, which do not overlap each other."""
-    inside = [(max(one.start, span.start), min(one.end, span.end)) for one in covered]
-    return span.end - span.start - sum((end - start for start, end in inside if start < end), timedelta(0))
 
 
 def measured(topic: str, undone: Mapping[int, Sequence[Stretch]], seen: Seen, measure: Measure) -> int:

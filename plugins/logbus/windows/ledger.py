@@ -6,28 +6,34 @@ own; nothing is kept in memory, so any number of ledgers on any number of machin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine, select, update
 
-from logbus.errors import WindowUnknown
+from logbus.errors import LoadFailed, WindowUnknown
 from logbus.windows import (
     accepted_losses,
     attempts,
     catch_up,
     freezing,
     inferred_columns,
+    missing,
     pipeline_dags,
     rebasing,
     registration,
     schema,
+    standing,
 )
+from logbus.windows.catch_up import LoadPlan
 from logbus.windows.log_offsets import OffsetLog
+from logbus.windows.missing import Gap
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
 from logbus.windows.rebasing import Rebase
+from logbus.windows.registration import Registration
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
+from logbus.windows.standing import Standing
 
 
 class Ledger:
@@ -38,7 +44,22 @@ class Ledger:
 
     def register(self, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
         """Makes the ledger and the pipeline unless they are there. Where windows begin is decided by the first call."""
-        return registration.register(self.engine, pipeline, log, utc(now))
+        return self.define(pipeline, log, now).pipeline
+
+    def define(
+        self,
+        pipeline: Pipeline,
+        log: OffsetLog,
+        now: datetime,
+        *,
+        dag_id: str | None = None,
+        remembers: bool = True,
+        may_change: bool = True,
+    ) -> Registration:
+        """`register` that says what it changed, for a DAG or for whoever only looks (`registration.register`)."""
+        return registration.register(
+            self.engine, pipeline, log, utc(now), dag_id=dag_id, remembers=remembers, may_change=may_change
+        )
 
     def rebase(self, pipeline_name: str, log: OffsetLog, now: datetime, *, other_cluster: bool = False) -> Rebase | None:
         """After the topic was made again, or its log became another one: the windows go on with what is there now. None where
@@ -56,10 +77,20 @@ class Ledger:
         with self.engine.connect() as connection:
             return inferred_columns.with_inferred(connection, to_pipeline(pipeline_row(connection, name)))
 
+    def registered(self, name: str) -> Pipeline:
+        """The pipeline as it was registered, or `PipelineUnknown`."""
+        with self.engine.connect() as connection:
+            return to_pipeline(pipeline_row(connection, name))
+
     def add_inferred(self, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> Pipeline:
         """Puts down columns that records have shown; the pipeline with all that are known then."""
         inferred_columns.remember(self.engine, pipeline, columns, utc(now))
-        return self.pipeline(pipeline.name)
+        return self.with_inferred(pipeline)
+
+    def with_inferred(self, pipeline: Pipeline) -> Pipeline:
+        """A pipeline, registered so now or before, with the columns that its records have shown."""
+        with self.engine.connect() as connection:
+            return inferred_columns.with_inferred(connection, pipeline)
 
     def pipelines(self) -> list[Pipeline]:
         """All registered pipelines by name."""
@@ -83,8 +114,39 @@ class Ledger:
         until: datetime | None = None,
         limit: int | None = None,
     ) -> list[Interval]:
-        """The closed intervals between the first record and the last, oldest first."""
-        return catch_up.closed_intervals(self.pipeline(pipeline_name), log, utc(now), since, until, limit)
+        """The closed intervals that a load would take, oldest first: all that are not loaded, and what can be loaded again."""
+        return catch_up.closed_intervals(self.engine, pipeline_name, log, utc(now), since, until, limit)
+
+    def gaps(
+        self,
+        pipeline_name: str,
+        log: OffsetLog | None,
+        now: datetime,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[Gap, ...]:
+        """What is missing of the pipeline, by time; without a log only what the ledger itself shows."""
+        return missing.pipeline_gaps(self.engine, pipeline_name, log, utc(now), since, until)
+
+    def plan_load(
+        self,
+        pipeline_name: str,
+        log: OffsetLog,
+        now: datetime,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        *,
+        limit: int | None = None,
+        only_missing: bool = False,
+    ) -> LoadPlan:
+        """What a load takes; nothing is frozen by that."""
+        return catch_up.plan_load(self.engine, pipeline_name, log, utc(now), since, until, limit=limit, only_missing=only_missing)
+
+    def freeze_plan(
+        self, plan: LoadPlan, log: OffsetLog, now: datetime, tell: Callable[[int], None] = lambda count: None
+    ) -> list[FrozenWindow]:
+        """The plan's windows, all frozen; `tell` is told how many more are."""
+        return catch_up.freeze_plan(self.engine, plan, log, utc(now), tell)
 
     def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
         """The frozen window that starts at `start`, or `WindowUnknown`."""
@@ -117,23 +179,38 @@ class Ledger:
         try_number: int,
         now: datetime,
         task: TaskKey | None = None,
+        pipeline: Pipeline | None = None,
+        accept_other_records: Collection[datetime] = (),
     ) -> list[Attempt]:
-        """A new attempt for each window, which from now on is the only one that may commit. `task`: whose attempt it is."""
-        return attempts.begin(self.engine, pipeline_name, [utc(start) for start in starts], run_id, try_number, utc(now), task)
+        """A new attempt for each window, which from now on is the only one that may commit. `task`: whose attempt it is.
+        `pipeline`: how it is loaded, by default as the pipeline is registered now. Windows at `accept_other_records` may be
+        replaced by other records than they were loaded from."""
+        accepted = {utc(start) for start in accept_other_records}
+        windows = [utc(start) for start in starts]
+        return attempts.begin(self.engine, pipeline_name, windows, run_id, try_number, utc(now), task, pipeline, accepted)
 
     def heartbeat(self, running: Sequence[Attempt], now: datetime) -> None:
         """Says that these attempts are alive."""
         attempts.heartbeat(self.engine, running, utc(now))
 
     def fail_attempts(
-        self, failed: Sequence[Attempt], error: str, now: datetime, samples: Mapping[str, Any] | None = None
+        self,
+        failed: Sequence[Attempt],
+        error: str,
+        now: datetime,
+        samples: Mapping[str, Any] | None = None,
+        kind: str | None = None,
     ) -> None:
         """Ends those of the attempts that still run, with the reason (and samples of the records), and drops what they staged."""
-        attempts.fail(self.engine, failed, error, utc(now), samples)
+        attempts.fail(self.engine, failed, error, utc(now), samples, kind)
 
-    def over_budget(self, failed: Sequence[Attempt]) -> list[str]:
-        """The errors of those of the attempts that were over their error budget."""
-        return attempts.over_budget(self.engine, failed)
+    def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[Standing]:
+        """Where attempts stand whose program is over. Those that still run are ended: no driver commits them later."""
+        return standing.settle(self.engine, over, utc(now))
+
+    def beyond_retry(self, failed: Sequence[Attempt]) -> LoadFailed | None:
+        """The error of the first of the attempts that failed in a way that no retry mends."""
+        return attempts.beyond_retry(self.engine, failed)
 
     def record_audit(self, report: AuditReport, now: datetime) -> None:
         """Keeps an audit's outcome, unless the window has been loaded again since."""

@@ -8,8 +8,10 @@ admin calls can hang.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from confluent_kafka.admin import OffsetSpec
@@ -20,6 +22,8 @@ from logbus.windows.exact_reader import read_range
 from logbus.windows.fingerprint import as_signed, record_hash
 from logbus.windows.model import Witness
 from logbus.windows.single_records import SingleRecords
+
+UNDER_WAY_MAX = 100  # questions by time of one topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,10 @@ class OffsetLog(Protocol):
     def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]: ...
 
     def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]: ...
+
+    def first_at_or_after_each(
+        self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
+    ) -> dict[int, dict[int, FoundRecord]]: ...
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]: ...
 
@@ -85,6 +93,27 @@ class LogOffsets(BrokerQuestions):
     def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
         """By offset the first record whose timestamp is `timestamp_ms` or later."""
         return to_found(self._list(topic, partitions, OffsetSpec.for_timestamp(timestamp_ms)))
+
+    def first_at_or_after_each(
+        self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
+    ) -> dict[int, dict[int, FoundRecord]]:
+        """The same for many timestamps, by timestamp; the questions are under way together."""
+        found: dict[int, dict[int, FoundRecord]] = {stamp: {} for stamp in timestamps_ms}
+        stamps = list(found)
+        for begin in range(0, len(stamps), UNDER_WAY_MAX):
+            some = stamps[begin : begin + UNDER_WAY_MAX]
+            for (stamp, part), info in self.ask(partial(self._ask_each, topic, partitions, some), topic).items():
+                found[stamp] |= to_found({part: info})
+        return found
+
+    def _ask_each(self, topic: str, partitions: Sequence[int], stamps: Iterable[int]) -> Mapping[tuple[int, int], Future[Any]]:
+        return {
+            (stamp, part): future
+            for stamp in stamps
+            for (_, part), future in self.ask_offsets(
+                {(topic, partition): OffsetSpec.for_timestamp(stamp) for partition in partitions}
+            ).items()
+        }
 
     def newest(self, topic: str, partitions: Iterable[int]) -> dict[int, FoundRecord]:
         """By partition the record with the largest timestamp."""

@@ -150,6 +150,8 @@ class FrozenWindow:
     frozen_at: datetime | None = None
     loaded_at: datetime | None = None
     audited_at: datetime | None = None
+    other_records: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # reloads that were allowed to read others
+    values_hash: Mapping[str, Any] | None = field(default=None, hash=False)  # logbus.windows.values
     loss_accepted: Mapping[str, Any] | None = None  # by whom, when and why it was accepted that records of it are gone
 
     @property
@@ -169,6 +171,7 @@ class FrozenWindow:
             "fingerprint": self.fingerprint,
             "loaded_attempt": self.loaded_attempt,
             "audited_at": self.audited_at and instant_text(self.audited_at),
+            "other_records": list(self.other_records),
             **({"loss_accepted": dict(self.loss_accepted)} if self.loss_accepted else {}),
         }
 
@@ -198,6 +201,9 @@ class Attempt:
     number: int
     staging_table: str
     dead_letter_table: str
+    key: str | None = None  # random; None: a ledger from before revision 0008 gave it
+    # Of the pipeline, as it was when the attempt began (logbus.windows.definition); None: begun by a logbus that kept none.
+    definition: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def token(self) -> str:

@@ -17,10 +17,10 @@ from sqlalchemy import Engine
 
 from logbus.errors import BrokerUnavailable
 from logbus.windows import fleet_ledger
-from logbus.windows.catch_up import floor
 from logbus.windows.cells import CellState, WindowFacts, cells_of, gone_by_partition
 from logbus.windows.fleet import PipelineReading, read_chains, read_pipelines
 from logbus.windows.fleet_ledger import LOADED_WITHIN, Loaded
+from logbus.windows.intervals import floor
 from logbus.windows.lag import Lag
 from logbus.windows.log_batches import LogBatches
 from logbus.windows.model import HOUR, FrozenWindow, Interval, instant_text, utc
@@ -183,7 +183,7 @@ def span_of(
         return Interval(max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end)
     end, ends = next_step(now, step), reading.newest_ends if reading else {}
     last = [ends[one.pipeline.name] for one in shown if one.pipeline.name in ends]
-    last += [one.lag.hours.end for one in shown if one.lag.hours is not None]
+    last += [gap.interval.end for one in shown for gap in one.lag.gaps if not gap.is_empty]
     if last and max(last) <= end - length:
         end = max(last)
     return Interval(end - length, end)
@@ -226,7 +226,16 @@ def states_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 UNKNOWN_LAG = (
-    *("hours_behind", "oldest_hour", "records_behind", "bytes_behind", "records_open", "records_lost", "oldest_unloaded_at"),
+    *(
+        "hours_behind",
+        "hours_empty",
+        "oldest_hour",
+        "records_behind",
+        "bytes_behind",
+        "records_open",
+        "records_lost",
+        "oldest_unloaded_at",
+    ),
     *("age_seconds", "seconds_until_taken", "taken_by"),
 )
 
@@ -236,7 +245,7 @@ def lag_json(lag: Lag, loaded: Loaded | None, now: datetime) -> dict[str, Any]:
     if lag.problem is not None:
         return {**dict.fromkeys(UNKNOWN_LAG), "bytes_are_estimated": False, "problem": lag.problem}
     said = lag.summary(now)
-    same = ("hours_behind", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds")
+    same = ("hours_behind", "hours_empty", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds")
     size, is_estimated = bytes_behind(lag, loaded)
     return {
         **{name: said[name] for name in same},

@@ -22,7 +22,7 @@ from logbus.windows.chain_loading import is_settled_and_gone, load_chain
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_admin import LogAdmin
 from logbus.windows.log_offsets import TopicFacts
-from logbus.windows.model import Interval, utc
+from logbus.windows.model import utc
 from logbus.windows.own_limits import LIMIT_SETTINGS, NO_LIMIT, RETENTION_BYTES, age_kept, deletes, limits_in_force
 from logbus.windows.retention import plan_topic
 from logbus.windows.retention_model import DELETE, Held, RetentionPolicy, TopicPlan, TopicState
@@ -173,11 +173,7 @@ class Retention:
         """Hours that are about to be given up are frozen first, so that the ledger names what each of them lost."""
         until = utc(now) - (policy.retain or timedelta(0)) - policy.max_hold
         for pipeline in [one for one in self.ledger.pipelines() if one.topic == policy.topic]:
-            frozen = [window.interval for window in self.ledger.windows(pipeline.name)]
-            for interval in self.ledger.closed_intervals(pipeline.name, self.log, now):
-                if interval.end <= until and not any(overlap(interval, one) for one in frozen):
+            waiting = [gap for gap in self.ledger.gaps(pipeline.name, self.log, now) if not gap.is_frozen and not gap.is_empty]
+            for interval in (part for gap in waiting for part in gap.parts(pipeline.interval)):
+                if interval.end <= until:
                     self.ledger.freeze_or_get(pipeline.name, interval, self.log, now)
-
-
-def overlap(one: Interval, other: Interval) -> bool:
-    return one.start < other.end and other.start < one.end

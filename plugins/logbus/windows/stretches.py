@@ -6,7 +6,7 @@ between two windows, windows that the caller calls undone (not loaded; not audit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -35,7 +35,9 @@ class Anchor:
 class PipelineChain:
     """A pipeline's windows on the topic as it is now, oldest first. `running` are the ids of those that an attempt works on.
 
-    `left_out` is the span of the windows before the first of these: they touch, and all of them are done.
+    `left_out` is the span of the windows before the first of these: they touch, and all of them are done. `begins_at` is where
+    the chain begins, unless that is before all time: the pipeline's start, or the end of its windows on a topic that was made
+    again since. `former` are the windows of such topics that nobody has loaded.
     """
 
     pipeline: str
@@ -45,6 +47,8 @@ class PipelineChain:
     running: frozenset[int] = frozenset()
     is_other_topic: bool = False
     left_out: Interval | None = None
+    begins_at: datetime | None = None
+    former: tuple[FrozenWindow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,7 @@ def undone_stretches(chain: PipelineChain, partition: int, undone: Undone) -> It
     if chain.is_other_topic:
         yield Stretch(first=0, end=ENDLESS, why=OTHER_TOPIC.format(pipeline=chain.pipeline))
         return
-    anchor = chain.anchors.get(partition, Anchor(offset=0, at=None))
+    anchor = anchor_of(chain, partition)
     offset, reached_at = anchor.offset, anchor.at
     for window in chain.windows:
         part = range_of(window, partition)
@@ -91,6 +95,24 @@ def undone_stretches(chain: PipelineChain, partition: int, undone: Undone) -> It
             offset = max(offset, part.end_offset)
         reached_at = window.interval.end
     yield Stretch(first=offset, end=ENDLESS, why="the hours behind it are not frozen", ended_at=next_end(reached_at, chain))
+
+
+def anchor_of(chain: PipelineChain, partition: int) -> Anchor:
+    """Where its windows begin in the partition; one that was added since begins with its first record."""
+    return chain.anchors.get(partition, Anchor(offset=0, at=None))
+
+
+def tail_of(chain: PipelineChain, partition: int) -> int:
+    """The last frozen boundary in the partition."""
+    ends = (part.end_offset for window in chain.windows for part in window.ranges if part.partition == partition)
+    return max(ends, default=anchor_of(chain, partition).offset)
+
+
+def begins_at(anchors: Iterable[Anchor]) -> datetime | None:
+    """Where a chain with these anchors begins; None for before all time."""
+    instants = [anchor.at for anchor in anchors]
+    known = [at for at in instants if at is not None]
+    return min(known) if known and len(known) == len(instants) else None
 
 
 def next_end(reached_at: datetime | None, chain: PipelineChain) -> datetime | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +12,10 @@ from click.testing import Result
 from logbus.commands import consume as consume_command
 from logbus.commands import group as group_command
 from logbus.commands import topic as topic_command
+from logbus.warehouse.engine import connect
+from logbus.windows.ledger import Ledger
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import Pipeline
 
 from tests.support.broker import AnyBroker
 from tests.support.topics import partitions_of
@@ -41,6 +46,26 @@ def test_a_topic_is_made_shown_changed_and_deleted(run: Run, shown: Shown, broke
     assert partitions_of(broker.bootstrap, topic) == [0, 1, 2]
     assert run("topic", "delete", topic, "--execute").stdout == f"deleted: topic {topic}, 3 partitions, 0 records\n"
     assert topic not in run("topic", "ls", "--names").stdout.split()
+
+
+def test_a_topic_is_not_deleted_unloaded_without_a_word(
+    run: Run, shown: Shown, broker: AnyBroker, topic: str, warehouse_url: str
+) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, stdin="a\nb\n")
+    config = {"bootstrap.servers": broker.bootstrap}
+    pipeline = Pipeline(name="p", topic=topic, table="t", parse="lines")
+    Ledger(connect(warehouse_url)).register(pipeline, LogOffsets(config), datetime.now(UTC))
+    there = ("--warehouse", warehouse_url)
+    dry = shown("topic", "delete", topic, *there)
+    assert [(one["pipeline"], one["records"]) for one in dry["unloaded"]] == [("p", 2)]
+    refused = run("topic", "delete", topic, "--execute", *there, status=1)
+    assert "not all that would be deleted is loaded: p (2 records" in refused.stderr
+    assert "--accept-loss" in refused.stderr
+    assert partitions_of(broker.bootstrap, topic) == [0]
+    done = run("topic", "delete", topic, "--execute", "--accept-loss", *there)
+    assert "not loaded: pipeline p (2 records" in done.stderr
+    assert "deleted: topic" in done.stdout
 
 
 def test_offsets_records_and_bytes_are_those_of_the_broker(run: Run, shown: Shown, topic: str) -> None:

@@ -57,6 +57,26 @@ def test_closed_hours_that_are_not_loaded_are_counted(healthy: World) -> None:
     ]
 
 
+def test_two_pipelines_with_one_table_are_named(healthy: World) -> None:
+    healthy.register(name="q", table="other")
+    change(healthy, "update logbus.pipeline set table_name = 'public.t' where name = 'q'")
+    found = [message for severity, message in findings(healthy) if severity == "error"]
+    assert found == [
+        "table t is registered for q, too: nothing is loaded by either",
+        "table public.t is registered for p, too: nothing is loaded by either",
+    ]
+
+
+def test_hours_without_records_that_are_not_loaded_are_a_note(healthy: World) -> None:
+    healthy.freeze(12)
+    assert findings(healthy) == [("note", "1 closed window is not loaded; no record lies in it")]
+    healthy.log.append("t", *stamps(15.5))
+    assert findings(healthy) == [
+        ("warning", "1 closed window is not loaded: 2015-05-17T15:00:00Z"),
+        ("note", "3 closed windows are not loaded; no record lies in them"),
+    ]
+
+
 def test_an_attempt_without_a_sign_of_life_is_named_until_it_is_cleaned_away(healthy: World, warehouse_url: str) -> None:
     Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10)).begin().create()
     later = HEARTBEAT_EXPIRY + timedelta(seconds=1)
@@ -148,12 +168,15 @@ def test_a_window_that_an_audit_found_wrong_is_an_error_and_one_not_audited_a_wa
 
 
 def test_dead_letters_are_good_to_know(healthy: World, warehouse_url: str) -> None:
-    Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10), bad_offsets=frozenset({1})).load()
+    worse = Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10), bad_offsets=frozenset({1}))
+    worse.accept_other_records = True
+    worse.load()
     audit_window(healthy.ledger.engine, healthy.log, "p", at(10), NOW, sink_for)
     assert findings(healthy) == [("note", "1 records did not parse and are kept as dead letters")]
 
 
 def test_a_broker_that_does_not_answer_is_one_finding_and_the_ledger_is_looked_at_all_the_same(healthy: World) -> None:
+    healthy.log.append("t", *stamps(12.5))
     healthy.freeze(12)
 
     def refuse(question: str) -> None:
@@ -162,7 +185,7 @@ def test_a_broker_that_does_not_answer_is_one_finding_and_the_ledger_is_looked_a
     healthy.log.interrupt = refuse
     assert findings(healthy) == [
         ("error", "no answer within 5 s"),
-        ("warning", "1 closed windows are not loaded: 2015-05-17T12:00:00Z"),
+        ("warning", "1 closed window is not loaded: 2015-05-17T12:00:00Z"),
     ]
 
 

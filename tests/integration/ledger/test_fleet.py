@@ -80,7 +80,8 @@ def test_what_is_left_out_of_a_chain_counts_as_loaded(fleet: World) -> None:
         )
     one = read(fleet)["ahead"]
     assert [window.interval.start for window in one.chain.windows] == [at(14), at(15)]
-    assert (one.lag.hours_behind, one.lag.oldest_hour) == (3, at(7))  # 7 was never frozen
+    assert (one.lag.hours_behind, one.lag.hours_empty, one.lag.oldest_hour) == (1, 2, at(14))
+    assert one.lag.gaps[0].interval == hour(7)  # it was never frozen
     assert_same_as_alone(fleet)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 
 import pytest
+from click.testing import CliRunner, Result
+from logbus.cli import main
+from logbus.commands import lag as command
 from logbus.windows.lag import Lag, lag_of
+from logbus.windows.still_needed import unloaded_of
 
 from tests.support.ledgers import World, at, stamps
 from tests.support.loads import Loading
@@ -35,6 +40,35 @@ def test_closed_hours_that_are_not_loaded_count_frozen_or_not(filled: World) -> 
     assert before.age(NOW_OF_DAY) == timedelta(hours=4.4)
     filled.freeze(12)
     assert lag(filled).summary(NOW_OF_DAY) == before.summary(NOW_OF_DAY)
+
+
+def test_a_topic_that_is_gone_does_not_blind_for_the_others(
+    filled: World, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled.log.create("gone")
+    filled.register(name="q", topic="gone", table="q")
+    del filled.log.topics["gone"]
+    monkeypatch.setattr(command, "TopicAdmin", lambda config: filled.log)
+    monkeypatch.setattr(command.options, "clock", lambda: NOW_OF_DAY)
+
+    def run(*words: str) -> Result:
+        return CliRunner(env={"LOGBUS_WAREHOUSE_URL": warehouse_url}).invoke(main, ["lag", *words], catch_exceptions=False)
+
+    both = run("--json")
+    found = {one["pipeline"]: one for one in json.loads(both.stdout)}
+    assert (both.exit_code, found["p"]["hours_behind"], "no topic 'gone'" in found["q"]["problem"]) == (0, 2, True)
+    assert (run("--fail-over", "5").exit_code, run("--pipeline", "p", "--fail-over", "5").exit_code) == (5, 0)
+    alone = run("--pipeline", "q")
+    assert (alone.exit_code, "nothing is known of q" in alone.stderr) == (3, True)
+    assert run("--pipeline", "nobody").exit_code == 3
+
+
+def test_what_a_pipeline_has_not_loaded_of_a_topic_is_known_before_that_is_deleted(filled: World) -> None:
+    filled.log.append("t", *stamps(16.2))
+    (needed,) = unloaded_of(filled.ledger.engine, filled.log, ["t"], NOW_OF_DAY)
+    assert (needed.pipeline, needed.records, needed.hours) == ("p", 5, 2)
+    assert str(needed) == "p (5 records in 2 closed hours and the open one)"
+    assert list(unloaded_of(filled.ledger.engine, filled.log, ["other"], NOW_OF_DAY)) == []
 
 
 def test_bytes_are_counted_only_by_reading(filled: World) -> None:

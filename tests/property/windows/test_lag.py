@@ -45,8 +45,10 @@ def test_lag_is_what_counting_hour_by_hour_gives(records: list[float], kinds: li
     closed = [found if hour < closed_hours else [] for hour, found in enumerate(in_hour)]
     waiting = [hour for hour, found in enumerate(closed) if found and hour not in loaded]
     known = [*waiting, *states]
-    behind = [hour for hour in range(min(known), max(known) + 1) if hour not in loaded] if known else []
-    assert lag.hours_behind == len(behind)
-    assert lag.oldest_hour == (at(behind[0]) if behind else None)
+    last = max([*waiting, *(hour for hour in states if in_hour[hour])], default=-1)  # nothing is missing behind the last record
+    quiet = [hour for hour in range(min(known), last + 1) if hour not in loaded | {*waiting}] if known else []
+    quiet += [hour for hour, kind in states.items() if kind == "frozen" and hour > last]
+    assert (lag.hours_behind, lag.hours_empty) == (len(waiting), len(quiet))
+    assert lag.oldest_hour == (at(waiting[0]) if waiting else None)
     assert lag.records == sum(len(closed[hour]) for hour in waiting)
     assert lag.records_open == len(records) - sum(map(len, closed))

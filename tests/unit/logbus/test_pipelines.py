@@ -3,12 +3,17 @@ from __future__ import annotations
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import DAG
+from jinja2.sandbox import SandboxedEnvironment
 from logbus.assets import table_asset
 from logbus.errors import UserError
-from logbus.pipelines import Connections, Pipeline, catch_up, hourly_ingest, many_topics
+from logbus.operators.window_operator import window_starts
+from logbus.pipelines import FILLED, Connections, Pipeline, catch_up, hourly_ingest, many_topics
+from logbus.timetable import WindowTimetable
+from logbus.windows.model import instant_text
 
 DAGS = Path(__file__).parents[3] / "dags"
 CLICKS = Pipeline(name="clicks", topic="web.clicks", table="clicks", parse="json", lateness=timedelta(minutes=20))
@@ -18,20 +23,15 @@ def order_of(dag: DAG) -> list[list[str]]:
     return [[task.task_id, *sorted(task.downstream_task_ids)] for task in dag.topological_sort()]
 
 
-def test_the_hourly_dag_waits_freezes_loads_and_audits_in_this_order() -> None:
+def test_the_hourly_dag_freezes_loads_and_audits_in_this_order_and_no_task_waits() -> None:
     dag = hourly_ingest(CLICKS)
     assert dag.dag_id == "clicks"
-    assert order_of(dag) == [["closed", "freeze"], ["freeze", "load"], ["load", "audit"], ["audit"]]
+    assert order_of(dag) == [["freeze", "load"], ["load", "audit"], ["audit"]]
     assert dag.catchup is False
 
 
-def test_the_hourly_schedule_has_intervals_of_an_hour() -> None:
-    interval = hourly_ingest(CLICKS).timetable
-    assert type(interval).__name__ == "CronDataIntervalTimetable"
-
-
-def test_the_sensor_waits_as_long_as_the_pipeline_allows() -> None:
-    assert hourly_ingest(CLICKS).get_task("closed").lateness == timedelta(minutes=20)
+def test_a_run_is_due_as_long_after_its_hour_as_the_pipeline_allows() -> None:
+    assert hourly_ingest(CLICKS).timetable == WindowTimetable(lateness=timedelta(minutes=20))
 
 
 def test_the_catch_up_loads_all_windows_by_one_task() -> None:
@@ -60,7 +60,7 @@ def test_one_sentence_makes_the_pipeline_too() -> None:
 def test_many_topics_are_as_many_dags_with_the_same_options() -> None:
     dags = many_topics(["orders", "refunds", CLICKS], parse="json", lateness=timedelta(minutes=1))
     assert [dag.dag_id for dag in dags] == ["orders", "refunds", "clicks"]
-    assert [dag.get_task("closed").lateness for dag in dags] == [timedelta(minutes=number) for number in (1, 1, 20)]
+    assert [dag.timetable.lateness for dag in dags] == [timedelta(minutes=number) for number in (1, 1, 20)]
 
 
 def test_the_audits_success_is_an_event_of_the_pipelines_asset() -> None:
@@ -75,6 +75,26 @@ def test_arguments_for_the_dag_itself_are_taken_over_and_defaults_kept() -> None
 
 def test_how_many_hours_an_application_takes_can_be_chosen() -> None:
     assert hourly_ingest(CLICKS, max_windows_per_application=1).get_task("load").max_windows_per_application == 1
+
+
+def test_hours_that_nobody_loaded_are_filled_and_audited_unless_said_otherwise() -> None:
+    dag = hourly_ingest(CLICKS)
+    assert dag.get_task("load").fill_gaps is True
+    assert "xcom_pull(task_ids='load')" in dag.get_task("audit").also
+    assert hourly_ingest(CLICKS, fill_gaps=False).get_task("load").fill_gaps is False
+
+
+@pytest.mark.parametrize("returned", [None, {}, {"filled": []}, {"filled": ["2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z"]}])
+def test_the_audit_takes_what_the_load_has_filled(returned: dict[str, list[str]] | None) -> None:
+    """Also of a load that an older version made."""
+    task_instance = SimpleNamespace(xcom_pull=lambda task_ids: returned)
+    text = SandboxedEnvironment().from_string(FILLED).render(ti=task_instance)
+    assert [instant_text(start) for start in window_starts(text)] == (returned or {}).get("filled", [])
+
+
+def test_how_many_windows_a_catch_up_may_begin_can_be_chosen() -> None:
+    assert catch_up(CLICKS).get_task("freeze").max_windows == 1_000
+    assert catch_up(CLICKS, max_windows=50_000).get_task("freeze").max_windows == 50_000
 
 
 def test_a_pipeline_of_other_intervals_is_no_hourly_ingest() -> None:

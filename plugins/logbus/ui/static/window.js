@@ -102,6 +102,14 @@ function warnings(data) {
             : "Records were gone, or may have been, before they were read; how many were its own nobody can know.",
         )
       : null,
+    ...(data.other_records ?? []).map((one) =>
+      notice(
+        "warn",
+        "Its records were replaced by others",
+        `Run ${one.run_id} read ${many(one.read_after, "record")} where ${many(one.read_before, "record")} had been loaded, ` +
+          `and was allowed to take them (${one.at}).`,
+      ),
+    ),
   ];
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ BEHIND = Lag(
     topic="t",
     records_behind={0: 30, 1: 5},
     hours_behind=3,
+    hours_empty=2,
     oldest_hour=NOW - timedelta(hours=4.5),
     records_open=7,
     taken_at=NOW + timedelta(days=2),
@@ -30,9 +32,11 @@ LAGS = {"a": BEHIND, "b": Lag(pipeline="b", topic="t", records_behind={}, proble
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pipelines, one of them with a problem."""
-    ledger = SimpleNamespace(engine=None, pipelines=lambda: [SimpleNamespace(name=name) for name in LAGS])
+    engine = SimpleNamespace(connect=nullcontext)
+    ledger = SimpleNamespace(engine=engine, pipelines=lambda: [SimpleNamespace(name=name) for name in LAGS])
     monkeypatch.setattr(command.options, "open_ledger", lambda url: ledger)
     monkeypatch.setattr(command.options, "clock", lambda: NOW)
+    monkeypatch.setattr(command, "elsewhere_notes", lambda connection, names: [])
     monkeypatch.setattr(command, "lag_of", lambda engine, log, name, now, measure: LAGS[name])
 
 
@@ -44,7 +48,19 @@ def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
     result = lag()
     row = next(line for line in result.stdout.splitlines() if line.startswith("a "))
     cells = re.split("  +", row)
-    assert cells == ["a", "t", "3", "2026-11-21T08:00:00Z", "4:30:00", "35", "-", "7", "0", "in 2 days, 0:00:00 by retention.ms"]
+    assert cells == [
+        "a",
+        "t",
+        "3",
+        "2",
+        "2026-11-21T08:00:00Z",
+        "4:30:00",
+        "35",
+        "-",
+        "7",
+        "0",
+        "in 2 days, 0:00:00 by retention.ms",
+    ]
     assert "b: the topic was made again" in result.stderr
 
 
@@ -55,6 +71,8 @@ def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
         (("--pipeline", "a", "--fail-over", "3"), 0),
         (("--pipeline", "a", "--fail-over", "2"), 5),
         (("--pipeline", "b", "--fail-over", "1000"), 5),  # nobody knows how far it is behind
+        ((), 0),
+        (("--pipeline", "b"), 3),  # nothing could be said at all
     ],
 )
 def test_a_script_may_ask_whether_a_pipeline_is_too_far_behind(known: None, words: tuple[str, ...], status: int) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from logbus.errors import UserError
 from logbus.operators.catch_up import FreezeClosedWindowsOperator, optional_instant
 from logbus.windows.model import Interval, Pipeline
@@ -32,6 +32,13 @@ def test_since_and_until_limit_the_hours(pipeline: Pipeline, ledger: FakeLedger)
 def test_nothing_closed_skips_the_rest(pipeline: Pipeline, ledger: FakeLedger) -> None:
     with pytest.raises(AirflowSkipException, match="no closed hour"):
         FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline).execute(run_context())
+
+
+def test_more_windows_than_are_allowed_fail_at_once_and_nothing_is_frozen(pipeline: Pipeline, ledger: FakeLedger) -> None:
+    ledger.closed = HOURS
+    with pytest.raises(AirflowFailException, match="3 windows of .* more than 2 are not begun.* max_windows allows more"):
+        FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline, max_windows=2).execute(run_context())
+    assert ledger.frozen == []
 
 
 @pytest.mark.parametrize("text", [None, "", "None"])

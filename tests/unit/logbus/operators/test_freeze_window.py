@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from logbus.errors import RecordsLost, WindowNotClosed
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.windows.model import Interval, Pipeline
@@ -15,6 +15,18 @@ def test_it_registers_the_pipeline_and_freezes_the_runs_interval(pipeline: Pipel
     assert (ledger.registered, ledger.dags) == ([pipeline], [("access_log", "access_log")])
     assert ledger.frozen == [Interval(HOUR_START, HOUR_END)]
     assert (shown["start"], shown["records"], shown["ranges"]) == ("2015-05-17T10:00:00Z", 10, {"0": [5, 15]})
+
+
+def test_a_run_that_comes_before_its_hour_is_closed_waits_in_the_triggerer(pipeline: Pipeline, ledger: FakeLedger) -> None:
+    """One that is asked for by hand, or by a backfill up to now: the timetable's own never does."""
+    operator = FreezeWindowOperator(task_id="freeze", pipeline=pipeline, now=lambda: HOUR_END)
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(run_context())
+    assert deferred.value.trigger.serialize()[1] == {"closes_at": "2015-05-17T11:05:00Z"}
+    assert ledger.frozen == []
+    resume = getattr(operator, deferred.value.method_name)
+    assert resume(run_context(), {"closed_at": "2015-05-17T11:05:01Z"})["start"] == "2015-05-17T10:00:00Z"
+    assert ledger.frozen == [Interval(HOUR_START, HOUR_END)]
 
 
 @pytest.mark.parametrize(("error", "raised"), [(RecordsLost, AirflowFailException), (WindowNotClosed, WindowNotClosed)])

@@ -3,17 +3,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import psutil
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as provider
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, TopicRecreated, UserError
-from logbus.operators import adoption
+from logbus.operators import adoption, load_window
+from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.windows.model import Pipeline, TaskKey
+from logbus.windows.model import Interval, Pipeline, TaskKey
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger, window
@@ -36,12 +39,20 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
     return started
 
 
+@pytest.fixture
+def failing(submitted: list[FakeSubmit], ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application fails, and loads nothing."""
+    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+    monkeypatch.setattr(ledger, "window", lambda name, start: window(start))
+
+
 @pytest.fixture(autouse=True)
 def loaded_since(monkeypatch: pytest.MonkeyPatch) -> set[datetime]:
     """Hours that somebody has loaded since this run was asked for; the real question is tried on a real ledger."""
     hours: set[datetime] = set()
-    monkeypatch.setattr(adoption, "begun_since", lambda engine, name, starts, asked_at: hours & set(starts))
+    monkeypatch.setattr(adoption, "begun_since", lambda engine, name, starts, asked_at, definition=None: hours & set(starts))
     monkeypatch.setattr(adoption, "failing", lambda engine, name, starts: set())
+    monkeypatch.setattr(adoption, "at_work_elsewhere", lambda engine, name, starts, run_id, now: set())
     return hours
 
 
@@ -59,6 +70,25 @@ def test_the_attempt_is_taken_before_submit_and_handed_over(
     assert command[-4:] == ["--pipeline", "access_log", "--window", "2015-05-17T10:00:00Z=1"]
 
 
+def test_a_load_registers_the_pipeline_as_its_dag_defines_it(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    """As the freeze does: a load that is cleared alone after its DAG was edited runs the new parser."""
+    operator(pipeline).execute(run_context())
+    assert (ledger.registered, ledger.begun_as) == ([pipeline], [pipeline])
+
+
+def test_tasks_of_one_dag_that_define_a_pipeline_differently_are_refused(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    with DAG("access_log") as dag:
+        load = operator(pipeline)
+        FreezeWindowOperator(task_id="freeze", pipeline=replace(pipeline, parse="raw"))
+    with pytest.raises(AirflowFailException, match="parse: combined against raw"):
+        load.execute({**run_context(), "dag": dag})
+    assert (ledger.registered, ledger.begun) == ([], [])
+
+
 def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]) -> None:
     windows = [(HOUR_START + timedelta(hours=hour)).isoformat() for hour in range(84)]
     result = operator(pipeline, windows=windows).execute(run_context())
@@ -68,6 +98,17 @@ def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLe
 
 
 NEXT_HOURS = [HOUR_START + timedelta(hours=number) for number in range(1, 12)]
+
+
+def test_very_many_windows_go_into_one_application_after_another(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command line has an end."""
+    monkeypatch.setattr(load_window, "WINDOWS_PER_COMMAND_MAX", 2)
+    hours = [HOUR_START + timedelta(hours=number) for number in range(5)]
+    operator(pipeline, windows=[hour.isoformat() for hour in hours]).execute(run_context())
+    assert [begun for begun, _, _ in ledger.begun] == [hours[:2], hours[2:4], hours[4:]]
+    assert len(submitted) == 3
 
 
 def test_the_first_of_a_backfill_loads_the_hours_of_those_that_wait_beside_it(
@@ -90,6 +131,34 @@ def test_the_others_find_their_hour_loaded_and_start_nothing(
     assert (ledger.begun, submitted) == ([], [])
 
 
+def test_a_run_of_the_schedule_loads_the_hours_before_it_that_are_missing_and_names_them_for_the_audit(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = [HOUR_START - timedelta(hours=number) for number in (3, 2)]
+    ledger.closed = [Interval.hour(start) for start in missing]
+    monkeypatch.setattr(load_window, "unaudited_of_run", lambda engine, name, dag_id, run_id: {HOUR_START, *missing})
+    result = operator(pipeline, fill_gaps=True).execute(run_context(run_type="scheduled"))
+    assert ledger.begun == [([HOUR_START, *missing], "manual__1", 1)]
+    assert len(submitted) == 1
+    assert result["filled"] == ["2015-05-17T07:00:00Z", "2015-05-17T08:00:00Z"]
+    assert len(result["windows"]) == 1
+
+
+@pytest.mark.parametrize(("run_type", "fills"), [("manual", True), ("backfill", True), ("scheduled", False)])
+def test_a_run_that_somebody_asked_for_loads_what_was_asked_for_and_no_more(
+    pipeline: Pipeline,
+    ledger: FakeLedger,
+    submitted: list[FakeSubmit],
+    run_type: str,
+    fills: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger.closed = [Interval.hour(HOUR_START - timedelta(hours=2))]
+    monkeypatch.setattr(load_window, "unaudited_of_run", lambda *arguments: set())
+    result = operator(pipeline, fill_gaps=fills).execute(run_context(run_type=run_type))
+    assert (ledger.begun, result["filled"]) == ([([HOUR_START], "manual__1", 1)], [])
+
+
 def test_one_application_takes_only_as_many_hours_as_it_may(
     pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
 ) -> None:
@@ -106,11 +175,8 @@ def test_somebody_elses_bad_hour_does_not_fail_ours(
     assert ledger.failed
 
 
-def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
-    monkeypatch.setattr(ledger, "window", lambda name, start: window(start))
+@pytest.mark.usefixtures("failing")
+def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(pipeline: Pipeline) -> None:
     with pytest.raises(LoadFailed):
         operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
 
@@ -127,10 +193,8 @@ def test_secrets_travel_in_the_environment_and_nowhere_else(
     assert not [text for text in seen_by_anyone if any(secret in text for secret in SECRETS)]
 
 
-def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+@pytest.mark.usefixtures("failing")
+def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(pipeline: Pipeline, ledger: FakeLedger) -> None:
     with pytest.raises(LoadFailed, match="out of luck") as failure:
         operator(pipeline).execute(run_context())
     assert "--pipeline" not in str(failure.value)
@@ -139,19 +203,26 @@ def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
     assert "out of luck" in error
 
 
-def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+@pytest.mark.usefixtures("failing")
+def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(pipeline: Pipeline, ledger: FakeLedger) -> None:
     ledger.too_much.append("7 of the 10 records do not parse")
     with pytest.raises(AirflowFailException, match="7 of the 10"):
         operator(pipeline).execute(run_context())
 
 
+@pytest.mark.parametrize(("said", "accepted"), [(True, [HOUR_START]), ("True", [HOUR_START]), (False, []), ("False", [])])
+def test_other_records_are_accepted_for_the_hours_of_the_run_that_says_so_and_not_for_those_beside_it(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], said: bool | str, accepted: list[datetime]
+) -> None:
+    operator(pipeline, accept_other_records=said).execute(run_context(waiting=NEXT_HOURS))
+    assert ledger.accepted == accepted
+    assert len(ledger.begun[0][0]) == 1 + len(NEXT_HOURS)
+
+
 def test_a_recreated_topic_is_not_retried(
     pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*arguments: object) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
         raise TopicRecreated("another topic id")
 
     monkeypatch.setattr(ledger, "begin_attempts", refuse)

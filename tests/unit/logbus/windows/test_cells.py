@@ -8,6 +8,7 @@ import pytest
 from logbus.windows.cells import Cell, CellState, WindowFacts, cells_of
 from logbus.windows.fleet import PipelineReading
 from logbus.windows.lag import Lag
+from logbus.windows.missing import Gap, Missing
 from logbus.windows.model import HOUR, FrozenWindow, Interval, OffsetRange, Pipeline, WindowState
 from logbus.windows.retention_model import DELETE, RetentionPolicy
 from logbus.windows.stretches import PipelineChain
@@ -17,6 +18,7 @@ from tests.support.ledgers import at, hour
 NOW = at(16.5)
 SPAN = Interval(at(8), at(18))
 LATENESS = timedelta(minutes=5)
+WAITING = (Gap(interval=Interval(at(10), at(14)), missing=Missing.NOT_FROZEN, count=4),)
 
 
 def facts(number: int, **changes: Any) -> WindowFacts:
@@ -34,7 +36,7 @@ def reading(windows: tuple[FrozenWindow, ...] = (), **changes: Any) -> PipelineR
     values: dict[str, Any] = {
         "pipeline": Pipeline(name="p", topic="t", table="t", parse="lines", lateness=LATENESS),
         "chain": PipelineChain(pipeline="p", interval=HOUR, anchors={}, windows=windows),
-        "lag": Lag(pipeline="p", topic="t", records_behind={0: 5}, hours=Interval(at(10), at(14))),
+        "lag": Lag(pipeline="p", topic="t", records_behind={0: 5}, gaps=WAITING),
         "topic_id": "id",
         "starts": {0: 0},
         "ends": {0: 100},
@@ -94,6 +96,12 @@ def test_hours_that_nobody_froze_are_closed_as_far_as_there_is_something_to_load
     }
 
 
+def test_an_hour_that_nobody_froze_and_that_holds_no_record_has_no_cell() -> None:
+    without = Gap(interval=hour(14), missing=Missing.NOT_FROZEN, is_empty=True)
+    lag = Lag(pipeline="p", topic="t", records_behind={0: 5}, gaps=(*WAITING, without))
+    assert sorted(cells(reading(lag=lag))) == [10, 11, 12, 13, 16]
+
+
 def test_an_hour_is_open_until_its_lateness_is_over() -> None:
     just_after = at(16) + LATENESS - timedelta(seconds=1)
     states = {cell.interval.start.hour: cell.state for cell in cells_of(reading(), (), SPAN, just_after)}
@@ -103,7 +111,7 @@ def test_an_hour_is_open_until_its_lateness_is_over() -> None:
 
 
 def test_records_lost_before_they_were_frozen_are_shown_in_the_first_hour_behind() -> None:
-    lag = Lag(pipeline="p", topic="t", records_behind={0: 5}, records_lost=7, hours=Interval(at(10), at(14)))
+    lag = Lag(pipeline="p", topic="t", records_behind={0: 5}, records_lost=7, gaps=WAITING)
     found = cells(reading(lag=lag), facts(10, is_loaded=True))
     assert (found[11].state, found[11].lost, found[12].state) == (CellState.LOST, 7, CellState.CLOSED)
 

@@ -1,0 +1,68 @@
+"""When the run of an hour is due: once the hour is closed, which is its end and the lateness its pipeline allows.
+
+Airflow's own timetable has a run due at the end of its interval, so a task has to wait for the lateness, and a Dag that allows
+one run at a time has no place for anything else meanwhile: an hour that somebody clicks at HH:01 would begin at HH:05. Here the
+run is not made before it can work. Its data interval is the one it would have anyway.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pendulum
+from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+from airflow.timetables.interval import CronDataIntervalTimetable
+
+from logbus.windows.model import LATENESS_DEFAULT
+
+HOURLY = "0 * * * *"
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class WindowTimetable(CronDataIntervalTimetable):
+    """Intervals between the instants of a cron expression, each due `lateness` after its end.
+
+    A run that is asked for by hand stands for the interval that ended at the instant asked for, or for the last one that was
+    closed then.
+
+    :param lateness: how long after its end an hour stays open for records still on their way; as in the `Pipeline`
+    """
+
+    def __init__(self, cron: str = HOURLY, timezone: Any = "UTC", *, lateness: timedelta = LATENESS_DEFAULT) -> None:
+        super().__init__(cron, timezone)
+        self.lateness = lateness
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> WindowTimetable:
+        same = CronDataIntervalTimetable.deserialize(data)
+        return cls(same._expression, same._timezone, lateness=timedelta(seconds=data["lateness_seconds"]))
+
+    def serialize(self) -> dict[str, Any]:
+        return {**super().serialize(), "lateness_seconds": self.lateness.total_seconds()}
+
+    def __eq__(self, other: object) -> bool:
+        same = super().__eq__(other)
+        return same if same is not True else self.lateness == getattr(other, "lateness", None)
+
+    def __hash__(self) -> int:
+        return hash((self._expression, self._timezone, self.lateness))
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        info = super().next_dagrun_info(last_automated_data_interval=last_automated_data_interval, restriction=restriction)
+        return None if info is None else info._replace(run_after=info.run_after + self.lateness)
+
+    def infer_manual_data_interval(self, *, run_after: pendulum.DateTime) -> DataInterval:
+        is_end = self._align_to_prev(run_after) == run_after
+        return super().infer_manual_data_interval(run_after=run_after if is_end else run_after - self.lateness)
+
+    def _skip_to_latest(self, earliest: pendulum.DateTime | None) -> pendulum.DateTime:
+        """Without catching up the first run is that of the interval that was closed last. Airflow asks this anew while a run is
+        not due yet: by the interval that ended last, an hour whose lateness is longer than an hour would be skipped."""
+        closed = self._get_prev(self._align_to_prev(pendulum.instance(utc_now() - self.lateness)))
+        return closed if earliest is None else max(closed, self._align_to_next(earliest))

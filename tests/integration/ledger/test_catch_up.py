@@ -1,0 +1,215 @@
+"""Which windows a load takes, over a real ledger: those of `lag` and `window ls`, and no others. It is 2026, the log is of 2015."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from logbus.errors import TooManyWindows
+from logbus.windows import empty_spans, schema
+from logbus.windows.lag import lag_of
+from logbus.windows.model import HOUR, Interval
+from sqlalchemy import func, select
+
+from tests.support.fake_log import NO_TIMESTAMP
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+YEARS = 24 * 365
+Hours = Callable[..., list[int]]
+
+
+@pytest.fixture
+def two(world: World) -> World:
+    """A topic of two partitions."""
+    world.log.create("t", 2)
+    return world
+
+
+def hours(world: World, now: datetime = NOW, **span: datetime | int) -> list[int]:
+    return [interval.start.hour for interval in world.ledger.closed_intervals("p", world.log, now, **span)]  # type: ignore[arg-type]
+
+
+def missing(world: World, now: datetime = NOW) -> list[datetime]:
+    return [part.start for part in world.ledger.plan_load("p", world.log, now, only_missing=True).intervals()]
+
+
+def load(world: World, url: str, *numbers: int) -> None:
+    for number in numbers:
+        Loading(world, url, world.freeze(number)).load()
+
+
+def test_a_log_without_records_has_nothing_to_catch_up(world: World) -> None:
+    world.register()
+    assert hours(world) == []
+
+
+def test_from_the_hour_of_the_first_record_to_that_of_the_last_quiet_hours_included(two: World) -> None:
+    two.log.append("t", *stamps(10.1, 10.9), partition=0)
+    two.log.append("t", *stamps(13.1, 14.9), partition=1)
+    two.register()
+    assert hours(two) == [10, 11, 12, 13, 14]
+
+
+def test_a_record_on_the_hour_belongs_to_the_hour_it_begins(world: World) -> None:
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    assert hours(world) == [10, 11]
+
+
+def test_the_newest_record_counts_wherever_it_lies(world: World) -> None:
+    world.log.append("t", *stamps(10, 15, 12))
+    world.register()
+    assert hours(world)[-1] == 15
+
+
+@pytest.mark.parametrize(("minute", "last"), [(4, 10), (5, 11)])
+def test_an_hour_is_left_out_until_its_lateness_has_passed(world: World, minute: int, last: int) -> None:
+    world.log.append("t", *stamps(10, 11.5, 12.02))
+    world.register()
+    assert hours(world, at(12) + timedelta(minutes=minute))[-1] == last
+
+
+def test_a_stamp_of_2099_neither_begins_nor_ends_the_hours(two: World) -> None:
+    two.log.append("t", *stamps(84 * YEARS, 10.1, 84 * YEARS, 11.1))
+    two.log.append("t", *stamps(10.5), partition=1)
+    two.register()
+    assert hours(two) == [10, 11]
+
+
+@pytest.mark.parametrize("stamp", [NO_TIMESTAMP, *stamps(84 * YEARS)])
+def test_records_without_a_usable_time_are_taken_by_the_last_closed_hour(world: World, warehouse_url: str, stamp: int) -> None:
+    """Freezing takes them, so a load must find them (it found nothing)."""
+    world.log.append("t", stamp, stamp)
+    world.register()
+    (start,) = missing(world)
+    assert start == Interval.hour(NOW - HOUR - timedelta(minutes=5)).start
+    window = world.ledger.freeze_or_get("p", Interval.hour(start), world.log, NOW)
+    assert window.record_count == 2
+
+
+def test_an_older_log_shipped_after_newer_hours_are_loaded_is_what_lag_counts_and_a_load_takes(
+    world: World, warehouse_url: str
+) -> None:
+    """Lag said an hour behind, `window ls` up to date, and a load of what is missing took nothing."""
+    world.log.append("t", *stamps(10.5, 11.5))
+    world.register()
+    load(world, warehouse_url, 10, 11)
+    world.log.append("t", *stamps(3.5, 4.5, 5.5))
+    lag = lag_of(world.ledger.engine, world.log, "p", NOW)
+    assert (lag.hours_behind, lag.oldest_hour, lag.records) == (1, at(12), 3)
+    assert lag.gaps == world.ledger.gaps("p", world.log, NOW)
+    assert missing(world) == [at(12)]
+    load(world, warehouse_url, 12)
+    assert missing(world) == []
+    assert [part.count for part in world.ledger.window("p", at(12)).ranges] == [3]
+
+
+def test_since_until_and_limit_choose_among_the_hours(world: World) -> None:
+    world.log.append("t", *stamps(10, 20))
+    world.register()
+    assert hours(world, since=at(12.5), until=at(15.5)) == [12, 13, 14]
+    assert hours(world, limit=2) == [10, 11]
+
+
+def test_no_hour_begins_before_the_pipeline_does(world: World) -> None:
+    world.log.append("t", *stamps(10, 13))
+    world.register(starts_at=at(12))
+    assert hours(world) == [12, 13]
+
+
+def test_intervals_are_as_long_as_the_pipeline_says(world: World) -> None:
+    world.log.append("t", *stamps(10.4, 10.9))
+    world.register(interval=timedelta(minutes=15))
+    found = world.ledger.closed_intervals("p", world.log, NOW)
+    assert [interval.start.minute for interval in found] == [15, 30, 45]
+
+
+def test_a_load_of_everything_takes_loaded_windows_again_as_far_as_their_records_are_there(
+    world: World, warehouse_url: str
+) -> None:
+    world.log.append("t", *stamps(8.5, 10.5, 11.5, 13.5))
+    world.register()
+    load(world, warehouse_url, 8, 9, 10)
+    assert hours(world) == [8, 9, 10, 11, 12, 13]
+    world.log.delete_records("t", before_offset=1)
+    assert hours(world) == [10, 11, 12, 13]
+    assert missing(world) == [at(11), at(12), at(13)]
+
+
+def test_windows_of_a_former_topic_that_were_not_loaded_are_missing_after_a_rebase(world: World) -> None:
+    world.log.append("t", *stamps(8.5))
+    world.register()
+    world.freeze(8)
+    world.log.create("t")
+    world.log.append("t", *stamps(11.5))
+    world.ledger.rebase("p", world.log, NOW)
+    gaps = world.ledger.gaps("p", world.log, NOW)
+    assert [(gap.interval, str(gap.missing), gap.is_empty) for gap in gaps] == [
+        (Interval(at(8), at(9)), "not loaded", False),
+        (Interval(at(9), at(12)), "not frozen", False),
+    ]
+
+
+def frozen_count(world: World) -> int:
+    with world.ledger.engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(schema.window)).scalar_one()
+
+
+def test_an_empty_span_of_years_is_frozen_in_bulk_and_hours_touch(two: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(empty_spans, "WINDOWS_PER_TRANSACTION", 100)
+    two.log.append("t", *stamps(10.5, 400.5), partition=0)
+    two.log.append("t", *stamps(11.5), partition=1)
+    two.register()
+    plan = two.ledger.plan_load("p", two.log, NOW, only_missing=True)
+    assert (plan.count, plan.empty) == (391, 388)
+    questions: list[str] = []
+    two.log.interrupt = questions.append
+    steps: list[int] = []
+    windows = two.ledger.freeze_plan(plan, two.log, NOW, steps.append)
+    assert len(questions) < 60
+    assert (sum(steps), len(windows), frozen_count(two)) == (391, 391, 391)
+    assert all(one.interval.end == other.interval.start for one, other in zip(windows, windows[1:], strict=False))
+    for part in (0, 1):
+        ranges = [window.ranges[part] for window in windows]
+        assert all(one.end_offset == other.start_offset for one, other in zip(ranges, ranges[1:], strict=False))
+        assert (ranges[0].start_offset, ranges[-1].end_offset) == (0, 2 - part)
+    found = lag_of(two.ledger.engine, two.log, "p", NOW)
+    assert (found.hours_behind, found.hours_empty) == (3, 388)
+    questions.clear()
+    again = two.ledger.plan_load("p", two.log, NOW, only_missing=True)
+    assert two.ledger.freeze_plan(again, two.log, NOW) == windows
+    assert len(questions) < 30
+    assert two.ledger.freeze_plan(plan, two.log, NOW) == windows  # a plan that somebody else has frozen meanwhile
+
+
+def test_an_hour_inside_a_span_frozen_in_bulk_is_frozen_for_ever_like_any_other(world: World) -> None:
+    world.log.append("t", *stamps(10.5, 40.5))
+    world.register()
+    world.ledger.freeze_plan(world.ledger.plan_load("p", world.log, NOW), world.log, NOW)
+    world.log.append("t", *stamps(20.5))
+    assert world.freeze(20).record_count == 0
+    with world.ledger.engine.connect() as connection:
+        row = schema.boundary
+        placed = connection.execute(select(row.c.offset).where(row.c.at > at(11), row.c.at < at(40))).scalars().all()
+    assert placed == [1] * 28
+
+
+def test_hours_that_got_a_record_since_they_were_planned_are_frozen_one_by_one(world: World) -> None:
+    world.log.append("t", *stamps(10.5))
+    world.register()
+    plan = world.ledger.plan_load("p", world.log, NOW, since=at(8), until=at(20))
+    world.log.append("t", *stamps(15.5))
+    windows = world.ledger.freeze_plan(plan, world.log, NOW)
+    assert [window.interval.start.hour for window in windows if window.record_count] == [10, 15]
+    assert len(windows) == 12
+
+
+def test_more_than_a_thousand_windows_are_refused_with_what_to_type(world: World) -> None:
+    world.log.append("t", *stamps(10.5, 3_000.5))
+    world.register()
+    plan = world.ledger.plan_load("p", world.log, NOW)
+    with pytest.raises(TooManyWindows, match="2991 windows of p from 2015-05-17T10:00:00Z on .* 2989 of them without any record"):
+        plan.refuse_more_than(1_000, "--yes begins them")
+    plan.refuse_more_than(2_991, "")

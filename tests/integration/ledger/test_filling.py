@@ -1,0 +1,105 @@
+"""Which hours before its own a run of the schedule loads as well, over a real ledger. It is 2026, the hours are of 2015."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from logbus.operators.adoption import Beside
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.adoption import FAILURES_BEFORE_ALONE, unaudited_of_run
+from logbus.windows.audit import audit_window
+from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
+from logbus.windows.model import TaskKey
+
+from tests.support.airflow_context import run_context
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+OWN = 16
+YEARS = 24 * 365
+
+
+@pytest.fixture
+def away(world: World, warehouse_url: str) -> World:
+    """Records in every hour from 10 to 16. The hours 10 and 11 are loaded; then the scheduler was away, and it is back for hour 16."""
+    world.log.append("t", *stamps(*(hour + 0.5 for hour in range(10, OWN + 1))))
+    world.register()
+    for number in (10, 11):
+        Loading(world, warehouse_url, world.freeze(number)).load()
+    world.freeze(OWN)
+    return world
+
+
+def missing(
+    world: World, limit: int = 84, *, now: datetime = NOW, taken: tuple[datetime, ...] = (), **context: Any
+) -> list[datetime]:
+    beside = Beside(ledger=world.ledger, log=world.log, pipeline_name="p", now=now)
+    run = run_context(at(OWN), at(OWN + 1), **{"run_type": "scheduled", **context})
+    return beside.missing_before(run, limit, set(taken))
+
+
+def test_hours_without_a_run_are_taken_by_the_next_one(away: World) -> None:
+    assert missing(away) == [at(number) for number in (12, 13, 14, 15)]
+    assert [window.interval.start.hour for window in away.ledger.windows("p")] == list(range(10, OWN + 1))  # all frozen
+
+
+def test_the_oldest_come_first_where_there_are_more_than_an_application_takes(away: World) -> None:
+    assert missing(away, 2) == [at(12), at(13)]
+    assert missing(away, 0) == []
+
+
+def test_hours_that_runs_wait_for_are_theirs(away: World) -> None:
+    assert missing(away, taken=(at(13), at(14))) == [at(12), at(15)]
+
+
+def test_a_frozen_hour_whose_run_failed_is_taken_until_it_has_failed_twice(away: World) -> None:
+    away.freeze(13)
+    for _ in range(FAILURES_BEFORE_ALONE):
+        assert at(13) in missing(away)
+        away.ledger.fail_attempts(away.ledger.begin_attempts("p", [at(13)], "r", 1, NOW), "boom", NOW)
+    assert missing(away) == [at(12), at(14), at(15)]
+
+
+def test_an_hour_that_somebody_is_loading_is_left_to_him_while_he_gives_signs_of_life(away: World) -> None:
+    away.freeze(13)
+    away.ledger.begin_attempts("p", [at(13)], "r", 1, NOW)
+    assert missing(away) == [at(12), at(14), at(15)]
+    assert at(13) in missing(away, now=NOW + HEARTBEAT_EXPIRY + timedelta(seconds=1))
+
+
+def test_hours_that_retention_took_are_left_to_those_who_may_give_them_up(away: World) -> None:
+    away.log.delete_records("t", before_offset=4)  # 12, 13, and perhaps more of 14 than is left
+    assert missing(away) == [at(15)]
+
+
+def test_a_run_that_is_asked_for_takes_its_own_hour(away: World) -> None:
+    assert missing(away, run_type="manual") == missing(away, run_type="backfill") == []
+
+
+def test_a_quiet_night_is_filled_and_ten_years_are_not(world: World, warehouse_url: str) -> None:
+    world.log.append("t", *stamps(9.5, OWN + 0.5))
+    world.register()
+    Loading(world, warehouse_url, world.freeze(9)).load()
+    world.freeze(OWN)
+    assert missing(world, limit=5) == []
+    assert missing(world) == [at(number) for number in range(10, OWN)]
+    own = at(10 * YEARS)
+    late = Beside(ledger=world.ledger, log=world.log, pipeline_name="p", now=NOW)
+    found = late.missing_before(run_context(own, own + timedelta(hours=1), run_type="scheduled"), 84, set())
+    assert found == [at(OWN), *(at(number) for number in range(10, OWN))]  # those with records first
+
+
+def test_what_a_run_has_loaded_and_nobody_audited_is_remembered_for_its_audit(away: World, warehouse_url: str) -> None:
+    """A retry fills nothing new, and the audit still takes what the try before has filled."""
+    task = TaskKey(dag_id="access_log", task_id="load")
+    for number in (12, 13):
+        loading = Loading(away, warehouse_url, away.freeze(number))
+        (loading.attempt,) = away.ledger.begin_attempts("p", [at(number)], "scheduled__16", 1, NOW, task)
+        loading.create().run_task(7).commit()
+    engine = away.ledger.engine
+    assert unaudited_of_run(engine, "p", "access_log", "scheduled__16") == {at(12), at(13)}
+    assert audit_window(engine, away.log, "p", at(12), NOW, sink_for).ok
+    assert unaudited_of_run(engine, "p", "access_log", "scheduled__16") == {at(13)}
+    assert unaudited_of_run(engine, "p", "access_log", "another") == set()

@@ -1,0 +1,56 @@
+"""Before very many windows are begun somebody has to say so."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import click
+import pytest
+from logbus.commands import load as command
+from logbus.errors import TooManyWindows
+from logbus.windows.catch_up import LoadPlan, telling
+from logbus.windows.missing import Gap, Missing
+from logbus.windows.model import Interval, Pipeline
+
+from tests.support.ledgers import at
+
+PIPELINE = Pipeline(name="p", topic="t", table="t", parse="lines")
+
+
+def plan(hours: int) -> LoadPlan:
+    gap = Gap(interval=Interval(at(0), at(hours)), missing=Missing.NOT_FROZEN, is_empty=True, count=hours)
+    return LoadPlan(pipeline=PIPELINE, steps=(gap,))
+
+
+def at_terminal(monkeypatch: pytest.MonkeyPatch, *, is_one: bool) -> list[str]:
+    """What is asked there."""
+    asked: list[str] = []
+    monkeypatch.setattr(command.sys, "stdin", SimpleNamespace(isatty=lambda: is_one))
+    monkeypatch.setattr(click, "confirm", lambda text, **options: asked.append(text))
+    return asked
+
+
+def test_a_thousand_windows_are_begun_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = at_terminal(monkeypatch, is_one=True)
+    command.ask(plan(1_000))
+    assert asked == []
+
+
+def test_for_more_somebody_at_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = at_terminal(monkeypatch, is_one=True)
+    command.ask(plan(1_001))
+    assert asked == ["1001 windows are to be loaded, 1001 of them without any record. Begin?"]
+
+
+def test_a_script_has_to_say_so_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_terminal(monkeypatch, is_one=False)
+    with pytest.raises(TooManyWindows, match="--yes begins them all, --since, --until and --limit choose some"):
+        command.ask(plan(1_001))
+
+
+def test_a_long_freeze_says_how_far_it_is() -> None:
+    said: list[str] = []
+    tell = telling(1_200, said.append)
+    for _ in range(1_200):
+        tell(1)
+    assert said == ["500 of 1200 windows are frozen", "1000 of 1200 windows are frozen"]
