@@ -19,7 +19,7 @@ from typing import Any
 from logbus.errors import WindowError
 from logbus.operators.siblings import asked_at, waiting_intervals
 from logbus.run_interval import plain, run_interval
-from logbus.windows.adoption import begun_since, being_loaded, failing
+from logbus.windows.adoption import at_work_elsewhere, begun_since, failing
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Attempt, Interval
@@ -72,7 +72,8 @@ class Beside:
         wanted = sorted((gap for gap in gaps if not gap.is_empty or gap.count <= limit), key=lambda gap: gap.is_empty)
         intervals = list(islice((part for gap in wanted for part in gap.parts(length) if part.start not in taken), limit))
         starts = [interval.start for interval in intervals]
-        not_ours = self.left_alone(starts) | being_loaded(self.ledger.engine, self.pipeline_name, starts, self.now)
+        taken_by_others = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
+        not_ours = self.left_alone(starts) | taken_by_others
         return [part.start for part in intervals if part.start not in not_ours and self.is_frozen(part)]
 
     def left_alone(self, starts: Sequence[datetime]) -> set[datetime]:

@@ -33,19 +33,6 @@ def begun_since(engine: Engine, pipeline_name: str, starts: Sequence[datetime], 
         return set(connection.execute(query).scalars())
 
 
-def being_loaded(engine: Engine, pipeline_name: str, starts: Sequence[datetime], now: datetime) -> set[datetime]:
-    """Those of the windows that an attempt works on which has given a sign of life lately."""
-    window, attempt = schema.window, schema.attempt
-    alive = (attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at >= now - HEARTBEAT_EXPIRY)
-    query = (
-        select(window.c.starts_at)
-        .join(attempt, attempt.c.window_id == window.c.id)
-        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), *alive)
-    )
-    with engine.connect() as connection:
-        return set(connection.execute(query).scalars())
-
-
 def unaudited_of_run(engine: Engine, pipeline_name: str, dag_id: str, run_id: str) -> set[datetime]:
     """Windows that attempts of a Dag's run have loaded and nobody has audited."""
     window, attempt = schema.window, schema.attempt
@@ -70,6 +57,21 @@ def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> s
     )
     query = select(window.c.starts_at).where(
         window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), failures == FAILURES_BEFORE_ALONE
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def at_work_elsewhere(
+    engine: Engine, pipeline_name: str, starts: Sequence[datetime], run_id: str, now: datetime
+) -> set[datetime]:
+    """Those of the windows at which an attempt of another run is alive; what an earlier try of `run_id` left is nobody's."""
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(window.c.starts_at)
+        .join(attempt, attempt.c.window_id == window.c.id)
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)))
+        .where(attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at > now - HEARTBEAT_EXPIRY, attempt.c.run_id != run_id)
     )
     with engine.connect() as connection:
         return set(connection.execute(query).scalars())
