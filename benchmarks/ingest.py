@@ -91,7 +91,7 @@ def large_window(place: Any, console: Console, scale: Scale) -> list[Figure]:
     for topic, size in (("events", count), ("quarter", count // 4)):
         produce_events(first.client, topic, size, PARTITIONS)
     quarter, _ = load_ours(first, "quarter", count // 4)
-    ours, again, barest, audits = [], [], [], []
+    ours, again, barest, audits, checksums = [], [], [], [], []
     for number in range(scale.rounds):
         here = place(f"round_{number}")
         loaded, reloaded = load_ours(here, "events", count, rerun=True)
@@ -99,11 +99,12 @@ def large_window(place: Any, console: Console, scale: Scale) -> list[Figure]:
         again.append(reloaded)
         barest.append(load_barest(here, "events", count))
         audits.append(audit_seconds(here, "events"))
+        checksums.append(checksum_seconds(here, "events"))
         console.print(
             f"round {number + 1}: ours {loaded.seconds:.1f} s, again {reloaded.seconds:.1f} s, barest {barest[-1].seconds:.1f} s"
         )
     operator = operator_rate(place("operator"), "events", count // OPERATOR_SHARE, console)
-    return large_figures(count, quarter, ours, again, barest, audits, operator)
+    return large_figures(count, quarter, ours, again, barest, audits, checksums, operator)
 
 
 def large_figures(
@@ -113,6 +114,7 @@ def large_figures(
     again: Sequence[Timed],
     barest: Sequence[Timed],
     audits: Sequence[float],
+    checksums: Sequence[float],
     operator: Sequence[float],
 ) -> list[Figure]:
     name = f"{count // 1000} k events, one hour"
@@ -137,6 +139,7 @@ def large_figures(
         ),
         figure(f"{name}: commit", "s", ours=[max(one.commit_seconds) for one in [*ours, *again]], target=Target(ours_max=1)),
         figure(f"{name}: audit", "s", ours=audits),
+        figure(f"{name}: checksum of the values, in each load and in each audit", "s", ours=checksums),
         figure(
             f"{name}: load", "rows/s", ours=rates, peer=operator, target=Target(ratio_min=10), against="ConsumeFromTopicOperator"
         ),
@@ -208,6 +211,18 @@ def audit_seconds(place: Place, topic: str) -> float:
     started = time.monotonic()
     raise_if_wrong(audit_window(place.ledger.engine, place.log, topic, STARTED, now(), sink_for))
     return time.monotonic() - started
+
+
+def checksum_seconds(place: Place, topic: str) -> float:
+    """What the checksum alone takes, which the load's sealing and the audit hold as well."""
+    engine = place.ledger.engine
+    sink, window = sink_for(place.ledger.pipeline(topic), engine), place.ledger.window(topic, STARTED)
+    started = time.monotonic()
+    report = sink.compare_values(window)
+    seconds = time.monotonic() - started
+    if report.problems or report.notes:
+        raise RuntimeError(f"the checksum was not compared: {report}")
+    return seconds
 
 
 def load_barest(place: Place, topic: str, count: int) -> Timed:

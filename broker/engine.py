@@ -236,29 +236,26 @@ class Engine:
         this is for what nobody thought of: the turn is gone through again, each step on its own. A step that has run already
         finds nothing to do. Only `ProduceTurn` writes to logs, and a partition whose bookkeeping may have fallen behind its file
         is taken offline there."""
+        context = self.context
         try:
-            self._end_turn()
+            context.produce_turn.end()
+            now = context.clock.monotonic()
+            context.deadlines.expire(now)
+            if now >= context.groups.due:
+                context.groups.expire(now, self._deliver)
+            context.flusher.end_turn()
+            if now >= self.chores.due:
+                self.chores.work(now)
+                context.produce_turn.end()  # a chore may have staged something: commits that waited for their topic
+            if now >= self._cleaner.due:
+                self._cleaner.work(now)
+            if now >= self._retention.due:
+                self._retention.work(now)
+            if now >= self._next_periodic:
+                self._run_periodics(now)
         except Exception as error:
             self.health.defect("a turn of the loop", error)
             self._end_turn_step_by_step()
-
-    def _end_turn(self) -> None:
-        context = self.context
-        context.produce_turn.end()
-        now = context.clock.monotonic()
-        context.deadlines.expire(now)
-        if now >= context.groups.due:
-            context.groups.expire(now, self._deliver)
-        context.flusher.end_turn()
-        if now >= self.chores.due:
-            self.chores.work(now)
-            context.produce_turn.end()  # a chore may have staged something: commits that waited for their topic
-        if now >= self._cleaner.due:
-            self._cleaner.work(now)
-        if now >= self._retention.due:
-            self._retention.work(now)
-        if now >= self._next_periodic:
-            self._run_periodics(now)
 
     def _deliver(self, answers: list[Answer]) -> None:
         """What time has decided for the members of a group."""

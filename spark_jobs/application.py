@@ -12,23 +12,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
 from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
-from logbus.windows.boundaries import milliseconds
+from logbus.windows import testimony
+from logbus.windows.boundaries import MILLISECOND, milliseconds
+from logbus.windows.definition import pipeline_of
 from logbus.windows.error_budget import samples_of
 from logbus.windows.fingerprint import combine
 from logbus.windows.heartbeats import Heartbeat
 from logbus.windows.inferred_columns import INFER
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, FrozenWindow, Pipeline
+from logbus.windows.model import Attempt, FrozenWindow, Pipeline, Witness
 from logbus.windows.retained import refuse_if_recreated, why_unreadable
 from logbus.windows.sent_numbers import join_streams
+from logbus.windows.stamped_hours import joined
+from logbus.windows.testimony import Called, Place
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -66,24 +70,29 @@ class Application:
     report: Callable[[WindowOutcome], None]
 
     def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
-        """Loads the windows whose attempts the tokens name, oldest first."""
-        pipeline = self.ledger.pipeline(pipeline_name)
+        """Loads the windows whose attempts the tokens name, oldest first, each as the pipeline was when its attempt began."""
+        registered = self.ledger.pipeline(pipeline_name)
         with self.ledger.engine.connect() as connection:
             attempts = sorted(
                 (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
             )
+        outcomes: list[WindowOutcome] = []
+        with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
+            for pipeline, alike in by_definition(registered, attempts):
+                for outcome in self.load_alike(pipeline, alike):
+                    self.report(outcome)
+                    outcomes.append(outcome)
+        return outcomes
+
+    def load_alike(self, defined: Pipeline, attempts: Sequence[Attempt]) -> Iterator[WindowOutcome]:
+        pipeline = self.ledger.with_inferred(defined)
         if pipeline.settings.get(INFER):
             pipeline = self.infer(pipeline, attempts)
         parser = parser_for(pipeline.parse, pipeline.settings)
         sink = sink_for(pipeline, self.ledger.engine)
         sink.ensure_target(parser.columns)
-        outcomes: list[WindowOutcome] = []
-        with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
-            for group in groups(attempts, WINDOWS_PER_JOB_MAX):
-                for outcome in self.load_group(pipeline, sink, group):
-                    self.report(outcome)
-                    outcomes.append(outcome)
-        return outcomes
+        for group in groups(attempts, WINDOWS_PER_JOB_MAX):
+            yield from self.load_group(pipeline, sink, group)
 
     def infer(self, pipeline: Pipeline, attempts: Sequence[Attempt]) -> Pipeline:
         """The pipeline with the columns that the attempts' records show. What cannot be read now is for the load to report."""
@@ -103,10 +112,11 @@ class Application:
         readable = current
         try:
             windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
-            readable, unreadable = self.split(current, windows)
+            called = testimony.call(self.ledger.engine, list(windows.values()))
+            readable, unreadable = self.split(pipeline, current, windows, called)
             for attempt, reason in unreadable:
                 yield self.failed(attempt, reason)
-            reads = self.read(pipeline, sink, readable, windows)
+            reads = self.read(pipeline, sink, readable, windows, called)
         except (LogbusError, SQLAlchemyError) as error:
             yield from [self.failed(attempt, error) for attempt in readable]
             return
@@ -114,26 +124,37 @@ class Application:
             yield self.finish(pipeline, sink, windows[attempt.window_id], attempt, reads)
 
     def split(
-        self, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]
+        self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow], called: Called
     ) -> tuple[list[Attempt], list[tuple[Attempt, WindowError]]]:
-        """Attempts whose records are all there, and those whose are not, with the reason."""
+        """Attempts whose records are all there, and are the same ones, and those whose are not, with the reason."""
         if not attempts:
             return [], []
         topic = windows[attempts[0].window_id].topic
         facts = self.log.topic(topic)
         starts = self.log.start_offsets(topic, facts.partitions)
         reasons = [(attempt, why_unreadable(windows[attempt.window_id], facts, starts)) for attempt in attempts]
+        same_topic = [windows[attempt.window_id] for attempt, reason in reasons if reason is None]
+        changed = testimony.another_log_under(pipeline, self.log, same_topic, called)
+        reasons = [(attempt, reason or changed.get(attempt.window_id)) for attempt, reason in reasons]
         unreadable = [(attempt, reason) for attempt, reason in reasons if reason is not None]
         return [attempt for attempt, reason in reasons if reason is None], unreadable
 
-    def read(self, pipeline: Pipeline, sink: Sink, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow]) -> Reads:
+    def read(
+        self,
+        pipeline: Pipeline,
+        sink: Sink,
+        attempts: Sequence[Attempt],
+        windows: Mapping[int, FrozenWindow],
+        called: Called,
+    ) -> Reads:
         """One Spark job over the attempts' windows. Windows without records need none."""
         wanted = [windows[attempt.window_id] for attempt in attempts]
         if not any(window.record_count for window in wanted):
             return Reads()
         spark = SparkSession.builder.getOrCreate()
         plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-        reads = self.run_job(spark, pipeline, sink, plans, [staged_window(attempt) for attempt in attempts])
+        staged = [staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts]
+        reads = self.run_job(spark, pipeline, sink, plans, staged)
         refuse_if_recreated(pipeline.topic, wanted[0].topic_id, self.log.topic(pipeline.topic).topic_id)
         return reads
 
@@ -145,6 +166,7 @@ class Application:
             parse=pipeline.parse,
             settings=pipeline.settings,
             windows={window.window_id: window for window in windows},
+            interval_ms=pipeline.interval // MILLISECOND,
             sink=sink.name,
             sink_options=sink.task_options(),
         )
@@ -175,9 +197,15 @@ class Application:
         Where the ledger cannot be reached the attempt is left to the next one, which supersedes it."""
         is_superseded = False
         with suppress(SQLAlchemyError):
-            self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error))
+            self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error), type(error).__name__)
             is_superseded = attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
+
+
+def by_definition(registered: Pipeline, attempts: Sequence[Attempt]) -> Iterator[tuple[Pipeline, list[Attempt]]]:
+    """Attempts in a row that were begun with one definition; what is registered by now counts where they kept none."""
+    for definition, alike in groupby(attempts, key=lambda attempt: attempt.definition):
+        yield registered if definition is None else pipeline_of(definition), list(alike)
 
 
 def groups(attempts: Sequence[Attempt], size: int) -> Iterator[list[Attempt]]:
@@ -186,7 +214,7 @@ def groups(attempts: Sequence[Attempt], size: int) -> Iterator[list[Attempt]]:
         yield group
 
 
-def staged_window(attempt: Attempt) -> StagedWindow:
+def staged_window(attempt: Attempt, witnesses: Mapping[Place, Witness] | None = None) -> StagedWindow:
     return StagedWindow(
         window_id=attempt.window_id,
         attempt=attempt.number,
@@ -194,6 +222,7 @@ def staged_window(attempt: Attempt) -> StagedWindow:
         end_ms=milliseconds(attempt.interval.end),
         staging_table=attempt.staging_table,
         dead_letter_table=attempt.dead_letter_table,
+        witnesses=witnesses or {},
     )
 
 
@@ -212,6 +241,7 @@ def to_reads(results: Sequence[TaskResult]) -> Reads:
             bytes=before.bytes + result.bytes,
             fingerprint=combine([before.fingerprint, result.fingerprint]),
             staged_fingerprint=combine([before.staged_fingerprint, result.staged_fingerprint]),
+            hours=joined([before.hours, result.hours]),
             sent=join_streams(before.sent, result.sent),
         )
         files[result.window_id] = files.get(result.window_id, ()) + result.files

@@ -8,19 +8,23 @@ attempts that won.
 from __future__ import annotations
 
 import gc
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from logbus.windows.another_log import another_log, record_changed
 from logbus.windows.fingerprint import MODULUS, as_signed, combine, record_hashes
+from logbus.windows.model import Witness
 from logbus.windows.sent_numbers import Numbers, count_sent
+from logbus.windows.stamped_hours import NO_HOUR, Histogram, bounded, joined
 
 from spark_jobs.parsers import Parser, parser_for
 from spark_jobs.parsing import Parsed, parse_chunk
 from spark_jobs.records import Records, headers_json, storable
-from spark_jobs.schemas import DEAD_LETTER_SCHEMA, ROW_FIELDS, TIMESTAMP, row_schema, timestamps
+from spark_jobs.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, ROW_FIELDS, TIMESTAMP, row_schema, timestamps
 from spark_jobs.sinks import TaskSink, sink_for
 from spark_jobs.task_job import StagedWindow, TaskJob, TaskResult
 
@@ -36,6 +40,7 @@ class Tally:
     bytes: int = 0
     fingerprint: int = 0
     filtered_fingerprint: int = 0
+    hours: dict[int, int] = field(default_factory=dict)
     sent: dict[str, Numbers] = field(default_factory=dict)
 
 
@@ -71,20 +76,46 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     """One chunk to the rows and the dead letters of its window."""
     window, schema, stamps = job.windows[records.window_id], row_schema(parser.columns), pa.array(records.stamps_ms, pa.int64())
     hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
+    refuse_other_records(records, job.topic, window, hashes)
     parsed = parse_chunk(parser, pa.schema(list(schema)[len(ROW_FIELDS) :]), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), Tally())
     count(tally, records, hashes, parsed.filtered)
-    count_strangers(tally, window, stamps)
+    count_stamps(tally, window, stamps, job.interval_ms)
     if parsed.places:
         sink.write_rows(window, to_rows(records, job.topic, window, stamps, hashes, parsed, schema))
     if parsed.refused:
         sink.write_dead_letters(window, to_dead_letters(records, job.topic, window, hashes, parsed))
 
 
-def count_strangers(tally: Tally, window: StagedWindow, stamps_ms: pa.Array) -> None:
-    """Records whose timestamp lies outside of the hour that they were sent in."""
-    tally.late += pc.sum(pc.less(stamps_ms, window.start_ms)).as_py()
-    tally.early += pc.sum(pc.greater_equal(stamps_ms, window.end_ms)).as_py()
+def refuse_other_records(records: Records, topic: str, window: StagedWindow, hashes: Sequence[int]) -> None:
+    """A record that was looked at when the window was frozen is still the same one, or the log is another one."""
+    for (partition, offset), witness in window.witnesses.items():
+        if partition == records.partition and records.offsets[0] <= offset <= records.offsets[-1]:
+            place = bisect_left(records.offsets, offset)
+            if records.offsets[place] == offset and as_signed(hashes[place]) != witness.hash:
+                found = Witness(offset=offset, timestamp_ms=records.stamps_ms[place], hash=as_signed(hashes[place]))
+                raise another_log("NAME", [record_changed(topic, partition, witness, found)])
+
+
+def count_stamps(tally: Tally, window: StagedWindow, stamps_ms: pa.Array, interval_ms: int) -> None:
+    """With which hours the records are stamped, and how many with one before or after their window. Mostly all of a chunk
+    are of one hour: then the first and the last say it."""
+    first, last = pc.min_max(stamps_ms).as_py().values()
+    if first < window.start_ms or last >= window.end_ms:
+        tally.late += pc.sum(pc.less(stamps_ms, window.start_ms)).as_py()
+        tally.early += pc.sum(pc.greater_equal(stamps_ms, window.end_ms)).as_py()
+    hour = first - first % interval_ms
+    of_one = first >= 0 and last < hour + interval_ms and last <= CALENDAR_MS_MAX
+    found = {hour: len(stamps_ms)} if of_one else by_hour(stamps_ms, interval_ms)
+    tally.hours = bounded(joined([tally.hours, found]), window.start_ms)
+
+
+def by_hour(stamps_ms: pa.Array, interval_ms: int) -> Histogram:
+    """The records of each interval, by its start."""
+    is_usable = pc.and_(pc.greater_equal(stamps_ms, 0), pc.less_equal(stamps_ms, CALENDAR_MS_MAX))
+    starts = pc.multiply(pc.divide(stamps_ms, interval_ms), interval_ms)
+    counted = pc.value_counts(pc.if_else(is_usable, starts, NO_HOUR))
+    return {one["values"]: one["counts"] for one in counted.to_pylist()}
 
 
 def count(tally: Tally, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:
@@ -179,6 +210,7 @@ def to_result(task: int, window_id: int, partition: int, tally: Tally, files: tu
         bytes=tally.bytes,
         fingerprint=tally.fingerprint,
         staged_fingerprint=(tally.fingerprint - tally.filtered_fingerprint) % MODULUS,
+        hours=tally.hours,
         files=files,
         sent=tally.sent,
     )

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from logbus.windows.model import Witness
 from logbus.windows.sent_numbers import Numbers
+
+HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,7 @@ class StagedWindow:
     end_ms: int
     staging_table: str
     dead_letter_table: str
+    witnesses: Mapping[tuple[int, int], Witness] = field(default_factory=dict)  # by partition and offset, among its records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,7 @@ class TaskJob:
     parse: str
     settings: Mapping[str, Any]
     windows: Mapping[int, StagedWindow]
+    interval_ms: int = HOUR_MS  # by which stamps are counted
     sink: str = "postgres"
     sink_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -51,5 +56,6 @@ class TaskResult:
     bytes: int
     fingerprint: int
     staged_fingerprint: int
+    hours: Mapping[int, int] = field(default_factory=dict)  # logbus.windows.stamped_hours
     files: tuple[str, ...] = ()
     sent: Mapping[str, Numbers] = field(default_factory=dict)  # by stream, of producers that number their records

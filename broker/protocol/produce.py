@@ -138,13 +138,15 @@ def _parse_classic(body: memoryview) -> tuple[ProduceRequest, int]:
     transactional_id, position = read_string(body, 0)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
     (topic_count,) = _INT32.unpack_from(body, position + 6)
-    check_partitions(topic_count)
+    if topic_count > 1:  # mostly there is one topic and one partition, and a call costs more than both comparisons
+        check_partitions(topic_count)
     position += 10
     partitions: list[ProducePartition] = []
     for _ in range(topic_count):
         topic, position = read_string(body, position)
         (partition_count,) = _INT32.unpack_from(body, position)
-        check_partitions(partition_count, len(partitions))
+        if partition_count > 1 or partitions:
+            check_partitions(partition_count, len(partitions))
         position += 4
         for _ in range(partition_count):
             index, length = _INT32_PAIR.unpack_from(body, position)
@@ -196,12 +198,14 @@ def _parse_flexible(body: memoryview) -> tuple[ProduceRequest, int]:
     transactional_id, position = (None, 1) if body[0] == 0 else read_compact_string(body, 0)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
     topic_count, position = read_uvarint(body, position + 6)
-    check_partitions(topic_count - 1)
+    if topic_count > 2:
+        check_partitions(topic_count - 1)
     partitions: list[ProducePartition] = []
     for _ in range(topic_count - 1):
         topic, position = read_compact_string(body, position)
         partition_count, position = read_uvarint(body, position)
-        check_partitions(partition_count - 1, len(partitions))
+        if partition_count > 2 or partitions:
+            check_partitions(partition_count - 1, len(partitions))
         for _ in range(partition_count - 1):
             (index,) = _INT32.unpack_from(body, position)
             length, position = read_uvarint(body, position + 4)

@@ -75,9 +75,13 @@ class EquationMismatch(LoadFailed):
 class ErrorBudgetExceeded(LoadFailed):
     """More records of a window do not parse than its pipeline allows; nothing became public. `samples`: which, and why."""
 
-    def __init__(self, message: str, *, samples: Mapping[str, Any]) -> None:
+    def __init__(self, message: str, *, samples: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.samples = samples
+        self.samples = samples or {}
+
+
+class OtherRecords(LoadFailed):
+    """A window that is loaded would be replaced by other records than it was loaded from; nothing became public."""
 
 
 class ShortRead(LoadFailed):
@@ -118,6 +122,18 @@ class RecordsLost(WindowError):
 
 class TopicRecreated(WindowError):
     """The topic was deleted and made again: its offsets mean other records now."""
+
+
+class TransactionOpen(WindowError):
+    """Whether records of the window count is not decided yet: their transaction has not ended."""
+
+
+class LogChanged(WindowError):
+    """The log is not the one that the ledger remembers: it ends too early, or holds other records at the same offsets."""
+
+
+class AnotherCluster(UserError):
+    """The broker that answers is not of the cluster on which the pipeline's windows are."""
 
 
 class AuditMismatch(LogbusError):

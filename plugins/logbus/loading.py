@@ -24,6 +24,7 @@ from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow
+from logbus.windows.standing import why_not_loaded
 
 Say = Callable[[str], None]
 STOP_SECONDS_MAX = 10.0  # a JVM that is asked to end runs its shutdown hooks first
@@ -40,6 +41,7 @@ class Load:
     only_missing: bool = False
     master: str = spark_submit.LOCAL_MASTER
     run_id: str = "command line"
+    accept_other_records: bool = False  # a window that is loaded may be replaced by other records than it was loaded from
 
 
 # Of a load that takes more than that, several applications are started, one after another: attempts travel on a command line.
@@ -79,7 +81,9 @@ class Loader:
     def submit_all(self, ledger: Ledger, load: Load, starts: Sequence[datetime]) -> None:
         for begin in range(0, len(starts), WINDOWS_PER_APPLICATION_MAX):
             some = starts[begin : begin + WINDOWS_PER_APPLICATION_MAX]
-            self.submit(ledger, load, ledger.begin_attempts(load.pipeline, some, load.run_id, 1, self.now()))
+            accepted = some if load.accept_other_records else ()
+            attempts = ledger.begin_attempts(load.pipeline, some, load.run_id, 1, self.now(), accept_other_records=accepted)
+            self.submit(ledger, load, attempts)
 
     def audit(self, ledger: Ledger, log: LogOffsets, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         sinks = each_sink_once()
@@ -103,7 +107,11 @@ class Loader:
             raise
         if result.returncode != 0:
             ledger.fail_attempts(attempts, f"spark-submit ended with {result.returncode}", self.now())
-            raise LoadFailed(f"the Spark application ended with code {result.returncode}; its output above says why")
+            raise ledger.beyond_retry(attempts) or LoadFailed(
+                f"the Spark application ended with code {result.returncode}; its output above says why"
+            )
+        if missing := why_not_loaded(ledger.settle_attempts(attempts, self.now())):
+            raise missing
 
 
 def end_group(process: subprocess.Popen[str]) -> None:

@@ -1,16 +1,17 @@
 """A pipeline said in one sentence: `pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01`.
 
 What decides where windows begin and where rows go are fields of `Pipeline`; everything else is one of its settings. Both are
-options by name here, so a typing mistake is an error where the DAG is read and not a setting that nobody ever looks at.
+options by name here, so a typing mistake is an error where the DAG is read and not a setting that nobody ever looks at. Their
+values are looked at, too (`pipeline_checks`).
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from logbus.errors import UserError
+from logbus.pipeline_checks import advice, check_pipeline
 from logbus.windows.model import Pipeline
 
 FIELDS: Mapping[str, str] = {
@@ -31,10 +32,11 @@ SETTINGS: Mapping[str, str] = {
     "keep_snapshots_days": "how long Iceberg's older snapshots stay",
     "directory": "the directory of Parquet tables",
     "reader": "what reads the topic",
-    "max_error_rate": "the share of records that may fail to parse before the hour fails instead, 0 to 1",
+    "max_error_rate": "the share of records that may fail to parse before the hour fails instead, 0 to 1; without it a tenth",
     "max_errors": "the number of records that may fail to parse before the hour fails instead",
     "accept_loss": "load what is left where retention was faster, and keep the loss on record",
     "accept_producer_gaps": "pass the audit though producers have counted records that are not there",
+    "max_ahead_minutes": "how far ahead of the clock a record's timestamp may lie and still begin an hour, 0 to 1440 (60)",
     "offset_gaps": "the topic is compacted or holds transactions, so that offsets are missing",
 }
 
@@ -48,7 +50,14 @@ def define_pipeline(
     refuse_unknown(name, options)
     settings = {**(options.get("settings") or {}), **{key: value for key, value in options.items() if key in SETTINGS}}
     fields = {key: value for key, value in options.items() if key in FIELDS}
-    return Pipeline(name=name, topic=topic or name, table=table or name, parse=parse, settings=settings, **fields)
+    made = Pipeline(name=name, topic=topic or name, table=table or name, parse=parse, settings=settings, **fields)
+    refuse_unusable(made)
+    return made
+
+
+def refuse_unusable(pipeline: Pipeline) -> None:
+    """`UserError` for a value that no load could use, with what may have been meant."""
+    check_pipeline(pipeline, SETTINGS)
 
 
 def refuse_unknown(name: str, options: Mapping[str, Any]) -> None:
@@ -56,9 +65,7 @@ def refuse_unknown(name: str, options: Mapping[str, Any]) -> None:
     known = [*FIELDS, *SETTINGS, "settings"]
     for option in options:
         if option not in known:
-            meant = difflib.get_close_matches(option, known)
-            advice = f"did you mean {' or '.join(meant)}?" if meant else f"there are {', '.join(known)}"
-            raise UserError(f"pipeline {name!r} has no option {option!r}: {advice}")
+            raise UserError(f"pipeline {name!r} has no option {option!r}: {advice(option, known)}")
 
 
 def as_pipeline(pipeline: Pipeline | str, options: Mapping[str, Any]) -> Pipeline:
@@ -67,4 +74,5 @@ def as_pipeline(pipeline: Pipeline | str, options: Mapping[str, Any]) -> Pipelin
         return define_pipeline(pipeline, **{"parse": None, **options})
     if options:
         raise UserError(f"pipeline {pipeline.name!r} is defined already: give {', '.join(options)} where it is made")
+    refuse_unusable(pipeline)
     return pipeline

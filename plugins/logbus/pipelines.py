@@ -5,6 +5,12 @@
 
     hourly_ingest(pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
 
+Where several DAGs work on one pipeline it is defined once and given to each, because they have to say the same of it:
+
+    CLICKS = define_pipeline("clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
+    hourly_ingest(CLICKS)
+    catch_up(CLICKS)
+
 Building them touches nothing: no broker, no warehouse, no clock. Both DAGs work on the same ledger, so it does not matter which
 of them loads an hour first, or again. A DAG made here belongs to the file that calls: it need not be kept in a variable.
 """
@@ -27,10 +33,12 @@ from logbus.operators.catch_up import FreezeClosedWindowsOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import WINDOWS_PER_APPLICATION_MAX, LoadWindowOperator
 from logbus.operators.spark_window_operator import POOL_DEFAULT
-from logbus.pipeline_options import as_pipeline
+from logbus.pipeline_options import as_pipeline, define_pipeline
 from logbus.timetable import WindowTimetable
 from logbus.windows.catch_up import WINDOWS_UNASKED_MAX
 from logbus.windows.model import HOUR, Pipeline
+
+__all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "many_topics"]
 
 # Runs of the past may be asked for (a rerun of an old hour); with catchup off, the start date schedules nothing by itself.
 START_DATE = datetime(2000, 1, 1, tzinfo=UTC)

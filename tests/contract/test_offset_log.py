@@ -13,7 +13,7 @@ from logbus.windows.log_offsets import FoundRecord, LogOffsets, OffsetLog
 
 from tests.support.broker import broker  # noqa: F401
 from tests.support.fake_log import FakeLog
-from tests.support.topics import create_topic, delete_topic
+from tests.support.topics import create_topic, delete_before, delete_topic
 
 _numbers = itertools.count(1)
 
@@ -28,6 +28,7 @@ class Subject:
     create: Callable[[str, int], None]
     delete: Callable[[str], None]
     append: Callable[[str, int, Sequence[int]], None]
+    delete_before: Callable[[str, int, int], None]
 
 
 def fake_subject() -> Subject:
@@ -37,6 +38,7 @@ def fake_subject() -> Subject:
         create=log.create,
         delete=lambda name: None,
         append=lambda name, partition, stamps: log.append(name, *stamps, partition=partition),
+        delete_before=lambda name, partition, offset: log.delete_records(name, offset, partition),
     )
 
 
@@ -53,6 +55,7 @@ def real_subject(bootstrap: str) -> Subject:
         create=lambda name, partitions: create_topic(bootstrap, name, partitions=partitions, config={"retention.ms": "-1"}),
         delete=lambda name: delete_topic(bootstrap, name),
         append=append,
+        delete_before=lambda name, partition, offset: delete_before(bootstrap, name, partition, offset),
     )
 
 
@@ -146,3 +149,34 @@ def test_a_broker_that_is_not_there_is_named_within_the_time_limit() -> None:
     log = LogOffsets({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=1.0)
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 .*Check that it runs"):
         log.topic("t")
+
+
+def test_the_last_record_of_a_range_is_told_with_its_place_and_stamp(subject: Subject, topic: str) -> None:
+    for partition in (0, 1):
+        subject.append(topic, partition, [START_MS + number for number in range(10)])
+    found = subject.log.last_records(topic, {0: (6, 7), 1: (2, 5)})
+    assert {part: (one.offset, one.timestamp_ms) for part, one in found.items()} == {0: (6, START_MS + 6), 1: (4, START_MS + 4)}
+
+
+def test_the_last_record_of_a_range_that_reaches_to_the_logs_end_or_beyond_is_told(subject: Subject, topic: str) -> None:
+    subject.append(topic, 0, [START_MS, START_MS + 1])
+    assert [subject.log.last_records(topic, {0: (0, end)})[0].offset for end in (1, 2, 9)] == [0, 1, 1]
+
+
+def test_a_record_is_known_again_and_another_one_is_not_taken_for_it(subject: Subject, topic: str) -> None:
+    for partition in (0, 1):
+        subject.append(topic, partition, [START_MS, START_MS])
+    first, again = (subject.log.last_records(topic, {0: (0, 1), 1: (0, 1)}) for _ in range(2))
+    assert first == again
+    second = subject.log.last_records(topic, {0: (1, 2)})
+    assert len({first[0].hash, first[1].hash, second[0].hash}) == 3
+
+
+def test_a_range_without_a_record_or_outside_of_the_log_has_no_last_record(subject: Subject, topic: str) -> None:
+    subject.append(topic, 0, [START_MS, START_MS + 1, START_MS + 2])
+    assert subject.log.last_records(topic, {0: (3, 4), 1: (0, 1)}) == {}
+    assert subject.log.last_records(topic, {0: (7, 8), 1: (0, 0)}) == {}
+    subject.delete_before(topic, 0, 2)
+    assert subject.log.last_records(topic, {0: (1, 2)}) == {}
+    assert subject.log.last_records(topic, {0: (2, 3)})[0].offset == 2
+    assert subject.log.last_records(topic, {}) == {}

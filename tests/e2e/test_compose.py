@@ -141,7 +141,7 @@ def test_prometheus_scrapes_both_with_the_configuration_of_the_docs(running: Pla
         expected = {"logbus-exporter": "up", "logbus-broker": "up"}
         wait_until(lambda: targets() == expected, timeout_seconds=READY_SECONDS, what="Prometheus", processes=[process])
         rules = json.loads(fetch(f"http://127.0.0.1:{port}/api/v1/rules"))["data"]["groups"]
-        assert sum(len(group["rules"]) for group in rules) == 18
+        assert sum(len(group["rules"]) for group in rules) == 19
     finally:
         supervisor.end()
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from tests.support.broker import broker  # noqa: F401
+from tests.support.cluster_loads import start_task  # noqa: F401
 from tests.support.in_process import without_spark  # noqa: F401
+from tests.support.ledgers import world  # noqa: F401
 from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401
 from tests.support.real_pipeline import engine, two_hours  # noqa: F401

@@ -48,5 +48,6 @@ def run_context(
             task_id="load",
             map_index=-1,
             get_task_states=get_task_states,
+            stats_tags={},
         ),
     }

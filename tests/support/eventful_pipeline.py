@@ -87,7 +87,7 @@ def produce(platform: SeededPlatform) -> None:
 
 
 def register(platform: SeededPlatform, pattern: str) -> None:
-    settings = {"pattern": pattern, "accept_loss": True}
+    settings = {"pattern": pattern, "accept_loss": True, "max_error_rate": 0.9}
     pipeline = Pipeline(name=NAME, topic=NAME, table=TABLE, parse="regex", lateness=timedelta(0), settings=settings)
     platform.ledger.register(pipeline, platform.log, platform.start(CUT + 1))
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from logbus.errors import ErrorBudgetExceeded, LoadFailed
 from logbus.windows.catch_up import LoadPlan
 from logbus.windows.missing import Gap, Missing
 from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
+from logbus.windows.registration import Registration
+from logbus.windows.standing import Standing
 
 
 def window(start: datetime, *, records: int = 10, attempt: int | None = None, **changes: Any) -> FrozenWindow:
@@ -39,14 +42,23 @@ class FakeLedger:
         self.registered: list[Pipeline] = []
         self.frozen: list[Interval] = []
         self.begun: list[tuple[list[datetime], str, int]] = []
+        self.begun_as: list[Pipeline | None] = []
         self.dags: list[tuple[str, str]] = []
         self.tasks: list[TaskKey | None] = []
         self.too_much: list[str] = []
+        self.accepted: list[datetime] = []
         self.failed: list[tuple[list[Attempt], str]] = []
 
     def register(self, pipeline: Pipeline, log: object, now: datetime) -> Pipeline:
         self.registered.append(pipeline)
         return pipeline
+
+    def define(
+        self, pipeline: Pipeline, log: object, now: datetime, *, dag_id: str | None = None, remembers: bool = True
+    ) -> Registration:
+        if dag_id is not None and remembers:
+            self.dags.append((pipeline.name, dag_id))
+        return Registration(pipeline=self.register(pipeline, log, now), is_new=True)
 
     def pipeline(self, name: str) -> Pipeline:
         return next(found for found in reversed(self.registered) if found.name == name)
@@ -83,8 +95,12 @@ class FakeLedger:
         try_number: int,
         now: datetime,
         task: TaskKey | None = None,
+        pipeline: Pipeline | None = None,
+        accept_other_records: Sequence[datetime] = (),
     ) -> list[Attempt]:
+        self.accepted += accept_other_records
         self.begun.append((list(starts), run_id, try_number))
+        self.begun_as.append(pipeline)
         self.tasks.append(task)
         number = len(self.begun)
         return [
@@ -102,8 +118,22 @@ class FakeLedger:
     def fail_attempts(self, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
         self.failed.append((list(attempts), error))
 
-    def over_budget(self, attempts: Sequence[Attempt]) -> list[str]:
-        return self.too_much
+    def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[Standing]:
+        return [
+            Standing(
+                attempt=attempt,
+                state="running",
+                loaded_attempt=self.window(attempt.pipeline, attempt.interval.start).loaded_attempt,
+                newest=attempt.number,
+                newest_state="running",
+                newest_run_id="manual__1",
+                newest_is_alive=True,
+            )
+            for attempt in over
+        ]
+
+    def beyond_retry(self, attempts: Sequence[Attempt]) -> LoadFailed | None:
+        return ErrorBudgetExceeded(self.too_much[0]) if self.too_much else None
 
     def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
         return window(start, attempt=len(self.begun))

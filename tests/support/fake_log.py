@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from logbus.errors import TopicMissing, UserError
+from logbus.windows.fingerprint import as_signed, record_hash
 from logbus.windows.log_offsets import FoundRecord, TopicFacts
+from logbus.windows.model import Witness
 
 _ids = itertools.count(1)
 
 NO_TIMESTAMP = -1  # what a record carries whose producer gave none
 
+KEY = b"key"  # of every record
+
+
+def value_of(topic_id: str, partition: int, offset: int, epoch: int = 0) -> bytes:
+    """What a record holds, for ever: JSON, text that is no JSON, or bytes that are no text, by its offset."""
+    name = f"{topic_id}/{partition}/{offset}" + (f"/{epoch}" if epoch else "")
+    return {0: b"\xff" + name.encode(), 1: name.encode()}.get(offset % 5, json.dumps({"name": name}).encode())
+
 
 @dataclass
 class FakePartition:
     """Timestamps by offset; those below `start_offset` are deleted. None is an offset without a record, as a transaction's marker or
-    compaction leaves. `stable_end` is the first offset of a transaction that is still open."""
+    compaction leaves. `stable_end` is the first offset of a transaction that is still open. `cuts` are the offsets at which the log
+    once ended again, as it does after a restore from a backup: what is appended there are other records."""
 
     stamps_ms: list[int | None] = field(default_factory=list)
     start_offset: int = 0
     stable_end: int | None = None
+    cuts: list[int] = field(default_factory=list)
 
     def first_from(self, timestamp_ms: int) -> FoundRecord | None:
         found = (record for record in self.records(0, len(self.stamps_ms)) if record.timestamp_ms >= timestamp_ms)
@@ -35,7 +48,17 @@ class FakePartition:
         for offset in range(start_offset, min(end_offset, len(self.stamps_ms))):
             stamp = self.stamps_ms[offset]
             if stamp is not None:
-                yield FoundRecord(offset=offset, timestamp_ms=stamp, leader_epoch=0)
+                yield FoundRecord(offset=offset, timestamp_ms=stamp, leader_epoch=self.epoch(offset))
+
+    def epoch(self, offset: int) -> int:
+        """How often the record at an offset is another one than at first."""
+        return sum(cut <= offset for cut in self.cuts)
+
+    def last_record(self, start_offset: int, end_offset: int) -> FoundRecord | None:
+        """Of the range, if the log holds an offset `start_offset`."""
+        if not self.start_offset <= start_offset <= len(self.stamps_ms):
+            return None
+        return next(reversed([*self.records(start_offset, end_offset)]), None)
 
     def end_offset(self, isolation_level: str) -> int:
         end = len(self.stamps_ms)
@@ -49,6 +72,7 @@ class FakeLog:
         self.topics: dict[str, list[FakePartition]] = {}
         self.ids: dict[str, str] = {}
         self.own_settings: dict[str, dict[str, str]] = {}
+        self.cluster: str | None = "fake"
         self.interrupt: Callable[[str], None] = lambda question: None
 
     def create(self, name: str, partitions: int = 1) -> None:
@@ -65,6 +89,17 @@ class FakeLog:
 
     def delete_records(self, name: str, before_offset: int, partition: int = 0) -> None:
         self.topics[name][partition].start_offset = before_offset
+
+    def cut(self, name: str, end_offset: int, partition: int = 0) -> None:
+        """Takes the records from `end_offset` on away, as a restore or an unclean election does. The topic's id stays."""
+        part = self.topics[name][partition]
+        del part.stamps_ms[end_offset:]
+        part.cuts.append(end_offset)
+
+    def compact(self, name: str, *offsets: int, partition: int = 0) -> None:
+        """Takes single records away."""
+        for offset in offsets:
+            self.topics[name][partition].stamps_ms[offset] = None
 
     def topic(self, name: str) -> TopicFacts:
         self.interrupt("topic")
@@ -93,6 +128,19 @@ class FakeLog:
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
         self.interrupt("records")
         return self.topics[topic][partition].records(start_offset, end_offset)
+
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
+        self.interrupt("last_records")
+        found = {part: self.topics[topic][part].last_record(start, end) for part, (start, end) in ranges.items()}
+        return {part: self.witness(topic, part, record) for part, record in found.items() if record is not None}
+
+    def cluster_id(self) -> str | None:
+        return self.cluster
+
+    def witness(self, topic: str, partition: int, record: FoundRecord) -> Witness:
+        value = value_of(self.ids[topic], partition, record.offset, record.leader_epoch or 0)
+        hashed = as_signed(record_hash(partition, record.offset, record.timestamp_ms, KEY, value))
+        return Witness(offset=record.offset, timestamp_ms=record.timestamp_ms, hash=hashed, leader_epoch=record.leader_epoch)
 
     def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
         self.interrupt("delete_before")

@@ -8,7 +8,6 @@ client configuration, which passes through it untouched.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,17 +27,11 @@ from spark_jobs.packing import Run, TaskPlan
 from spark_jobs.parsers import Parser, Unparsable
 from spark_jobs.records import Records
 from spark_jobs.task_job import TaskJob, TaskResult
-from tests.support.fake_log import FakeLog
+from tests.support.fake_log import KEY, FakeLog, value_of
 
 TASKS = "tasks"
 
 _task_ids = itertools.count(1)
-
-
-def value_of(topic_id: str, partition: int, offset: int) -> bytes:
-    """What a record holds: JSON, text that is no JSON, or bytes that are no text, by its offset."""
-    name = f"{topic_id}/{partition}/{offset}"
-    return {0: b"\xff" + name.encode(), 1: name.encode()}.get(offset % 5, json.dumps({"name": name}).encode())
 
 
 def is_dead(parser: Parser, value: bytes | None) -> bool:
@@ -90,8 +83,10 @@ class Tasks:
                 partition=run.partition,
                 offsets=[record.offset for record in chosen],
                 stamps_ms=[record.timestamp_ms for record in chosen],
-                keys=[b"key"] * len(chosen),
-                values=[value_of(self.log.ids[topic], run.partition, record.offset) for record in chosen],
+                keys=[KEY] * len(chosen),
+                values=[
+                    value_of(self.log.ids[topic], run.partition, record.offset, record.leader_epoch or 0) for record in chosen
+                ],
             )
 
 

@@ -1,6 +1,7 @@
 """A load without Spark: the task's own function stages records made up here, then the window is sealed and committed.
 
-Record `n` of partition `p` is the line `line p/n`; `BAD` offsets hold bytes that are no text, for dead letters.
+Record `n` of partition `p` is the line `line p/n`; `BAD` offsets hold bytes that are no text, for dead letters. What a record
+holds is the log's: a reload with other `bad_offsets` or another value reads other records. A better parser is `mended`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from operator import itemgetter
 from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
+from logbus.windows.boundaries import MILLISECOND
+from logbus.windows.definition import pipeline_of
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 
 from spark_jobs.application import Reads, staged_window, to_reads
@@ -22,6 +25,7 @@ from spark_jobs.parsers import parser_for
 from spark_jobs.records import Records
 from spark_jobs.task_job import TaskJob, TaskResult
 from tests.support.ledgers import NOW, World
+from tests.support.mended import MENDED
 
 BAD = b"\xff"
 
@@ -35,13 +39,19 @@ class Loading:
     window: FrozenWindow
     bad_offsets: frozenset[int] = frozenset()
     fixed_value: bytes | None = None
+    mended: bool = False  # the parser, since the records came: it reads BAD as well
+    accept_other_records: bool = False
     numbers: Mapping[tuple[int, int], bytes] = field(default_factory=dict)  # headers `logbus-sent` by partition and offset
     attempt: Attempt = field(init=False)
     results: list[TaskResult] = field(default_factory=list)
 
     @property
     def pipeline(self) -> Pipeline:
-        return self.world.ledger.pipeline(self.window.pipeline)
+        """As the driver has it: as it was when the attempt began."""
+        ledger, attempt = self.world.ledger, getattr(self, "attempt", None)
+        if attempt is None or attempt.definition is None:
+            return ledger.pipeline(self.window.pipeline)
+        return ledger.with_inferred(pipeline_of(attempt.definition))
 
     @cached_property
     def sink(self) -> Sink:
@@ -56,7 +66,9 @@ class Loading:
 
     def begin(self) -> Loading:
         start = self.window.interval.start
-        (self.attempt,) = self.world.ledger.begin_attempts(self.window.pipeline, [start], "test", 1, NOW)
+        accepted = [start] if self.accept_other_records else []
+        begin = self.world.ledger.begin_attempts
+        (self.attempt,) = begin(self.window.pipeline, [start], "test", 1, NOW, accept_other_records=accepted)
         return self
 
     def create(self) -> Loading:
@@ -74,9 +86,10 @@ class Loading:
     def job(self) -> TaskJob:
         return TaskJob(
             topic=self.window.topic,
-            parse=self.pipeline.parse,
+            parse=MENDED if self.mended else self.pipeline.parse,
             settings=self.pipeline.settings,
             windows={self.window.id: staged_window(self.attempt)},
+            interval_ms=self.pipeline.interval // MILLISECOND,
             sink=self.sink.name,
             sink_options=self.sink.task_options(),
         )

@@ -55,6 +55,7 @@ class LogMachine(RuleBasedStateMachine):
         self.now = at(10.5)
         self.windows: dict[datetime, Window] = {}
         self.chain = ChainModel()
+        self.cut_off_until: datetime | None = None  # hours that begin before may have lost records with a former topic
 
     @initialize(
         partitions=st.integers(1, 2), starts_at=st.sampled_from([None, None, at(10)]), parse=st.sampled_from(["lines", "json"])
@@ -134,6 +135,7 @@ class LogMachine(RuleBasedStateMachine):
         with pytest.raises((TopicRecreated, WindowOverlap)):
             self.ledger.freeze_or_get(self.name, hour(FIRST_HOUR - 1), self.log, self.now)
         self.ledger.rebase(self.name, self.log, self.now)
+        self.cut_off_until = self.now
         self.chain = ChainModel(anchors={number: (self.last_end(), 0) for number in range(partitions)})
         self.chain.boundaries = {number: {} for number in range(partitions)}
 

@@ -14,8 +14,8 @@ from logbus.windows.model import FrozenWindow
 from sqlalchemy import Engine, text
 
 from spark_jobs.parsers import Parser
-from tests.support.fake_log import FakeLog
-from tests.support.in_process import is_dead, value_of
+from tests.support.fake_log import FakeLog, value_of
+from tests.support.in_process import is_dead
 from tests.support.topics import read_topic
 
 

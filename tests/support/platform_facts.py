@@ -19,7 +19,10 @@ from tests.support.topics import TIMEOUT_SECONDS, admin, read_partition
 
 Row = Mapping[str, Any]
 Value = TypeVar("Value")
-TABLES = ("pipeline", "pipeline_dag", "window", "window_range", "attempt", "dead_letter", "redrive", "retention_policy")
+TABLES = (
+    *("pipeline", "pipeline_dag", "window", "window_range", "window_hour"),
+    *("attempt", "dead_letter", "redrive", "retention_policy"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,9 @@ class Reader(Protocol):
 
     def repeat_row(self, offset: int) -> None: ...
 
+    def forge_row(self, offset: int) -> None:
+        """Another line in place of the record's, and everything else as it was."""
+
     def change(self, statement: str) -> None:
         """SQL, where the sink is a database."""
 
@@ -51,6 +54,9 @@ class PostgresReader:
 
     def repeat_row(self, offset: int) -> None:
         self.change(f"insert into t select * from t where _offset = {offset}")
+
+    def forge_row(self, offset: int) -> None:
+        self.change(f"update t set line = 'forged' where _offset = {offset}")
 
     def change(self, statement: str) -> None:
         with self.engine.begin() as connection:
@@ -71,6 +77,10 @@ class IcebergReader:
     def repeat_row(self, offset: int) -> None:
         table = self.sink.table()
         table.append(table.scan(row_filter=f"_offset = {offset}").to_arrow())
+
+    def forge_row(self, offset: int) -> None:
+        table = self.sink.table()
+        table.overwrite(forged(table.scan().to_arrow(), offset))
 
 
 @dataclass
@@ -101,10 +111,19 @@ class ParquetReader:
             again = table.filter([value == offset for value in table["_offset"].to_pylist()])
             pq.write_table(pa.concat_tables([table, again]), path)
 
+    def forge_row(self, offset: int) -> None:
+        for path in self.public_files():
+            pq.write_table(forged(pq.read_table(path), offset), path)
+
     def public_files(self) -> list[Path]:
         return [
             self.sink.root / name for manifest in self.sink.manifests.all() for name in manifest["files"] if manifest["entry"]
         ]
+
+
+def forged(rows: pa.Table, offset: int) -> pa.Table:
+    lines = pa.array(["forged" if row["_offset"] == offset else row["line"] for row in rows.to_pylist()], rows.field("line").type)
+    return rows.set_column(rows.schema.get_field_index("line"), rows.field("line"), lines)
 
 
 @dataclass
@@ -136,8 +155,8 @@ class Bench:
             return IcebergReader(self.sink)
         return ParquetReader(self.sink) if self.kind == "parquet" else PostgresReader(self.world.ledger.engine)
 
-    def start(self, hour: int = 10, bad: Sequence[int] = ()) -> Loading:
-        return Loading(world=self.world, url=self.url, window=self.world.freeze(hour), bad_offsets=frozenset(bad))
+    def start(self, hour: int = 10, bad: Sequence[int] = (), **how: Any) -> Loading:
+        return Loading(world=self.world, url=self.url, window=self.world.freeze(hour), bad_offsets=frozenset(bad), **how)
 
     def rows(self) -> list[Row]:
         return self.reader.rows("_partition", "_offset", "line")

@@ -25,6 +25,12 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     client.delete_topics([topic], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
 
 
+def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
+    """Deletes the records before `offset`."""
+    until, client = TopicPartition(topic, partition, offset), admin(bootstrap)
+    client.delete_records([until], request_timeout=TIMEOUT_SECONDS)[until].result(TIMEOUT_SECONDS)
+
+
 def partitions_of(bootstrap: str, topic: str) -> list[int]:
     return sorted(admin(bootstrap).list_topics(timeout=TIMEOUT_SECONDS).topics[topic].partitions)
 

@@ -65,11 +65,31 @@ def key(view: View) -> list[Text]:
         return []
     remarks = (
         ("lost_count", lambda count: (many(count, "record"), " lost before they were read")),
-        ("late_count", lambda count: (said("whole", count), " came after their hour was over")),
-        ("early_count", lambda count: (said("whole", count), " are stamped behind the hour")),
+        ("late_count", lambda count: (said("whole", count), " stamped before this hour")),
+        ("early_count", lambda count: (said("whole", count), " stamped after it")),
     )
     found: list[Text] = ["loaded", "dead-lettered", "filtered"]
     return found + [text(view.window[name]) for name, text in remarks if view.window[name]]
+
+
+def hours(view: View) -> list[Text]:
+    """Nothing, where every record lies in the window of its hour."""
+    windows = {one["id"]: one for one in view.facts.windows(view.name)}
+    own, others, elsewhere = 0, [], {}
+    for one in view.facts.tables["window_hour"]:
+        is_here, is_own = one["window_id"] == view.window["id"], view.start <= one["hour"] < view.start + HOUR
+        if is_here and is_own:
+            own = one["record_count"]
+        elif is_here:
+            others.append((one["hour"], f"{one['record_count']} with {instant_text(one['hour'])}"))
+        elif is_own and one["window_id"] in windows:
+            elsewhere[windows[one["window_id"]]["starts_at"]] = one["record_count"]
+    where = ", ".join(f"{count} in window {instant_text(at)}" for at, count in sorted(elsewhere.items()))
+    found = [f"stamped {instant_text(view.start)}: {own} here, {where}"] if elsewhere else []
+    found += [f"here, but stamped otherwise: {', '.join(text for _, text in sorted(others))}"] if others else []
+    unstamped = view.window["unstamped_count"]
+    found += [f"here, without a usable timestamp: {unstamped}"] if unstamped else []
+    return [*found] if view.is_loaded else []
 
 
 def frozen(view: View) -> list[Text]:
@@ -186,6 +206,7 @@ FIGURES = (
     Figure(name="equation", place=".equation .term b", source=WINDOW, expected=equation),
     Figure(name="whether it adds up", place=".equation .tick", source=WINDOW, expected=tick),
     Figure(name="remarks", place=".key > span", source=WINDOW, expected=key),
+    Figure(name="hours", place="p.hours", source="the ledger's stamped hours", expected=hours),
     Figure(name="what is frozen", place=f"{LEFT} > section:first-child > p.quiet", source=RANGES, expected=frozen),
     Figure(
         name="ranges",

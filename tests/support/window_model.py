@@ -81,3 +81,16 @@ class ChainModel:
         if upper is not None and upper <= lower:
             return False
         return part.start_offset > lower and self.candidate(part, at, now, lower if is_first else None) <= part.start_offset
+
+
+def is_undecided(part: FakePartition, interval: Interval, now: datetime) -> bool:
+    """Whether an open transaction holds records that may be the interval's: no record before it, nor its first one, shows that the
+    interval was over."""
+    if part.stable_end is None:
+        return False
+    horizon, end_ms = milliseconds(now + FUTURE), milliseconds(interval.end)
+    later = [record for record in part.records(0, len(part.stamps_ms)) if record.timestamp_ms >= end_ms]
+    if any(record.offset < part.stable_end and record.timestamp_ms <= horizon for record in later):
+        return False
+    is_over_there = bool(later) and later[0].timestamp_ms <= horizon
+    return part.stable_end < (later[0].offset if is_over_there else len(part.stamps_ms))

@@ -21,5 +21,9 @@ class TopicUnusable(UserError):
     """The topic cannot be found, made or written."""
 
 
+class TopicShortened(TopicUnusable):
+    """The topic ends before what a run noted as acknowledged, and which lines are gone cannot be told."""
+
+
 class DeliveryFailed(LogbusError):
     """The broker did not acknowledge everything; the next run goes on from the last position that it did."""

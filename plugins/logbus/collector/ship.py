@@ -3,8 +3,9 @@
 The topic itself remembers what was sent: each record carries its file and the byte its line began at. The state file says how
 far everything is acknowledged (a checkpoint, about once a second). After a clean end that is all. After a kill, the next run
 reads the records that followed the last checkpoint back and leaves out the lines it finds among them. So nothing is lost and
-nothing is sent twice, also by kill -9. Two cases remain: a state file lost or restored from a backup (its lines are sent
-again), and a network that delivers the killed run's last requests later than SETTLE_SECONDS after the next run began.
+nothing is sent twice, also by kill -9. A topic that ends before what was noted has lost records: their lines are sent again.
+Two cases remain: a state file lost or restored from a backup (its lines are sent again), and a network that delivers the
+killed run's last requests later than SETTLE_SECONDS after the next run began.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from logbus.collector import sources as files_seen
 from logbus.collector.delivery import PRODUCER_DEFAULTS, Delivery
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.numbering import Numbering
 from logbus.collector.shipment import Progress, Shipment
+from logbus.collector.shortened import Shortened, rewound
 from logbus.collector.sources import Source
 from logbus.collector.stamped_lines import Reading
 from logbus.collector.state import ShipState, TopicState, open_state
@@ -46,9 +50,16 @@ class ShipReport:
     lines: int
     bytes: int
     skipped: int  # longer than line_bytes_max
-    undated: int  # without a believable time of their own
+    undated: int  # without a believable time of their own: they have that of the line before
+    undated_before_any: int  # those of them that come before any line with a time: they have that of the first one
+    undated_by_file: int  # those of them that have the time their file was last written: no line near them has one
+    zoneless: int  # whose time was written without a zone
     recovered: int  # found in the topic after an interrupted run, so not sent again
     seconds: float
+    timezone: str = "UTC"  # in which times without a zone were taken
+    timezone_assumed: bool = True  # nobody has named it
+    lost: int = 0  # records that the topic had acknowledged and does not hold any more
+    unnamed: tuple[str, ...] = ()  # files that hold some of those and were not named
 
 
 def ship(
@@ -64,12 +75,15 @@ def ship(
     producer_config: Mapping[str, Any] | None = None,
     server_name: str | None = None,
     include_partial_line: bool = False,
+    zone: ZoneInfo | None = None,
     line_bytes_max: int = LINE_BYTES_MAX,
     checkpoint_lines: int = CHECKPOINT_LINES,
+    accept_loss: bool = False,
     clock: Callable[[], float] = time.time,
     stop: Callable[[], bool] = lambda: False,
 ) -> ShipReport:
     """Send what the topic does not hold yet of these files. Returns when all of it is acknowledged, or all before `stop` said so.
+    `zone` is that of times which are written without one; UTC unless somebody names it.
 
     Raises UnreadableLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed when the broker went
     away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends.
@@ -83,8 +97,10 @@ def ship(
                 raise TopicMissing(f"there is no topic {topic}: make it first, or leave out --no-create-topic")
             client.create(partitions=partitions, settings=topic_settings)
         topic_id = client.topic_id()
-        before = recover(state.topic(topic_id, topic), client, sleep=time.sleep)
-        sources = files_seen.identify(paths, list(before.sources.values()), new_id=lambda: secrets.token_hex(8))
+        noted = state.topic(topic_id, topic)
+        before, lost = recover(noted, client, sleep=time.sleep, accept_loss=accept_loss)
+        known = list(before.sources.values())
+        sources = files_seen.identify(paths, known, new_id=lambda: secrets.token_hex(8))
         delivery = Delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
         checkpoints.begin(sources)
@@ -98,23 +114,46 @@ def ship(
             numbering=numbering(len(before.next_offsets), producer_config or {}),
             stop=stop,
         )
-        sent = shipment.run(Reading(int(started * 1000), line_bytes_max, include_partial_line))
-    return ShipReport(files=len(paths), seconds=clock() - started, **sent.as_dict())
+        sent = shipment.run(Reading(int(started * 1000), line_bytes_max, include_partial_line, zone or UTC))
+    named = {source.source_id for source in sources}
+    return ShipReport(
+        files=len(paths),
+        seconds=clock() - started,
+        timezone=str(zone or UTC),
+        timezone_assumed=zone is None,
+        lost=lost.records,
+        unnamed=tuple(source.path for source in known if lost.records and source.source_id not in named),
+        **sent.as_dict(),
+    )
 
 
-def recover(before: TopicState, client: TopicClient, *, sleep: Callable[[float], None]) -> TopicState:
-    """The state, with where the topic ends now and, after an interrupted run, the lines it holds beyond the last checkpoint."""
+def recover(
+    before: TopicState, client: TopicClient, *, sleep: Callable[[float], None], accept_loss: bool = False
+) -> tuple[TopicState, Shortened]:
+    """The state, with where the topic ends now and, after an interrupted run, the lines it holds beyond the last checkpoint; and
+    what it has lost of what was noted. `accept_loss`: that is not sent again."""
     ends = client.end_offsets()
+    if not before.clean:
+        ends = settled_ends(client, ends, sleep)
+    lost = Shortened.of(before.topic, before.next_offsets, ends)
+    if lost.records and not accept_loss:
+        starts = client.start_offsets()
+        sources = rewound(before.sources, lost, client.held(starts, ends), starts)
+        return replace(before, next_offsets=ends, sources=sources), lost
     if before.clean:
-        return replace(before, next_offsets=ends)
+        return replace(before, next_offsets=ends), lost
+    found = client.positions(before.next_offsets, ends)
+    sources = {name: _with_ahead(source, found.get(name, set())) for name, source in before.sources.items()}
+    return replace(before, next_offsets=ends, sources=sources), lost
+
+
+def settled_ends(client: TopicClient, ends: dict[int, int], sleep: Callable[[float], None]) -> dict[int, int]:
+    """Where the topic ends once it grows no more: requests of a killed run may still arrive."""
     while True:
         sleep(SETTLE_SECONDS)
         settled, ends = ends, client.end_offsets()
         if settled == ends:
-            break
-    found = client.positions(before.next_offsets, ends)
-    sources = {name: _with_ahead(source, found.get(name, set())) for name, source in before.sources.items()}
-    return replace(before, next_offsets=ends, sources=sources)
+            return ends
 
 
 def _with_ahead(source: Source, found: set[int]) -> Source:

@@ -15,7 +15,7 @@ from logbus.collector.delivery import CLIENTS_CHOICE, Delivery
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.numbering import Numbering
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.stamped_lines import Reading, StampedLine, merged
+from logbus.collector.stamped_lines import Reading, StampedLine, TimeOf, merged
 from logbus.collector.topic_client import position_header
 
 PROGRESS_EVERY_LINES = 10_000
@@ -32,6 +32,9 @@ class Sent:
     bytes: int = 0
     skipped: int = 0
     undated: int = 0
+    undated_before_any: int = 0
+    undated_by_file: int = 0
+    zoneless: int = 0
     recovered: int = 0
 
     def as_dict(self) -> dict[str, int]:
@@ -99,7 +102,7 @@ class Shipment:
 
     def _take(self, line: StampedLine) -> None:
         sent, name = self._sent, line.source_id
-        if line.has_own_time:
+        if line.time_of is TimeOf.LINE:
             self._dated.add(name)
         if line.position in self._ahead[name]:
             self._ahead[name].discard(line.position)
@@ -110,7 +113,11 @@ class Shipment:
             self._send(line, line.text)
             sent.lines += 1
             sent.bytes += len(line.text)
-            sent.undated += not line.has_own_time
+            sent.zoneless += line.is_zoneless
+            if line.time_of is not TimeOf.LINE:
+                sent.undated += 1
+                sent.undated_before_any += line.time_of is TimeOf.LINE_BEHIND
+                sent.undated_by_file += line.time_of is TimeOf.FILE
         self._last[name] = line
 
     def _send(self, line: StampedLine, text: bytes) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from logbus.collector import line_reader
 from logbus.collector.errors import UnreadableLog
 
+TEXT_HEAD_BYTES = 8192  # where a file that is no text shows it
 HEAD_BYTES = 1024  # enough to hold several stamped lines: two logs do not share them by accident
 CONTENT_IDENTITY_BYTES_MIN = 1024  # a file of which less was sent is recognised by its inode only
 
@@ -55,6 +56,11 @@ class Source:
     timestamp_ms: int | None = None  # of the last line that had one
     ahead: tuple[int, ...] = ()  # lines beyond `position` that an interrupted run had sent already
 
+    @property
+    def bytes_known(self) -> int:
+        """Of how much its content is known: what was sent, also where it is sent again."""
+        return max(self.position, self.last_line.position + self.last_line.length)
+
 
 def check_readable(path: Path) -> None:
     """UnreadableLog, saying what to do, for what cannot be read as a log file."""
@@ -71,6 +77,12 @@ def check_readable(path: Path) -> None:
             pass
     except OSError as error:
         raise UnreadableLog(f"cannot read {path}: {error.strerror}. Run as a user who may, or change its mode") from error
+    nul = _read(path, 0, TEXT_HEAD_BYTES).find(b"\0")
+    if nul >= 0:
+        raise UnreadableLog(
+            f"{path} is not a text of lines: its byte {nul} is NUL. Unpack it if it is an archive (gzip alone is read as it is), "
+            "and convert it if it is UTF-16 (iconv -f UTF-16 -t UTF-8)"
+        )
 
 
 def identify(paths: Iterable[Path], known: Sequence[Source], *, new_id: Callable[[], str]) -> list[Source]:
@@ -90,7 +102,7 @@ def _identify(path: Path, known: Sequence[Source], *, new_id: Callable[[], str])
     head = _read(path, 0, HEAD_BYTES)
     for source in sorted(known, key=lambda source: (source.device, source.inode) != (device, inode)):
         same_inode = (source.device, source.inode) == (device, inode)
-        if (same_inode or source.position >= CONTENT_IDENTITY_BYTES_MIN) and _holds(path, head, source):
+        if (same_inode or source.bytes_known >= CONTENT_IDENTITY_BYTES_MIN) and _holds(path, head, source):
             return replace(source, path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
     return Source(source_id=new_id(), path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
 

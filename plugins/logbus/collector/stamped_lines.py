@@ -4,6 +4,9 @@ Windows are cut where the log's time passes an hour, so two hosts' files sent on
 second one late. Merged by time they lie in the topic as they happened; each file keeps its own order. A line without a
 time has that of the line before it; the first lines of a file have that of the first line with one, and a file where no line
 has one has the time it was last written. A time further ahead of the clock than brokers accept is not believed.
+
+A time without a zone is taken in the zone that the caller names, or as UTC. In the hour that comes twice in autumn a file's
+lines go on: a time that would lie five minutes before the line before is that of the second time round.
 """
 
 from __future__ import annotations
@@ -11,16 +14,28 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections.abc import Iterable, Iterator
+from datetime import UTC, tzinfo
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from logbus.collector import line_reader
 from logbus.collector.sources import Source
-from logbus.collector.timestamps import recognise
+from logbus.collector.timestamps import NO_STAMP, Stamp, recognise
 
 AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses what lies further ahead
 LOOK_AHEAD_LINES = 1000  # a banner is shorter than this
+OUT_OF_ORDER_MS = 300_000  # further back than this is the second time round of an hour that comes twice
+
+
+class TimeOf(StrEnum):
+    """Whose time a line has."""
+
+    LINE = "its own"
+    LINE_BEFORE = "that of the line before"
+    LINE_BEHIND = "that of the first line behind that has one"
+    FILE = "when the file was last written"
 
 
 class StampedLine(NamedTuple):
@@ -32,7 +47,8 @@ class StampedLine(NamedTuple):
     end: int
     text: bytes | None
     host: bytes | None
-    has_own_time: bool
+    time_of: TimeOf
+    is_zoneless: bool = False  # it has a time of its own, which was written without a zone
 
 
 class Reading(NamedTuple):
@@ -41,6 +57,7 @@ class Reading(NamedTuple):
     now_ms: int
     line_bytes_max: int
     include_partial_line: bool
+    zone: tzinfo = UTC  # of times that are written without one
 
 
 def merged(sources: Iterable[Source], reading: Reading) -> Iterator[StampedLine]:
@@ -49,25 +66,36 @@ def merged(sources: Iterable[Source], reading: Reading) -> Iterator[StampedLine]
 
 
 def _stamped(source: Source, reading: Reading) -> Iterator[StampedLine]:
-    timestamp_ms = source.timestamp_ms
+    timestamp_ms, borrowed_of = source.timestamp_ms, TimeOf.LINE_BEFORE
     if timestamp_ms is None:
-        timestamp_ms = _first_time_ms(source, reading)
+        timestamp_ms, borrowed_of = _first_time(source, reading)
     latest_ms = reading.now_ms + AHEAD_MS_MAX
     for position, end, text in _lines(source, reading):
-        own_ms, host = recognise(text) if text is not None else (None, None)
-        has_own_time = False
+        stamp = recognise(text, reading.zone) if text is not None else NO_STAMP
+        own_ms = stamp.timestamp_ms
+        if stamp.again_ms is not None and borrowed_of is TimeOf.LINE_BEFORE:
+            own_ms = _one_of_two(stamp, timestamp_ms)
         if own_ms is not None and 0 <= own_ms <= latest_ms:
-            timestamp_ms, has_own_time = own_ms, True
-        yield StampedLine(timestamp_ms, source.source_id, position, end, text, host, has_own_time)
+            timestamp_ms, borrowed_of = own_ms, TimeOf.LINE_BEFORE
+            yield StampedLine(own_ms, source.source_id, position, end, text, stamp.host, TimeOf.LINE, stamp.is_zoneless)
+        else:
+            yield StampedLine(timestamp_ms, source.source_id, position, end, text, stamp.host, borrowed_of)
 
 
-def _first_time_ms(source: Source, reading: Reading) -> int:
+def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
+    """Which time round a line was written in, from that of the line before."""
+    first_ms = stamp.timestamp_ms
+    return first_ms if first_ms is None or first_ms > before_ms - OUT_OF_ORDER_MS else stamp.again_ms
+
+
+def _first_time(source: Source, reading: Reading) -> tuple[int, TimeOf]:
+    """For lines before any that has a time."""
     for _, _, text in islice(_lines(source, reading), LOOK_AHEAD_LINES):
-        own_ms = recognise(text).timestamp_ms if text is not None else None
+        own_ms = recognise(text, reading.zone).timestamp_ms if text is not None else None
         if own_ms is not None and 0 <= own_ms <= reading.now_ms + AHEAD_MS_MAX:
-            return own_ms
+            return own_ms, TimeOf.LINE_BEHIND
     written_ms = Path(source.path).stat().st_mtime_ns // 1_000_000
-    return max(0, min(written_ms, reading.now_ms))
+    return max(0, min(written_ms, reading.now_ms)), TimeOf.FILE
 
 
 def _lines(source: Source, reading: Reading) -> Iterator[line_reader.Line]:

@@ -65,12 +65,21 @@ class TopicClient:
 
     def end_offsets(self) -> dict[int, int]:
         """The offset after the last visible record of each partition."""
-        return self._patiently(self._list_ends)
+        return self._patiently(lambda: self._list(OffsetSpec.latest()))
+
+    def start_offsets(self) -> dict[int, int]:
+        """The offset of the first record that each partition still holds."""
+        return self._patiently(lambda: self._list(OffsetSpec.earliest()))
 
     def positions(self, start_offsets: Mapping[int, int], end_offsets: Mapping[int, int]) -> dict[str, set[int]]:
         """For each source, the positions of its lines among the records from `start_offsets` up to `end_offsets`."""
+        held = self.held(start_offsets, end_offsets)
+        return {source: set().union(*by_partition.values()) for source, by_partition in held.items()}
+
+    def held(self, start_offsets: Mapping[int, int], end_offsets: Mapping[int, int]) -> dict[str, dict[int, set[int]]]:
+        """The same for each source by partition."""
         pending = {partition: end for partition, end in end_offsets.items() if start_offsets.get(partition, 0) < end}
-        found: dict[str, set[int]] = {}
+        found: dict[str, dict[int, set[int]]] = {}
         consumer = self._reader()
         try:
             consumer.assign([TopicPartition(self.topic, partition, start_offsets.get(partition, 0)) for partition in pending])
@@ -93,14 +102,14 @@ class TopicClient:
         }
         return Consumer({**self.client_config, **reading}, logger=_logger)
 
-    def _take(self, message: Message, pending: dict[int, int], found: dict[str, set[int]]) -> None:
+    def _take(self, message: Message, pending: dict[int, int], found: dict[str, dict[int, set[int]]]) -> None:
         partition, error = message.partition(), message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise self._explained(KafkaException(error))
         if error is None:
             source_id, position = _source_and_position(message)
             if source_id:
-                found.setdefault(source_id, set()).add(position)
+                found.setdefault(source_id, {}).setdefault(partition, set()).add(position)
         if error is not None or (message.offset() or 0) + 1 >= pending.get(partition, 0):
             pending.pop(partition, None)
 
@@ -108,9 +117,9 @@ class TopicClient:
         asked = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_SECONDS)
         return asked[self.topic].result(ANSWER_SECONDS_MAX)
 
-    def _list_ends(self) -> dict[int, int]:
+    def _list(self, spec: OffsetSpec) -> dict[int, int]:
         partitions = [TopicPartition(self.topic, one.id) for one in self._describe().partitions]
-        asked = self._admin.list_offsets({one: OffsetSpec.latest() for one in partitions}, request_timeout=TIMEOUT_SECONDS)
+        asked = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=TIMEOUT_SECONDS)
         return {one.partition: answer.result(ANSWER_SECONDS_MAX).offset for one, answer in asked.items()}
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:

@@ -16,6 +16,7 @@ from logbus.windows.lag import Lag, Measure, lag_of
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_admin import TopicAdmin
 from logbus.windows.model import instant_text
+from logbus.windows.stamped_hours import elsewhere_notes
 
 
 @click.command("lag")
@@ -60,6 +61,9 @@ def command(
         for lag in lags:
             if lag.problem:
                 output.say(f"{lag.pipeline}: {lag.problem}")
+        with ledger.engine.connect() as connection:
+            for note in elsewhere_notes(connection, names):
+                output.say(f"note: {note}")
     if hours_max is not None:
         fail_over(lags, hours_max)
     if lags and all(lag.problem for lag in lags):

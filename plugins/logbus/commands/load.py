@@ -29,6 +29,11 @@ from logbus.windows.model import AuditReport, WindowCounts, instant_text
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many windows.")
 @click.option("--only-missing", is_flag=True, help="Leave windows alone that are loaded already.")
 @click.option("--yes", "is_agreed", is_flag=True, help=f"Begin more than {WINDOWS_UNASKED_MAX} windows without being asked.")
+@click.option(
+    "--accept-other-records",
+    is_flag=True,
+    help="Replace what is loaded by what the log holds now, though these are other records. The window says so for ever.",
+)
 @click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 def command(
     pipeline_name: str,
@@ -41,6 +46,7 @@ def command(
     limit: int | None,
     only_missing: bool,
     is_agreed: bool,
+    accept_other_records: bool,
     master: str,
 ) -> None:
     """Freeze the closed hours of a pipeline, load them in one Spark application, audit each.
@@ -53,7 +59,15 @@ def command(
         now=options.clock,
         say=lambda line: click.echo(line, err=True),
     )
-    load = Load(pipeline=pipeline_name, since=since, until=until, limit=limit, only_missing=only_missing, master=master)
+    load = Load(
+        pipeline=pipeline_name,
+        since=since,
+        until=until,
+        limit=limit,
+        only_missing=only_missing,
+        accept_other_records=accept_other_records,
+        master=master,
+    )
     with raising():
         reports = loader.load(load, (lambda plan: None) if is_agreed else ask)
     show_reports(reports, as_json)
@@ -75,6 +89,9 @@ def show_reports(reports: list[AuditReport], as_json: bool) -> None:
         output.show_json([report.summary() for report in reports])
     else:
         output.show(report_table(reports))
+    for report in reports:
+        for note in report.notes:
+            output.say(f"note: {instant_text(report.window.interval.start)}: {note}")
     wrong = [report for report in reports if not report.ok]
     if wrong:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact; the first: {'; '.join(wrong[0].problems)}")
@@ -91,6 +108,6 @@ def report_table(reports: list[AuditReport]) -> Table:
             str(counts.loaded),
             str(counts.dead_lettered),
             report.window.fingerprint or "-",
-            "exact" if report.ok else "; ".join(report.problems),
+            report.verdict,
         )
     return table

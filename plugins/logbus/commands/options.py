@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -39,6 +40,20 @@ class Instant(click.ParamType[datetime]):
             return parse_instant(value)
         except ValueError:
             self.fail(f"{value!r} is no instant; write it like 2015-05-17T10:00:00Z", param, ctx)
+
+
+class TimeZone(click.ParamType[ZoneInfo]):
+    """A zone by its name in the IANA database."""
+
+    name = "zone"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ZoneInfo:
+        if isinstance(value, ZoneInfo):
+            return value
+        try:
+            return ZoneInfo(value)
+        except (OSError, ValueError, KeyError):
+            self.fail(f"{value!r} is no time zone that this machine knows; write it like Europe/Berlin or UTC", param, ctx)
 
 
 class Setting(click.ParamType[tuple[str, str]]):

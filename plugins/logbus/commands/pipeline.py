@@ -1,8 +1,9 @@
-"""`logbus pipeline`: register a pipeline, list them, begin anew after a topic was made again."""
+"""`logbus pipeline`: register a pipeline, list them, begin anew after a topic was made again, mend what was registered twice."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,20 @@ from typing import Any
 import click
 from rich.table import Table
 
-from logbus.commands import options, output
+from logbus.commands import losses, options, output
 from logbus.commands.completing import complete_pipelines, complete_topics
 from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
+from logbus.pipeline_checks import is_own_parser
+from logbus.pipeline_options import refuse_unusable
 from logbus.reparsing import reparser_for
 from logbus.warehouse.engine import connect
+from logbus.windows import pipeline_dags, table_moves
+from logbus.windows.definition import differences, in_words, pipeline_of
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
 from logbus.windows.model import Pipeline
+from logbus.windows.registration import Registration
 
 
 @click.group("pipeline")
@@ -40,6 +46,7 @@ def command() -> None:
 )
 @click.option("--starts-at", type=options.Instant(), help="Where the first window begins; by default at the earliest record.")
 @click.option("--settings", default="{}", help='JSON: {"columns": {"host": "text"}, "accept_loss": false, "offset_gaps": false}.')
+@click.option("--change", "may_change", is_flag=True, help="Change a pipeline that is registered otherwise.")
 @options.warehouse_option
 @options.bootstrap_option
 @options.client_config_option
@@ -51,11 +58,12 @@ def register(
     lateness_minutes: float,
     starts_at: datetime | None,
     settings: str,
+    may_change: bool,
     warehouse_url: str,
     bootstrap: str,
     client_config: Path | None,
 ) -> None:
-    """Register NAME, once; doing it again with the same values changes nothing."""
+    """Register NAME, once. Doing it again with other values shows the difference, and changes it with --change."""
     pipeline = Pipeline(
         name=name,
         topic=topic,
@@ -65,11 +73,22 @@ def register(
         starts_at=starts_at,
         settings=parse_settings(settings),
     )
-    if ":" not in parse:  # a parser of the user's own may be installed only where Spark runs
-        reparser_for(pipeline)  # refuses names and settings that no load could use
-    log = LogOffsets(options.client_config(bootstrap, client_config))
-    registered = Ledger(connect(warehouse_url)).register(pipeline, log, options.clock())
-    click.echo(f"pipeline {registered.name} loads topic {registered.topic} into table {registered.table}")
+    refuse_unusable(pipeline)
+    if not is_own_parser(parse):  # which may be installed only where Spark runs
+        reparser_for(pipeline)  # refuses a filter over columns that the parser does not have, for example
+    log, ledger = LogOffsets(options.client_config(bootstrap, client_config)), Ledger(connect(warehouse_url))
+    done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
+    tell_registration(done)
+    if done.changes and (dags := pipeline_dags.standing_for_another(ledger.engine, done.pipeline)):
+        output.say(f"note: {', '.join(dags)} defines {name} otherwise, and its next run sets it back: change it there, too")
+
+
+def tell_registration(done: Registration) -> None:
+    found = done.pipeline
+    known = "" if done.is_new else " is changed:" if done.changes else " is registered already:"
+    click.echo(f"pipeline {found.name}{known} loads topic {found.topic} into table {found.table}")
+    for change in done.changes:
+        click.echo(f"  {change}")
 
 
 def parse_settings(text: str) -> dict[str, Any]:
@@ -115,11 +134,24 @@ def show(name: str, warehouse_url: str, bootstrap: str, client_config: Path | No
     view = ProgressView(ledger, options.client_config(bootstrap, client_config))
     found = view.progress(ledger.pipeline(name))
     if as_json:
-        output.show_json({**found.summary(), "gaps": [gap.summary() for gap in found.gaps]}, indent=2)
+        gaps, dags = [gap.summary() for gap in found.gaps], dag_definitions(ledger, name)
+        output.show_json({**found.summary(), "gaps": gaps, "dags": dags}, indent=2)
         return
     click.echo("\n".join(found.lines()))
+    for dag_id, otherwise in dag_definitions(ledger, name).items():
+        click.echo(f"  DAG {dag_id}" + (f" defined it otherwise: {otherwise}" if otherwise else ""))
     if view.note:
         click.echo(f"note: {view.note}", err=True)
+
+
+def dag_definitions(ledger: Ledger, name: str) -> dict[str, str | None]:
+    """The DAGs of the pipeline, and what each said otherwise when it last ran."""
+    registered = ledger.registered(name)
+    with ledger.engine.connect() as connection:
+        given = pipeline_dags.definitions_by_dag(connection, name)
+    return {
+        dag_id: in_words(differences(registered, pipeline_of(said))) or None if said else None for dag_id, said in given.items()
+    }
 
 
 @command.command("rebase")
@@ -127,8 +159,41 @@ def show(name: str, warehouse_url: str, bootstrap: str, client_config: Path | No
 @options.warehouse_option
 @options.bootstrap_option
 @options.client_config_option
-def rebase(name: str, warehouse_url: str, bootstrap: str, client_config: Path | None) -> None:
-    """Begin a new chain of windows for NAME after its topic was deleted and made again."""
+@click.option("--other-cluster", is_flag=True, help="The topic has moved to another cluster for good.")
+def rebase(name: str, warehouse_url: str, bootstrap: str, client_config: Path | None, other_cluster: bool) -> None:
+    """Go on with NAME after its topic was deleted and made again, or holds another log than its windows were frozen on.
+
+    What is loaded stays. The hours of which records may be gone are printed; each is refused until its loss is accepted.
+    """
     log = LogOffsets(options.client_config(bootstrap, client_config))
-    pipeline = Ledger(connect(warehouse_url)).rebase(name, log, options.clock())
-    click.echo(f"pipeline {pipeline.name} goes on with the present topic {pipeline.topic}; what is loaded stays")
+    done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
+    click.echo("\n".join(losses.rebase_lines(name, done)))
+
+
+@command.command("forget-dag")
+@click.argument("name", shell_complete=complete_pipelines)
+@click.argument("dag_id")
+@options.warehouse_option
+def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
+    """Let the DAG_ID, which is gone, stand for no definition of the pipeline NAME any more."""
+    pipeline_dags.forget(options.open_ledger(warehouse_url).engine, name, dag_id)
+    click.echo(f"DAG {dag_id} stands for no definition of pipeline {name} until it runs again")
+
+
+@command.command("move")
+@click.argument("name", shell_complete=complete_pipelines)
+@click.option("--table", required=True, help="A table of its own, as table or schema.table.")
+@options.execute_option
+@options.warehouse_option
+@options.json_option
+def move(name: str, table: str, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
+    """Give NAME a table of its own, where another pipeline is registered for the same one. Its hours are to be loaded again."""
+    moved = table_moves.move(options.open_ledger(warehouse_url).engine, name, table, options.clock(), is_executed=is_executed)
+    if as_json:
+        output.show_json({"executed": is_executed, "pipeline": name, **asdict(moved)})
+        return
+    click.echo(f"pipeline {name}: table {moved.before} becomes {moved.after}")
+    click.echo(f"{moved.window_count} loaded windows of {name} are to be loaded again")
+    click.echo(f"pipelines that keep {moved.before}: {', '.join(moved.others)}; all their windows are to be audited again")
+    if not is_executed:
+        output.say("dry run: nothing was changed; --execute does it")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
@@ -15,10 +16,16 @@ from logbus.commands import options, output
 from logbus.commands.interrupting import raising
 from logbus.commands.load import show_reports
 from logbus.loading import Load, Loader
-from logbus.windows import replay
+from logbus.windows import comparison, replay
+from logbus.windows.comparison import Reading
+from logbus.windows.exact_reader import exact_consumer, read_with
+from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import instant_text
+from logbus.windows.model import FrozenWindow, OffsetRange, instant_text
 from logbus.windows.replay import ReplayPlan, ReplayWindow, Span
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
 
 
 @click.group("replay")
@@ -33,6 +40,11 @@ def of_span(function: Callable[..., Any]) -> Callable[..., Any]:
         options.client_config_option,
         options.bootstrap_option,
         options.warehouse_option,
+        click.option(
+            "--read/--no-read",
+            default=None,
+            help="Read what the broker holds, and say whether it is what is loaded. Left out: up to a million records.",
+        ),
         click.option("--window", "starts", type=options.Instant(), multiple=True, help="The start of a window; may be repeated."),
         click.option("--until", type=options.Instant(), help="Windows that begin before this instant."),
         click.option("--since", type=options.Instant(), help="Windows that end after this instant."),
@@ -53,12 +65,14 @@ def show_plan(
     warehouse_url: str,
     bootstrap: str,
     client_config: Path | None,
+    read: bool | None,
     as_json: bool,
 ) -> None:
-    """Show windows, records, bytes, whether they are still retained, rows to be replaced, and who is at work on them."""
-    log = LogOffsets(options.client_config(bootstrap, client_config))
+    """Show windows, records, bytes, whether they are still retained and the same, rows to be replaced, and who is at work on
+    them."""
+    config = options.client_config(bootstrap, client_config)
     span = Span(since=since, until=until, starts=starts)
-    found = replay.plan(options.open_ledger(warehouse_url), log, pipeline_name, span, options.clock())
+    found = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, read)
     if as_json:
         output.show_json(found.summary())
         return
@@ -73,6 +87,11 @@ def show_plan(
 @click.option(
     "--supersede", is_flag=True, help="Take over windows that another run is at work on; its attempts cannot commit then."
 )
+@click.option(
+    "--accept-other-records",
+    is_flag=True,
+    help="Replace what is loaded by what the log holds now, though these are other records. The window says so for ever.",
+)
 @click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 def run(
     pipeline_name: str,
@@ -82,24 +101,56 @@ def run(
     warehouse_url: str,
     bootstrap: str,
     client_config: Path | None,
+    read: bool | None,
     as_json: bool,
     skip_lost: bool,
     supersede: bool,
+    accept_other_records: bool,
     master: str,
 ) -> None:
     """Load the windows again with one Spark application, and audit each. All or nothing but for --skip-lost."""
     config = options.client_config(bootstrap, client_config)
     span = Span(since=since, until=until, starts=starts)
-    found = replay.plan(options.open_ledger(warehouse_url), LogOffsets(config), pipeline_name, span, options.clock())
-    chosen = found.starts(skip_lost=skip_lost, supersede=supersede)
+    wanted = False if accept_other_records and read is None else read  # whatever it finds
+    found = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, wanted)
+    chosen = found.starts(skip_lost=skip_lost, supersede=supersede, accept_other_records=accept_other_records)
     for line in (*totals(found), *found.notes):
         click.echo(line, err=True)
     loader = Loader(
         warehouse_url=warehouse_url, client_config=config, now=options.clock, say=lambda line: click.echo(line, err=True)
     )
     with raising():
-        reports = loader.reload(Load(pipeline=pipeline_name, master=master, run_id="logbus replay"), chosen)
+        load = Load(pipeline=pipeline_name, master=master, run_id="logbus replay", accept_other_records=accept_other_records)
+        reports = loader.reload(load, chosen)
     show_reports(reports, as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerReader:
+    """Reads windows with one consumer, telling how far it is."""
+
+    consumer: Consumer
+    log: LogOffsets
+
+    def begin(self, windows: int, records: int) -> None:
+        output.say(f"reading the {records:,} records of {windows} windows, to compare them with what is loaded")
+
+    def window(self, window: FrozenWindow) -> Reading:
+        return comparison.broker_reading(window, self.log, self.records)
+
+    def records(self, part: OffsetRange) -> Iterable[comparison.Record]:
+        found = read_with(self.consumer, part.topic, part.partition, part.start_offset, part.end_offset)
+        return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
+
+
+def made_plan(ledger: Ledger, config: Mapping[str, Any], name: str, span: Span, read: bool | None) -> ReplayPlan:
+    """`read` None: where it is not too much."""
+    log, now = LogOffsets(config), options.clock()
+    if read is False:
+        return replay.plan(ledger, log, name, span, now)
+    with exact_consumer(config, ledger.pipeline(name).isolation_level) as consumer:
+        reader, most = BrokerReader(consumer=consumer, log=log), None if read else replay.RECORDS_READ_DEFAULT_MAX
+        return replay.plan(ledger, log, name, span, now, reader=reader, records_max=most)
 
 
 def plan_table(plan: ReplayPlan) -> Table:
@@ -114,11 +165,16 @@ def plan_table(plan: ReplayPlan) -> Table:
 def verdict(one: ReplayWindow) -> str:
     if one.lost:
         return f"no: deleted {', '.join(one.lost)}"
-    return f"busy: {one.busy}" if one.busy else "yes"
+    if one.differs:
+        return f"other records: {one.differs}"
+    if one.busy:
+        return f"busy: {one.busy}"
+    return "yes, the same records" if one.is_read else "yes"
 
 
 def totals(plan: ReplayPlan) -> list[str]:
     summary = plan.summary()
     lost = f"; {summary['lost_windows']} windows are lost" if summary["lost_windows"] else ""
+    others = f"; {summary['differing_windows']} windows hold other records now" if summary["differing_windows"] else ""
     count = len(plan.windows) - summary["lost_windows"]
-    return [f"{count} windows, {summary['records']} records, {summary['rows_replaced']} rows to be replaced{lost}"]
+    return [f"{count} windows, {summary['records']} records, {summary['rows_replaced']} rows to be replaced{lost}{others}"]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 from rich.console import Console
@@ -38,6 +39,12 @@ def default_state_path(topic: str) -> Path:
 @click.option("--server-name", help="The `server` header, and the key where a line names no host  [default: this machine's name]")
 @click.option("--include-partial-line", is_flag=True, help="Also send a last line that has no newline yet.")
 @click.option(
+    "--timezone",
+    "zone",
+    type=options.TimeZone(),
+    help="Of times that are written without a zone: Europe/Berlin  [default: UTC, and the summary counts them]",
+)
+@click.option(
     "--line-bytes-max", type=click.IntRange(1), default=LINE_BYTES_MAX, show_default=True, help="Pass over longer lines."
 )
 @click.option(
@@ -47,6 +54,7 @@ def default_state_path(topic: str) -> Path:
     type=options.ClientSetting(),
     help="A librdkafka setting of the producer alone: compression.type=zstd; may be repeated.",
 )
+@click.option("--accept-loss", is_flag=True, help="Do not send again what the topic has lost of what it had acknowledged.")
 @options.with_broker
 @options.json_option
 def command(
@@ -57,8 +65,10 @@ def command(
     state: Path | None,
     server_name: str | None,
     include_partial_line: bool,
+    zone: ZoneInfo | None,
     line_bytes_max: int,
     producer_settings: Sequence[tuple[str, str]],
+    accept_loss: bool,
     config: Mapping[str, Any],
     as_json: bool,
 ) -> None:
@@ -78,9 +88,13 @@ def command(
             producer_config=dict(producer_settings),
             server_name=server_name,
             include_partial_line=include_partial_line,
+            zone=zone,
             line_bytes_max=line_bytes_max,
+            accept_loss=accept_loss,
             stop=lambda: bool(stop),
         )
+    for warning in warnings(report):
+        click.echo(f"warning: {warning}", err=True)
     if stop.exit_code is not None:
         done = summary(topic, report, line_bytes_max)
         raise Stopped(f"{done}\ninterrupted: what was sent is acknowledged and noted; run it again to go on", stop.exit_code)
@@ -95,13 +109,46 @@ def summary(topic: str, report: ShipReport, line_bytes_max: int) -> str:
     rate = report.lines / report.seconds if report.seconds else 0.0
     sent = f"{report.lines:,} lines ({report.bytes:,} bytes) of {report.files} files"
     sentences = [f"{topic}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
-    if report.recovered:
+    if report.lost:
+        sentences.append(
+            f"warning: {topic} had lost {report.lost} records that it had acknowledged: what of these files it did not hold any "
+            "more was sent again, unless --accept-loss said otherwise"
+        )
+    if report.unnamed:
+        sentences.append(f"warning: lines of these files may be among them, name them, too: {', '.join(report.unnamed)}")
+    if report.recovered and not report.lost:
         sentences.append(f"{report.recovered} lines that an interrupted run had sent were found in the topic and not sent again")
-    if report.undated:
-        sentences.append(f"{report.undated} lines without a believable time took that of the line before")
+    sentences += undated_sentences(report)
+    if report.zoneless and not report.timezone_assumed:
+        sentences.append(f"{report.zoneless} lines whose time has no zone were taken in {report.timezone}")
     if report.skipped:
         sentences.append(f"warning: {report.skipped} lines longer than {line_bytes_max} bytes were NOT sent (--line-bytes-max)")
     return "\n".join(sentences)
+
+
+def undated_sentences(report: ShipReport) -> Iterator[str]:
+    """Whose time the lines took that have none of their own."""
+    before = report.undated - report.undated_before_any - report.undated_by_file
+    if before:
+        yield f"{before} lines without a believable time took that of the line before"
+    if report.undated_before_any:
+        yield f"{report.undated_before_any} lines without a believable time took that of the first line behind them that has one"
+    if report.undated_by_file:
+        yield f"{report.undated_by_file} lines without a believable time took the time at which their file was last written"
+
+
+def warnings(report: ShipReport) -> Iterator[str]:
+    """What puts lines into hours that they were not written in, unless somebody looks."""
+    if report.zoneless and report.timezone_assumed:
+        yield (
+            f"{report.zoneless} lines carry a time without a zone and were assumed to be UTC: if their host writes local time, "
+            "they are in the wrong hours. --timezone names its zone (--timezone UTC says that this is right)"
+        )
+    if report.undated > report.lines / 2:
+        yield (
+            f"{report.undated} of {report.lines} lines have no time that is understood, so their hours are not those they were "
+            "written in. Times are found in access logs, ISO 8601 near the line's beginning, and JSON fields such as timestamp"
+        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from logbus.commands import options, output, window_views
+from logbus.commands import losses, options, output, window_views
 from logbus.commands.progress import ProgressView
 from logbus.errors import AuditMismatch
 from logbus.exit_codes import ExitCode
@@ -28,6 +28,9 @@ from logbus.windows.model import OffsetRange, Pipeline, instant_text, parse_inst
 @click.group("window")
 def command() -> None:
     """Frozen windows: which offsets belong to which hour, and what became of them."""
+
+
+command.add_command(losses.accept_loss)
 
 
 @command.command("ls")
@@ -174,6 +177,8 @@ def audit(
     if as_json:
         output.show_json([report.summary() for report in reports])
     for report in reports if not as_json else ():
-        click.echo(f"{instant_text(report.window.interval.start)} {'exact' if report.ok else '; '.join(report.problems)}")
+        click.echo(f"{instant_text(report.window.interval.start)} {report.verdict}")
+        for note in report.notes:
+            click.echo(f"  note: {note}")
     if wrong := [report for report in reports if not report.ok]:
         raise AuditMismatch(f"{len(wrong)} of {len(reports)} windows are not exact")

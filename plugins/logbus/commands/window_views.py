@@ -9,12 +9,15 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from logbus.windows.accepted_losses import loss_text
 from logbus.windows.attempts import FAILED
 from logbus.windows.comparison import Difference, Reading
 from logbus.windows.history import AttemptRecord, WindowHistory
 from logbus.windows.missing import Gap, Missing, behind, empty, oldest
 from logbus.windows.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
+from logbus.windows.other_records import other_records_text
 from logbus.windows.producers import StreamCount
+from logbus.windows.values import Published
 
 ERROR_CHARACTERS_SHOWN = 100
 STREAMS_SHOWN_MAX = 10
@@ -34,7 +37,8 @@ def window_row(window: FrozenWindow) -> tuple[str, ...]:
     counts = window.counts or WindowCounts()
     loaded = (counts.read, counts.loaded, counts.dead_lettered, counts.late) if window.counts else ("-",) * 4
     numbers = (window.record_count, *loaded, window.loaded_attempt or "-")
-    return (instant_text(window.interval.start), str(window.state), *map(str, numbers), window.fingerprint or "-")
+    others = " (other records than before)" if window.other_records else ""
+    return (instant_text(window.interval.start), f"{window.state}{others}", *map(str, numbers), window.fingerprint or "-")
 
 
 def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[str, ...]:
@@ -71,12 +75,18 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
     window = found.window
     yield f"window {window.interval} of {window.pipeline}: {window.state}"
     if window.head_unknown:
-        yield "  retention took records before they were read: what is loaded is not all there was"
+        yield "  records were gone, or may have been, before they were read: what is loaded is not all there was"
+    if window.loss_accepted is not None:
+        yield f"  the loss was accepted {loss_text(window.loss_accepted)}"
     yield f"  topic {window.topic} ({window.topic_id}), frozen {stamp(window.frozen_at)}"
     if window.counts is not None:
         yield f"  loaded {stamp(window.loaded_at)} by attempt {window.loaded_attempt}, audited {stamp(window.audited_at)}"
         yield f"  {counts_text(window.counts)}"
         yield f"  fingerprint {window.fingerprint}"
+        yield f"  values: {values_text(window)}"
+        yield from (f"  the pipeline is defined otherwise since: {change}" for change in found.changes)
+    yield from (f"  {sentence}" for sentence in (found.hours.sentences() if found.hours else ()))
+    yield from (f"  {other_records_text(note)}" for note in window.other_records)
     yield from (f"  audit: {problem}" for problem in found.audit_problems)
     yield from (redrive_line(redrive) for redrive in found.redrives)
     yield from stream_lines(found.streams)
@@ -84,6 +94,16 @@ def history_lines(found: WindowHistory) -> Iterator[str]:
         classes = ", ".join(f"{name} {count}" for name, count in found.dead_letters.items())
         see = f"logbus dead-letter show --pipeline {window.pipeline} {instant_text(window.interval.start)}"
         yield f"  dead letters: {classes} ({see})"
+
+
+def values_text(window: FrozenWindow) -> str:
+    """What an audit compares the values with."""
+    if window.values_hash is None:
+        return "no checksum was taken when it was loaded"
+    values = Published.from_json(window.values_hash)
+    if values.files is not None:
+        return f"{len(values.files)} files, each with a hash of its content"
+    return f"a checksum over {len(values.table.columns)} columns" if values.table else "no checksum could be taken"
 
 
 def stream_lines(streams: Sequence[StreamCount]) -> Iterator[str]:

@@ -81,6 +81,10 @@ RECORDS = _counter(
 )
 BYTES = _counter("logbus_record_bytes_total", "Bytes of their keys and values.", *_PIPELINE)
 LATE = _counter("logbus_late_records_total", "Those of them whose timestamp lies before their window.", *_PIPELINE)
+STAMPED = _gauge("logbus_hour_records", "Records with a timestamp in the 24 newest loaded windows.", *_PIPELINE)
+STAMPED_ELSEWHERE = _gauge(
+    "logbus_hour_records_elsewhere", "Those of them that are stamped with another hour than their window's.", *_PIPELINE
+)
 ATTEMPTS = _counter("logbus_attempts_total", "Attempts that ended, by state: committed, failed, superseded.", *_PIPELINE, "state")
 ATTEMPTS_RUNNING = _gauge("logbus_attempts_running", "Attempts under way.", *_PIPELINE)
 DEAD_LETTERS = _gauge("logbus_dead_letters", "Records of loaded windows that do not parse, as of now.", *_PIPELINE)

@@ -1,4 +1,4 @@
-"""What a scrape asks the ledger: eight statements for all pipelines, in one read-only transaction, so that figures fit together.
+"""What a scrape asks the ledger: nine statements for all pipelines, in one read-only transaction, so that figures fit together.
 
 The exporter only looks: it makes no ledger. What adds up (records by outcome, attempts) is counted from the ledger's rows, which
 are never deleted, so it is a true counter however often the exporter starts; a rerun adds an attempt, and so to the sums.
@@ -20,6 +20,7 @@ from logbus.windows import schema
 from logbus.windows.attempts import COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.model import WindowState
 from logbus.windows.rows import ATTEMPT_RUNNING
+from logbus.windows.stamped_hours import newest_stamped
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
 
@@ -43,6 +44,8 @@ class PipelineReading:
     records: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     bytes: int = 0
     late: int = 0
+    stamped: int = 0
+    stamped_elsewhere: int = 0
     attempts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDED, 0))
     attempts_running: int = 0
     dead_letters: int = 0
@@ -171,6 +174,10 @@ def fill_attempts(one: PipelineReading, row: Any) -> None:
         one.bytes, one.late = int(row.byte), int(row.late)
 
 
+def fill_stamped(one: PipelineReading, row: Any) -> None:
+    one.stamped, one.stamped_elsewhere = int(row.held), int(row.elsewhere)
+
+
 def fill_dead_letters(one: PipelineReading, row: Any) -> None:
     one.dead_letters = row.number
 
@@ -187,4 +194,5 @@ QUESTIONS: tuple[tuple[Callable[[PipelineReading, Any], None], Callable[[], Sele
     (fill_attempts, attempts_by_state),
     (fill_dead_letters, dead_letters),
     (fill_redriven, redriven),
+    (fill_stamped, newest_stamped),
 )

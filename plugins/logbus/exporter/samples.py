@@ -59,6 +59,8 @@ def work_samples(one: PipelineReading) -> Iterator[Sample]:
         yield names.RECORDS, (*labels, outcome), count
     yield names.BYTES, labels, one.bytes
     yield names.LATE, labels, one.late
+    yield names.STAMPED, labels, one.stamped
+    yield names.STAMPED_ELSEWHERE, labels, one.stamped_elsewhere
     for state, count in one.attempts.items():
         yield names.ATTEMPTS, (*labels, state), count
     yield names.ATTEMPTS_RUNNING, labels, one.attempts_running

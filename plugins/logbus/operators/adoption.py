@@ -20,21 +20,20 @@ from logbus.errors import WindowError
 from logbus.operators.siblings import asked_at, waiting_intervals
 from logbus.run_interval import plain, run_interval
 from logbus.windows.adoption import at_work_elsewhere, begun_since, failing
+from logbus.windows.definition import definition_of
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, Interval
+from logbus.windows.model import Interval, Pipeline
 
 SCHEDULED = "scheduled"  # the type of runs that the timetable makes
 
 
-def is_loaded_since_asked(ledger: Ledger, pipeline_name: str, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
-    """Whether attempts that began after this try was asked for have loaded all the windows."""
+def is_loaded_since_asked(ledger: Ledger, pipeline: Pipeline, starts: Sequence[datetime], context: Mapping[str, Any]) -> bool:
+    """Whether attempts that began after this try was asked for have loaded all the windows, and as this DAG says."""
     asked = asked_at(context["ti"])
-    return asked is not None and begun_since(ledger.engine, pipeline_name, starts, asked) == set(starts)
-
-
-def is_committed(ledger: Ledger, attempt: Attempt) -> bool:
-    return ledger.window(attempt.pipeline, attempt.interval.start).loaded_attempt == attempt.number
+    if asked is None:
+        return False
+    return begun_since(ledger.engine, pipeline.name, starts, asked, definition_of(pipeline)) == set(starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,8 @@ class Beside:
         waiting = list(waiting_intervals(context, own, limit))
         starts = [interval.start for interval in waiting]
         done = begun_since(self.ledger.engine, self.pipeline_name, starts, beginning(context))
-        not_ours = done | self.left_alone(starts)
+        taken = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
+        not_ours = done | taken | self.left_alone(starts)
         frozen = (interval.start for interval in waiting if interval.start not in not_ours and self.is_frozen(interval))
         return list(islice(frozen, limit))
 
@@ -72,8 +72,8 @@ class Beside:
         wanted = sorted((gap for gap in gaps if not gap.is_empty or gap.count <= limit), key=lambda gap: gap.is_empty)
         intervals = list(islice((part for gap in wanted for part in gap.parts(length) if part.start not in taken), limit))
         starts = [interval.start for interval in intervals]
-        taken_by_others = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
-        not_ours = self.left_alone(starts) | taken_by_others
+        at_work = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
+        not_ours = self.left_alone(starts) | at_work
         return [part.start for part in intervals if part.start not in not_ours and self.is_frozen(part)]
 
     def left_alone(self, starts: Sequence[datetime]) -> set[datetime]:

@@ -51,7 +51,7 @@ class AuditWindowOperator(WindowOperator):
 
     def _tell(self, report: AuditReport) -> None:
         found = sum(tally.loaded + tally.dead_lettered for tally in report.found.values())
-        self.log.info("%s %s: %d records found", "exact" if report.ok else "WRONG", report.window.interval, found)
+        self.log.info("%s %s: %d records found", report.verdict if report.ok else "WRONG", report.window.interval, found)
         for remark in (*report.problems, *report.notes):
             self.log.info("  %s", remark)
 

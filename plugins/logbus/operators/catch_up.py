@@ -24,6 +24,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
     """
 
     template_fields: Sequence[str] = ("since", "until", *CONNECTION_FIELDS)
+    registers = True
     ui_color = "#d7ecf5"
 
     def __init__(
@@ -38,8 +39,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
         ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
         since, until = optional_instant("since", self.since), optional_instant("until", self.until)
         with beyond_retry_fails_at_once():
-            ledger.register(self.pipeline, log, now)
-            ledger.remember_dag(self.pipeline.name, context["ti"].dag_id, now)
+            self._register(ledger, context)
             plan = ledger.plan_load(self.pipeline.name, log, now, since, until)
             plan.refuse_more_than(self.max_windows, "max_windows allows more, since and until choose some")
             windows = ledger.freeze_plan(plan, log, now, telling(plan.count, self.log.info))

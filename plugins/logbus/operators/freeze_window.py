@@ -20,6 +20,7 @@ class FreezeWindowOperator(WindowOperator):
     Returns the window: its ranges and how many records they hold.
     """
 
+    registers = True
     ui_color = "#d7ecf5"
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -36,8 +37,7 @@ class FreezeWindowOperator(WindowOperator):
     def _freeze(self, context: Context) -> dict[str, Any]:
         ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
         with beyond_retry_fails_at_once():
-            ledger.register(self.pipeline, log, now)
-            ledger.remember_dag(self.pipeline.name, context["ti"].dag_id, now)
+            self._register(ledger, context)
             window = ledger.freeze_or_get(self.pipeline.name, run_interval(context), log, now)
         self.log.info("Window %s holds %d records: %s", window.interval, window.record_count, ", ".join(map(str, window.ranges)))
         return window.summary()

@@ -3,6 +3,9 @@
 The attempt is taken here, before spark-submit: the driver only verifies its number, so a slow first driver cannot fence out the
 good second one, and a driver that outlives its task is refused at commit. The application gets windows and attempt numbers as
 arguments; the warehouse's URL and the broker's configuration travel in its environment only, never on a command line.
+
+What came of it the ledger says, not spark-submit and not a cluster manager: those tell that a driver has ended, and some of them
+remember one of an earlier try.
 """
 
 from __future__ import annotations
@@ -16,15 +19,17 @@ from airflow.sdk import Context
 
 from logbus import spark_submit
 from logbus.assets import tell_outlets
-from logbus.errors import ErrorBudgetExceeded, LoadFailed
+from logbus.errors import AttemptSuperseded, LoadFailed, UserError
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.lineage import load_lineage
-from logbus.operators.adoption import Beside, is_committed, is_loaded_since_asked
+from logbus.operators.adoption import Beside, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import beyond_retry_fails_at_once, task_key
+from logbus.pipeline_options import refuse_unusable
 from logbus.windows.adoption import unaudited_of_run
 from logbus.windows.ledger import Ledger
 from logbus.windows.model import Attempt, FrozenWindow, Pipeline, instant_text
+from logbus.windows.standing import Standing, why_not_loaded
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and what is lost where its driver dies
 WINDOWS_PER_COMMAND_MAX = 1_000  # of a catch-up: attempts travel on a command line, which has an end
@@ -43,10 +48,15 @@ class LoadWindowOperator(SparkWindowOperator):
 
     :param max_windows_per_application: how many hours one application takes at the most (84, half a week); 1 keeps each run
         to its own.
+    :param accept_other_records: load a window again though the log holds other records than it was loaded from (compaction, a
+        restored log); otherwise that fails at once and the window keeps its rows. It stays visible for ever. Templated, so that
+        one run may say it: `"{{ params.accept_other_records }}"`.
     :param fill_gaps: a run of the schedule also loads the closed windows before its own that are missing: those of a run that
         failed, or never came while the scheduler was away
     """
 
+    template_fields: Sequence[str] = (*SparkWindowOperator.template_fields, "accept_other_records")
+    registers = True
     ui_color = "#fbe9d0"
 
     def __init__(
@@ -54,14 +64,23 @@ class LoadWindowOperator(SparkWindowOperator):
         *,
         pipeline: Pipeline,
         max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
+        accept_other_records: bool | str = False,
         fill_gaps: bool = False,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("application", str(spark_submit.application_path()))
         kwargs.setdefault("name", f"logbus load {pipeline.name}")
         super().__init__(**kwargs)
+        refuse_unusable(pipeline)
+        if self.durable:
+            raise UserError(
+                f"durable=True is not for a load (task {self.task_id}): each try takes its windows over from the driver of the "
+                "try before, and to reconnect to that one is to wait for a load that may not commit any more. Leave it out"
+            )
         self.pipeline = pipeline
+        self._under_way: tuple[Ledger, Sequence[Attempt]] | None = None
         self.max_windows_per_application = max_windows_per_application
+        self.accept_other_records = accept_other_records
         self.fill_gaps = fill_gaps
         self._beside: Sequence[datetime] = ()
 
@@ -69,12 +88,15 @@ class LoadWindowOperator(SparkWindowOperator):
         starts, warehouse = self._starts(context), self._warehouse()
         ledger = warehouse.ledger()
         with beyond_retry_fails_at_once():
-            adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline.name, starts, context)
+            adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline, starts, context)
             if adopted:
                 self.log.info("Another run's application has loaded this hour since this run was asked for")
             else:
-                for begin in range(0, len(starts), WINDOWS_PER_COMMAND_MAX):
-                    self._load(warehouse, ledger, starts[begin : begin + WINDOWS_PER_COMMAND_MAX], context)
+                groups = range(0, len(starts), WINDOWS_PER_COMMAND_MAX)
+                done = [
+                    self._load(warehouse, ledger, starts[begin : begin + WINDOWS_PER_COMMAND_MAX], context) for begin in groups
+                ]
+                adopted = any(done)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         filled = self._filled(ledger, starts, context)
         tell_outlets(context, self.outlets, windows)
@@ -88,24 +110,62 @@ class LoadWindowOperator(SparkWindowOperator):
     def _shares(self) -> bool:
         return self.windows is None and self.max_windows_per_application > 1
 
-    def _load(self, warehouse: WarehouseHook, ledger: Ledger, starts: Sequence[datetime], context: Context) -> None:
-        """One application for our windows and those of runs that wait beside us. It failed only if it failed ours."""
+    def on_kill(self) -> None:
+        """Ends the application and its attempts.
+
+        The attempts first where the driver runs on a cluster: Airflow ends the task itself after five seconds, a cluster manager
+        may need longer to answer, and a driver that the order does not reach must not commit. Here processes end at once.
+        """
+        steps = [super().on_kill, self._end_attempts]
+        first, second = reversed(steps) if self._is_in_cluster_mode else steps
+        try:
+            first()
+        finally:
+            second()
+
+    def _end_attempts(self) -> None:
+        if self._under_way is not None:
+            ledger, attempts = self._under_way
+            ledger.fail_attempts(attempts, "the task was ended while it loaded", self._now())
+
+    def _load(self, warehouse: WarehouseHook, ledger: Ledger, starts: Sequence[datetime], context: Context) -> bool:
+        """One application for our windows and those of runs that wait beside us. It failed only if it failed ours.
+
+        Returns whether an attempt newer than ours has loaded one of them: it began after we were asked, so it stands for ours.
+        """
+        environment = self._secrets(warehouse)
+        self._refuse_early(environment)
         self._beside = self._hours_beside(ledger, context)
         beside = [*self._beside, *self._gaps_before(ledger, [*starts, *self._beside], context)]
-        attempts = self._begin(ledger, [*starts, *beside], context)
+        attempts = self._begin(ledger, [*starts, *beside], context, starts if is_said(self.accept_other_records) else ())
         self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
+        failure: LoadFailed | None = None
         try:
             with self._failure_recorded(ledger, attempts):
-                if self.credentials_in_environment:
-                    self._hand_over(spark_submit.environment(warehouse.url, self._broker().client_config()))
-                self._submit(context)
+                self._submit(context, environment)
         except LoadFailed as error:
-            own = [attempt for attempt in attempts if attempt.interval.start in set(starts)]
-            if over := ledger.over_budget(own):
-                raise ErrorBudgetExceeded(over[0], samples={}) from error
-            if not beside or not all(is_committed(ledger, attempt) for attempt in own):
-                raise
-            self.log.warning("Not all hours could be loaded beside ours; `logbus window show` tells of each: %s", error)
+            failure = error
+        own = [standing for standing in ledger.settle_attempts(attempts, self._now()) if standing.start in set(starts)]
+        self._raise_unless_loaded(ledger, own, failure)
+        return any(standing.is_loaded_by_newer for standing in own)
+
+    def _raise_unless_loaded(self, ledger: Ledger, own: Sequence[Standing], failure: LoadFailed | None) -> None:
+        """Whether our windows are loaded is the ledger's word; `failure` is spark-submit's."""
+        missing = why_not_loaded(own)
+        if missing is not None:
+            if final := ledger.beyond_retry([standing.attempt for standing in own]):
+                raise final from failure
+            raise failure if failure and not isinstance(missing, AttemptSuperseded) else missing
+        if failure is not None:
+            self.log.warning("What this task was to load is loaded; the application failed all the same: %s", failure)
+        for standing in own:
+            if standing.is_loaded_by_newer:
+                self.log.info("Attempt %d took over from ours and has loaded it: %s", standing.newest, standing.attempt.token)
+
+    def _secrets(self, warehouse: WarehouseHook) -> dict[str, str]:
+        if not self.credentials_in_environment:
+            return {}
+        return spark_submit.environment(warehouse.url, self._broker().client_config())
 
     def _hours_beside(self, ledger: Ledger, context: Context) -> list[datetime]:
         if not self._shares:
@@ -136,22 +196,34 @@ class LoadWindowOperator(SparkWindowOperator):
         loaded = unaudited_of_run(ledger.engine, self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
         return sorted(loaded - {*starts, *self._beside})
 
-    def _begin(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[Attempt]:
+    def _begin(
+        self, ledger: Ledger, starts: Sequence[datetime], context: Context, accepted: Sequence[datetime] = ()
+    ) -> list[Attempt]:
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
+        self._register(ledger, context)  # as the freeze did: a load that is cleared alone takes an edit of its DAG along
         task, now = task_key(context), self._now()
-        ledger.remember_dag(self.pipeline.name, task.dag_id, now)
-        attempts = ledger.begin_attempts(self.pipeline.name, starts, run_id, try_number, now, task)
+        attempts = ledger.begin_attempts(
+            self.pipeline.name, starts, run_id, try_number, now, task, self.pipeline, accept_other_records=accepted
+        )
         self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
         return attempts
 
     @contextlib.contextmanager
     def _failure_recorded(self, ledger: Ledger, attempts: Sequence[Attempt]) -> Iterator[None]:
         """A failed application leaves its reason in the ledger, beside the attempt it belongs to."""
+        self._under_way = ledger, attempts
         try:
             yield
-        except Exception as error:
+        except BaseException as error:  # Airflow's timeout is no Exception
             ledger.fail_attempts(attempts, str(error)[-ERROR_CHARACTERS_MAX:], self._now())
             raise
+        finally:
+            self._under_way = None
+
+
+def is_said(value: bool | str) -> bool:
+    """A parameter of a DAG renders as a text."""
+    return value is True or str(value).lower() == "true"
 
 
 def load_summary(windows: Sequence[FrozenWindow]) -> dict[str, Any]:

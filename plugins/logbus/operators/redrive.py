@@ -27,6 +27,7 @@ class RedriveOperator(WindowOperator):
     """
 
     template_fields: Sequence[str] = ("pipeline_name", "windows", *CONNECTION_FIELDS)
+    registers = True
     ui_color = "#f6e3e3"
 
     def __init__(self, *, pipeline: Pipeline | str, dry_run: bool = False, **kwargs: Any) -> None:
@@ -39,7 +40,7 @@ class RedriveOperator(WindowOperator):
         ledger = warehouse.ledger()
         with beyond_retry_fails_at_once():
             if isinstance(self.pipeline, Pipeline):
-                ledger.register(self.pipeline, self._broker().log_offsets(), self._now())
+                self._register(ledger, context, remembers=False)
             pipeline = ledger.pipeline(self.pipeline_name)  # with the columns that loads have inferred
             redrive = Redrive(
                 engine=warehouse.get_engine(),

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus.operators.catch_up import optional_instant
-from logbus.operators.load_window import LoadWindowOperator
+from logbus.operators.load_window import LoadWindowOperator, is_said
 from logbus.operators.window_operator import beyond_retry_fails_at_once, window_starts
 from logbus.windows import replay
 from logbus.windows.model import instant_text
@@ -50,7 +50,8 @@ class ReplayOperator(LoadWindowOperator):
         ledger, log = self._warehouse().ledger(), self._broker().log_offsets()
         with beyond_retry_fails_at_once():
             plan = replay.plan(ledger, log, self.pipeline.name, self._span(), self._now(), str(context["run_id"]))
-            starts = plan.starts(skip_lost=self.skip_lost, supersede=self.supersede)
+            accepted = is_said(self.accept_other_records)
+            starts = plan.starts(skip_lost=self.skip_lost, supersede=self.supersede, accept_other_records=accepted)
         for one in plan.windows:
             lost = f"; left out, deleted: {', '.join(one.lost)}" if one.lost else ""
             self.log.info("%s: %d rows are replaced%s", instant_text(one.start), one.rows_replaced, lost)

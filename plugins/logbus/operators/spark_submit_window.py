@@ -15,8 +15,10 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus import spark_submit
+from logbus.hooks.warehouse import WarehouseHook
 from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import beyond_retry_fails_at_once
+from logbus.pipeline_options import refuse_unusable
 from logbus.windows.handover import as_text, hand_over
 from logbus.windows.ledger import Ledger
 from logbus.windows.model import FrozenWindow, Interval, Pipeline
@@ -40,6 +42,8 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
         self, *, pipeline: Pipeline | str, application: str, warehouse_in_environment: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(application=application, **kwargs)
+        if isinstance(pipeline, Pipeline):
+            refuse_unusable(pipeline)
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.registered_as = None if isinstance(pipeline, str) else pipeline
         self.warehouse_in_environment = warehouse_in_environment
@@ -47,21 +51,23 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         warehouse = self._warehouse()
         with beyond_retry_fails_at_once():
-            pipeline, windows = self._frozen(warehouse.ledger(), self._starts(context))
+            pipeline, windows = self._frozen(warehouse.ledger(), self._starts(context), context["ti"].dag_id)
         text = as_text(content := hand_over(pipeline, windows))
         self.conf: dict[str, Any] = {**(self.conf or {}), **spark_settings(content, text)}
-        if self.credentials_in_environment:
-            secrets = warehouse.url if self.warehouse_in_environment else None
-            environment = spark_submit.environment(secrets, self._broker().client_config())
-            self._hand_over({**environment, spark_submit.WINDOWS_VARIABLE: text})
         self.log.info("Handing over %d window(s) of %s: %s", len(windows), pipeline.name, text)
-        self._submit(context)
+        self._submit(context, self._handed_over(warehouse, text))
         return {"pipeline": pipeline.name, "windows": [window.summary() for window in windows]}
 
-    def _frozen(self, ledger: Ledger, starts: Sequence[datetime]) -> tuple[Pipeline, list[FrozenWindow]]:
+    def _handed_over(self, warehouse: WarehouseHook, windows: str) -> dict[str, str]:
+        if not self.credentials_in_environment:
+            return {}
+        secrets = warehouse.url if self.warehouse_in_environment else None
+        return {**spark_submit.environment(secrets, self._broker().client_config()), spark_submit.WINDOWS_VARIABLE: windows}
+
+    def _frozen(self, ledger: Ledger, starts: Sequence[datetime], dag_id: str) -> tuple[Pipeline, list[FrozenWindow]]:
         log, now = self._broker().log_offsets(), self._now()
         if self.registered_as is not None:
-            ledger.register(self.registered_as, log, now)
+            ledger.define(self.registered_as, log, now, dag_id=dag_id, remembers=False)
         pipeline = ledger.pipeline(self.pipeline_name)
         intervals = [Interval(start, start + pipeline.interval) for start in starts]
         return pipeline, [ledger.freeze_or_get(pipeline.name, interval, log, now) for interval in intervals]

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
@@ -34,6 +35,9 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
 
     :param credentials_in_environment: hand secrets over as environment variables. On YARN and Kubernetes spark-submit would put
         them on its command line: mount them as secrets in the driver there and set this to False.
+    :param durable: whether a try goes on with the driver of an earlier one where the cluster manager still knows it, as the
+        Spark provider does by default (cluster mode, where Airflow tracks the driver). Here each try submits anew: a cleared
+        task would find the driver that has finished, and do nothing.
     """
 
     operator_extra_links = (WindowLink(),)
@@ -46,6 +50,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         kafka_conn_id: str = BrokerHook.default_conn_name,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         credentials_in_environment: bool = True,
+        durable: bool = False,
         now: Callable[[], datetime] = utc_now,
         **kwargs: Any,
     ) -> None:
@@ -56,35 +61,86 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         self.kafka_conn_id = kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self.credentials_in_environment = credentials_in_environment
+        # Set, not passed on: the provider's parameter is `durable` since 6.2, was `reconnect_on_retry` in 6.1, and there was none
+        # before (each try submitted anew); Airflow before 3.3 warns of it. All of them read one of these, or none.
+        self.durable = self.reconnect_on_retry = durable
+        self._environment: Mapping[str, str] = {}
         self._now = now
 
     def on_kill(self) -> None:
-        """End the whole application. Killing spark-submit alone leaves a Python driver running, which would be refused at
-        commit but goes on reading and writing until then."""
-        family = self._application_processes()
-        super().on_kill()
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        """End the whole application: the driver that this try submitted, and spark-submit with all it started.
 
-    def _submit(self, context: Context) -> None:
+        Killing spark-submit alone leaves a Python driver running, which would be refused at commit but goes on reading and
+        writing until then. The hook is asked and not the provider's operator: on YARN that one turns to the REST API even where
+        only the `yarn` command can end the application, and leaves spark-submit running.
+        """
+        if self._hook is None:
+            return
+        family = self._application_processes()
+        try:
+            self._hook.on_kill()
+        finally:
+            for process in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def _submit(self, context: Context, environment: Mapping[str, str]) -> None:
+        """Runs the application to its end, with these variables, secrets among them, in the environment of spark-submit.
+
+        Each call has a hook of its own, so what is ended on kill is never an earlier driver.
+        """
+        self._hook, self._environment = None, environment
         try:
             super().execute(context)
         except AirflowException as error:
             # The provider's message begins with the whole command, eighty windows long; what happened comes after it.
             tail = self._hook._submit_log_tail if self._hook is not None else ""
             raise LoadFailed(f"the Spark application failed{tail}" if tail else str(error)) from error
+        except (RuntimeError, OSError) as error:  # a driver that its cluster manager calls failed; no spark-submit, no answer
+            raise LoadFailed(f"the Spark application failed: {error}") from error
 
-    def _hand_over(self, environment: Mapping[str, str]) -> None:
-        """Puts these variables, secrets among them, into the environment of spark-submit."""
-        hook = self._hook = self._get_hook()
+    def _refuse_early(self, environment: Mapping[str, str]) -> None:
+        """Before anything is begun: `UserError` where the connection's master cannot run this, or would show secrets."""
+        self._environment = environment
+        self._get_hook()
+
+    def _get_hook(self) -> SparkSubmitHook:
+        try:
+            hook = super()._get_hook()
+        except NameError:  # the provider's own, of the client that it could not import
+            raise UserError(
+                f"the connection {self._conn_id!r} names a Kubernetes master: install apache-airflow-providers-cncf-kubernetes, "
+                "with which Airflow watches and ends drivers there"
+            ) from None
+        self._refuse_unsupported(hook)
+        if self._environment:
+            hook._env_vars = {**(self.env_vars or {}), **self._environment}
+        return hook
+
+    def _refuse_unsupported(self, hook: SparkSubmitHook) -> None:
+        """What could only fail later: after attempts were begun, or on a command line that everybody reads."""
+        if hook._should_track_driver_status and self.application.endswith(".py"):
+            raise UserError(
+                "Spark runs no Python program in cluster mode on a standalone cluster: set the deploy mode to client, in the "
+                f"connection {self._conn_id!r} or by deploy_mode='client'"
+            )
+        if not self.credentials_in_environment:
+            return
+        names = " and ".join(secret_names(self._environment))
         if hook._is_yarn or hook._is_kubernetes:
             raise UserError(
                 "on YARN and Kubernetes spark-submit puts environment variables on its command line, where anybody reads "
-                f"passwords: mount {' and '.join(secrets_of(environment))} as secrets in the driver and set "
+                f"passwords: mount {names} as secrets in the driver and set credentials_in_environment=False"
+            )
+        if hook._should_track_driver_status:
+            raise UserError(
+                f"a standalone cluster gives its drivers no environment variables: set {names} where they run and "
                 "credentials_in_environment=False"
             )
-        hook._env_vars = {**(self.env_vars or {}), **environment}
+
+    @property
+    def _is_in_cluster_mode(self) -> bool:
+        return self._hook is not None and self._hook._connection["deploy_mode"] == "cluster"
 
     def _application_processes(self) -> list[psutil.Process]:
         submitted = self._hook._submit_sp if self._hook is not None else None
@@ -95,5 +151,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         return []
 
 
-def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    return [name for name in (spark_submit.WAREHOUSE_URL_VARIABLE, spark_submit.KAFKA_CONFIG_VARIABLE) if name in environment]
+def secret_names(environment: Mapping[str, str]) -> list[str]:
+    """Which secrets there are to hand over; both, where nobody knows yet."""
+    names = [spark_submit.WAREHOUSE_URL_VARIABLE, spark_submit.KAFKA_CONFIG_VARIABLE]
+    return [name for name in names if name in environment] or names

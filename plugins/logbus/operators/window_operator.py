@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from logbus.errors import (
+    AttemptSuperseded,
     ErrorBudgetExceeded,
+    LogChanged,
+    OtherRecords,
     PipelineConflict,
     RecordsLost,
     TooManyWindows,
@@ -26,27 +29,62 @@ from logbus.errors import (
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.links import WindowLink
+from logbus.pipeline_options import refuse_unusable
 from logbus.run_interval import run_interval
 from logbus.triggers.window_closed import utc_now
+from logbus.windows.definition import differences, in_words, is_same
+from logbus.windows.ledger import Ledger
 from logbus.windows.model import Pipeline, TaskKey, parse_instant
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
-BEYOND_RETRY = (RecordsLost, TopicRecreated, PipelineConflict, WindowOverlap, ErrorBudgetExceeded, TooManyWindows)
+BEYOND_RETRY = (
+    RecordsLost,
+    TopicRecreated,
+    LogChanged,
+    PipelineConflict,
+    WindowOverlap,
+    ErrorBudgetExceeded,
+    OtherRecords,
+    AttemptSuperseded,
+    TooManyWindows,
+)
 
 
 class OverWindows:
     """Mixed into every operator over windows: its fields, and what follows from them."""
 
+    registers: ClassVar[bool] = False  # whether it says how the pipeline is defined, or only which one it works on
     pipeline: Any  # a Pipeline; or the name of one, where an operator takes that
     windows: Sequence[str] | None
     kafka_conn_id: str
     warehouse_conn_id: str
+    log: Any
+    _now: Callable[[], datetime]
 
     def _broker(self) -> BrokerHook:
         return BrokerHook(self.kafka_conn_id)
 
     def _warehouse(self) -> WarehouseHook:
         return WarehouseHook(self.warehouse_conn_id)
+
+    def _register(self, ledger: Ledger, context: Mapping[str, Any], *, remembers: bool = True) -> None:
+        """As this DAG defines it; an edit of the DAG changes what is registered, and is told in the log."""
+        self._refuse_two_definitions(context)
+        dag_id = context["ti"].dag_id
+        done = ledger.define(self.pipeline, self._broker().log_offsets(), self._now(), dag_id=dag_id, remembers=remembers)
+        for change in done.changes:
+            self.log.info("The definition of pipeline %s is changed by this DAG: %s", self.pipeline.name, change)
+
+    def _refuse_two_definitions(self, context: Mapping[str, Any]) -> None:
+        """Tasks of one DAG would change the pipeline under each other, and each time that would look like an edit."""
+        dag = context.get("dag")
+        registering = [task for task in (dag.tasks if dag else ()) if getattr(task, "registers", False)]
+        for pipeline in (task.pipeline for task in registering):
+            if isinstance(pipeline, Pipeline) and pipeline.name == self.pipeline.name and not is_same(pipeline, self.pipeline):
+                raise PipelineConflict(
+                    f"tasks of this DAG define pipeline {pipeline.name} differently: "
+                    f"{in_words(differences(self.pipeline, pipeline))}. Give all of them the same Pipeline"
+                )
 
     def _starts(self, context: Mapping[str, Any]) -> list[datetime]:
         """The starts of the windows to work on, in order."""
@@ -77,6 +115,8 @@ class WindowOperator(OverWindows, BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if isinstance(pipeline, Pipeline):
+            refuse_unusable(pipeline)
         self.pipeline = pipeline
         self.windows = windows
         self.kafka_conn_id = kafka_conn_id
@@ -101,7 +141,7 @@ def window_starts(windows: Sequence[str] | str) -> list[datetime]:
 
 @contextlib.contextmanager
 def beyond_retry_fails_at_once() -> Iterator[None]:
-    """Retrying a lost record or a recreated topic only hides it for an hour."""
+    """Retrying a lost record or a recreated topic only hides it for an hour; a superseded load would take the window back."""
     try:
         yield
     except BEYOND_RETRY as error:

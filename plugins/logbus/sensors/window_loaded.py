@@ -1,22 +1,28 @@
 """May somebody downstream read an hour? Once its window is loaded, or audited where that is asked for.
 
 For a DAG of its own: `hourly_ingest` of one team fills a table, another team's daily report waits for the 24 windows of its day.
+
+A window is a range of offsets, called after the hour at which it begins. Who selects rows by `_timestamp` waits with `event_time`
+for the windows behind, too, in which records of the interval may lie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Context
 
+from logbus.errors import UserError
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.links import WindowLink
 from logbus.run_interval import run_interval
 from logbus.sensors.window_sensor import WindowSensor
 from logbus.triggers.window_loaded import WindowLoadedTrigger
 from logbus.windows.coverage import missing_span
-from logbus.windows.model import Pipeline, instant_text
+from logbus.windows.model import Interval, Pipeline, instant_text
+from logbus.windows.stamped_hours import missing_of_stamped, windows_holding
 
 
 class WindowLoadedSensor(WindowSensor):
@@ -26,6 +32,11 @@ class WindowLoadedSensor(WindowSensor):
 
     :param pipeline: a pipeline, or the name of a registered one (templated)
     :param audited: wait for the audit as well: nothing differs between table, ledger and broker
+    :param event_time: wait until every record stamped within the interval is loaded, in whichever window, that reached the broker
+        no later than `lateness` after the interval's end. That is so when all windows up to `end + lateness + max_ahead` are
+        loaded, provided that no producer's clock is more than the pipeline's `max_ahead_minutes` fast; what comes later than
+        that nobody can wait for. Returns also which windows hold records of the interval.
+    :param lateness: with `event_time`: how late a record may come and still be waited for; by default the pipeline's lateness
     """
 
     operator_extra_links = (WindowLink(),)
@@ -36,24 +47,43 @@ class WindowLoadedSensor(WindowSensor):
         *,
         pipeline: Pipeline | str,
         audited: bool = False,
+        event_time: bool = False,
+        lateness: timedelta | None = None,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if lateness is not None and not event_time:
+            raise UserError("lateness is for event_time=True: without it the sensor waits for the windows of the interval alone")
+        self.event_time = event_time
+        self.lateness = lateness
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.audited = audited
         self.warehouse_conn_id = warehouse_conn_id
 
     def poke(self, context: Context) -> bool:
-        engine = WarehouseHook(self.warehouse_conn_id).ledger().engine
-        missing = missing_span(engine, self.pipeline_name, run_interval(context), audited=self.audited)
+        missing = self._missing(run_interval(context))
         if missing is not None:
             self.log.info("%s of %s is not %s yet", missing, self.pipeline_name, "audited" if self.audited else "loaded")
         return missing is None
 
+    def _missing(self, span: Interval) -> Interval | None:
+        engine = WarehouseHook(self.warehouse_conn_id).ledger().engine
+        if self.event_time:
+            return missing_of_stamped(engine, self.pipeline_name, span, self.lateness, audited=self.audited)
+        return missing_span(engine, self.pipeline_name, span, audited=self.audited)
+
     def outcome(self, context: Context) -> dict[str, Any]:
         span = run_interval(context)
-        return {"pipeline": self.pipeline_name, "start": instant_text(span.start), "end": instant_text(span.end)}
+        loaded = {"pipeline": self.pipeline_name, "start": instant_text(span.start), "end": instant_text(span.end)}
+        if not self.event_time:
+            return loaded
+        return {**loaded, "windows": {instant_text(start): count for start, count in self._held(span).items()}}
+
+    def _held(self, span: Interval) -> dict[datetime, int]:
+        """Which windows hold records stamped within the span, and how many."""
+        with WarehouseHook(self.warehouse_conn_id).ledger().engine.connect() as connection:
+            return windows_holding(connection, self.pipeline_name, span)
 
     def trigger_for(self, context: Context) -> WindowLoadedTrigger:
         span = run_interval(context)
@@ -62,6 +92,8 @@ class WindowLoadedSensor(WindowSensor):
             start=instant_text(span.start),
             end=instant_text(span.end),
             audited=self.audited,
+            event_time=self.event_time,
+            lateness_seconds=None if self.lateness is None else self.lateness.total_seconds(),
             warehouse_conn_id=self.warehouse_conn_id,
             poll_seconds=self.poke_interval,
         )

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from logbus.errors import WarehouseUnavailable
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.windows.coverage import missing_span
 from logbus.windows.model import Interval, parse_instant
+from logbus.windows.stamped_hours import missing_of_stamped
 
 POLL_SECONDS_DEFAULT = 30.0
 
 
 class WindowLoadedTrigger(BaseTrigger):
-    """Fires when [start, end), instants as text, is covered by loaded windows of the pipeline."""
+    """Fires when [start, end), instants as text, is covered by loaded windows of the pipeline; with `event_time`, when the
+    records stamped within it are loaded (`WindowLoadedSensor` says which)."""
 
     def __init__(
         self,
@@ -31,6 +35,8 @@ class WindowLoadedTrigger(BaseTrigger):
         start: str,
         end: str,
         audited: bool = False,
+        event_time: bool = False,
+        lateness_seconds: float | None = None,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         poll_seconds: float = POLL_SECONDS_DEFAULT,
     ) -> None:
@@ -39,11 +45,13 @@ class WindowLoadedTrigger(BaseTrigger):
         self.start = start
         self.end = end
         self.audited = audited
+        self.event_time = event_time
+        self.lateness_seconds = lateness_seconds
         self.warehouse_conn_id = warehouse_conn_id
         self.poll_seconds = poll_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        fields = ("pipeline", "start", "end", "audited", "warehouse_conn_id", "poll_seconds")
+        fields = ("pipeline", "start", "end", "audited", "event_time", "lateness_seconds", "warehouse_conn_id", "poll_seconds")
         return ("logbus.triggers.window_loaded.WindowLoadedTrigger", {name: getattr(self, name) for name in fields})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -63,6 +71,12 @@ class WindowLoadedTrigger(BaseTrigger):
     def _look(self, hook: WarehouseHook) -> bool:
         engine, span = hook.ledger().engine, Interval(parse_instant(self.start), parse_instant(self.end))
         try:
-            return missing_span(engine, self.pipeline, span, audited=self.audited) is None
+            return self._missing(engine, span) is None
         finally:
             engine.dispose()  # a thousand waits would hold a thousand connections
+
+    def _missing(self, engine: Engine, span: Interval) -> Interval | None:
+        if not self.event_time:
+            return missing_span(engine, self.pipeline, span, audited=self.audited)
+        lateness = None if self.lateness_seconds is None else timedelta(seconds=self.lateness_seconds)
+        return missing_of_stamped(engine, self.pipeline, span, lateness, audited=self.audited)

@@ -1,9 +1,10 @@
 """The commit of one window: one transaction in which its rows, dead letters, counts and offsets become public, or none of them.
 
 In order: the fence (the window's row is held, the attempt must be its newest), the equation (what the sealed tables
-hold is exactly what the ranges hold), the error budget, the dead letters, the rows, the ledger. A first load attaches the
-sealed table as a leaf. A reload deletes and inserts inside the leaf, which blocks no reader; a large one takes the leaf's place
-if no reader holds the target right now, so that a commit takes no longer than a first load's.
+hold is exactly what the ranges hold), the same records as before where the window is loaded (same_records.py), the error budget,
+the dead letters, the rows, the ledger. A first load attaches the sealed table as a leaf. A reload deletes and inserts inside
+the leaf, which blocks no reader; a large one takes the leaf's place if no reader holds the target right now, so that a commit
+takes no longer than a first load's.
 
 A commit has three outcomes. Committed and refused are known. When the connection dies nobody was told: then the
 ledger is asked, under the window's lock, which waits for a transaction that may still be on its way. Nothing is
@@ -15,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_in
 from datetime import datetime
 from typing import Any
 
@@ -22,16 +24,21 @@ from sqlalchemy import Connection, Engine, select, text, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus.errors import EquationMismatch, LoadFailed
+from logbus.warehouse import checksum
 from logbus.warehouse.names import TableName, leaf_name, parse_table, quoted, staging
+from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
+from logbus.warehouse.same_records import LoadedRecords, other_records
 from logbus.warehouse.staging import LEAF_CHECK
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
-from logbus.windows import fingerprint, producers, schema, tally
+from logbus.windows import fingerprint, producers, schema, stamped_hours, tally
 from logbus.windows.attempts import COMMITTED, LOCK_NOT_AVAILABLE, lock_if_current, sealed
+from logbus.windows.boundaries import milliseconds
 from logbus.windows.error_budget import refuse_over_budget
 from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text
 from logbus.windows.places import SCHEMA
 from logbus.windows.rows import count_values, to_counts
 from logbus.windows.sent_numbers import Numbers, join_streams
+from logbus.windows.values import Checksum, Published
 
 # ATTACH waits for whoever alters the parent; nobody does for long.
 COMMIT_LOCK_TIMEOUT_MS = 60_000
@@ -60,6 +67,7 @@ class ReadTally:
     bytes: int = 0
     fingerprint: int = 0
     staged_fingerprint: int = 0
+    hours: stamped_hours.Histogram = field(default_factory=dict)
     sent: Mapping[str, Numbers] = field(default_factory=dict)
 
 
@@ -91,7 +99,7 @@ def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> WindowCo
     """Commits, or raises `AttemptSuperseded`, `EquationMismatch` (both refused: nothing became public) or `LoadFailed`."""
     try:
         with engine.begin() as connection:
-            return commit_in(connection, load, now, replace_rows)
+            return commit_in(connection, load, now, replace_rows).counts
     except (OperationalError, InterfaceError) as error:
         if not connection_died(error):
             raise LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
@@ -138,24 +146,44 @@ def committed_counts(engine: Engine, attempt: Attempt) -> WindowCounts | None:
             .one()
         )
         mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
-        state = connection.execute(select(row_of.c.state).where(*mine)).scalar_one()
+        state = connection.execute(select(row_of.c.state).where(*mine, row_of.c.key == attempt.key)).scalar_one_or_none()
     return to_counts(row) if state == COMMITTED else None
 
 
-PutRows = Callable[[Connection, SealedWindow], None]
+# Gives the checksum of what is public then, where that may be another than the sealed rows'.
+PutRows = Callable[[Connection, SealedWindow], Checksum | None]
 
 
-def commit_in(connection: Connection, load: SealedWindow, now: datetime, put_rows: PutRows) -> WindowCounts:
-    """Everything of a commit but the transaction's end; `put_rows` is what the kinds of sinks differ in."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What a commit puts into the ledger. `other_records`: only where it replaces records by others."""
+
+    counts: WindowCounts
+    values: Published
+    other_records: Sequence[Mapping[str, Any]] | None = None
+
+    def window_values(self) -> dict[str, Any]:
+        """The columns of the window's row that are not counts."""
+        others = {} if self.other_records is None else {"other_records": list(self.other_records)}
+        return {"values_hash": self.values.to_json(), **others}
+
+
+def commit_in(
+    connection: Connection, load: SealedWindow, now: datetime, put_rows: PutRows, published_before: LoadedRecords | None = None
+) -> Commit:
+    """Everything of a commit but the transaction's end; `put_rows` is what the kinds of sinks differ in. `published_before`: what
+    the target holds by its own word, of which the ledger may not know."""
     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
     lock_if_current(connection, load.attempt)
     refuse_mismatch(load)
+    others = other_records(connection, load.attempt, new_load(load), now, published_before)
     refuse_errors(connection, load)
     put_dead_letters(connection, load)
-    put_rows(connection, load)  # last: from here on it may hold locks that readers want
-    counts = counts_of(load)
-    write_ledger(connection, load, counts, now)
-    return counts
+    values = published(connection, load.window.id, load.staged)
+    table = put_rows(connection, load)  # last: from here on it may hold locks that readers want
+    done = Commit(counts=counts_of(load), values=replace_in(values, table=table or values.table), other_records=others)
+    write_ledger(connection, load, done, now)
+    return done
 
 
 def refuse_mismatch(load: SealedWindow) -> None:
@@ -199,16 +227,19 @@ def refuse_errors(connection: Connection, load: SealedWindow) -> None:
     )
 
 
-def replace_rows(connection: Connection, load: SealedWindow) -> None:
-    """The sealed rows become the window's rows in the target."""
+def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
+    """The sealed rows become the window's rows in the target. Gives the checksum of what was inserted row by row: a trigger of
+    the user's own may have changed it on its way."""
     kind = relation_kind(connection, load.target)
     add_new_columns(connection, load)
     leaf = leaf_name(load.target, load.attempt.interval.start)
     if kind == PARTITIONED and relation_kind(connection, leaf) is None and attach(connection, load, leaf):
-        return
+        return None
     if kind == PARTITIONED and may_swap(connection, load, leaf) and swap(connection, load, leaf):
-        return
+        return None
     replace(connection, load)
+    table, place = load.staged.table, window_place(load.pipeline, load.window)
+    return table and checksum.take(connection, load.target, table.columns, ROWS_OF_WINDOW, place)
 
 
 def add_new_columns(connection: Connection, load: SealedWindow) -> None:
@@ -248,11 +279,16 @@ def may_swap(connection: Connection, load: SealedWindow, leaf: TableName) -> boo
 
 
 def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
-    """Puts the sealed table into the leaf's place. False where somebody reads the target: nobody is kept waiting for that."""
+    """Puts the sealed table into the leaf's place. False where somebody reads the target: nobody is kept waiting for that; and
+    where the leaf holds rows that are not of our topic, which would go with it."""
     for _ in range(SWAP_TRIES):
         try:
             with connection.begin_nested():
                 connection.execute(text(f"set local lock_timeout = {SWAP_LOCK_TIMEOUT_MS}"))
+                connection.execute(text(f"lock table {leaf.sql} in share row exclusive mode"))  # nobody writes to it from here on
+                if holds_strangers(connection, load, leaf):
+                    connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+                    return False
                 connection.execute(text(f"alter table {load.target.sql} detach partition {leaf.sql}"))
                 connection.execute(text(f"drop table {leaf.sql}"))
                 if not attach(connection, load, leaf):
@@ -266,11 +302,17 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
     return False
 
 
+def holds_strangers(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+    """Whether rows of another topic lie in the leaf: of another pipeline that shared the table once, or put there by hand."""
+    other = text(f"select exists(select from {leaf.sql} where _topic is distinct from :topic)")
+    return bool(connection.scalar(other, {"topic": load.pipeline.topic}))
+
+
 def replace(connection: Connection, load: SealedWindow) -> None:
     """Delete and insert: the predicate on `_window_start` keeps both inside one leaf."""
     columns = ", ".join(quoted(name) for name in table_columns(connection, load.target))
-    mine = {"start": load.attempt.interval.start, "topic": load.pipeline.topic}
-    connection.execute(text(f"delete from {load.target.sql} where _window_start = :start and _topic = :topic"), mine)
+    mine = window_place(load.pipeline, load.window)
+    connection.execute(text(f"delete from {load.target.sql} where {ROWS_OF_WINDOW}"), mine)
     connection.execute(text(f"insert into {load.target.sql} ({columns}) select {columns} from {load.rows.sql}"))
     connection.execute(text(f"drop table {load.rows.sql}"))
 
@@ -304,11 +346,33 @@ def counts_of(load: SealedWindow) -> WindowCounts:
     )
 
 
-def write_ledger(connection: Connection, load: SealedWindow, counts: WindowCounts, now: datetime) -> None:
+def new_load(load: SealedWindow) -> LoadedRecords:
+    return LoadedRecords(
+        attempt=load.attempt.number,
+        fingerprint=fingerprint_of(load),
+        read=sum(part.read for part in load.reads.values()),
+        partitions=by_partition(load),
+    )
+
+
+def fingerprint_of(load: SealedWindow) -> str:
+    """Of all records that were read, those that were filtered included."""
+    return fingerprint.as_text(sum(read.fingerprint for read in load.reads.values()))
+
+
+def hours_of(load: SealedWindow) -> stamped_hours.Histogram:
+    """With which hours the window's records are stamped."""
+    counted = stamped_hours.joined(read.hours for read in load.reads.values())
+    return stamped_hours.bounded(counted, milliseconds(load.window.interval.start))
+
+
+def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: datetime) -> None:
     window, part, attempt = schema.window, schema.window_range, schema.attempt
-    loaded = {**count_values(counts), "fingerprint": fingerprint.as_text(sum(read.fingerprint for read in load.reads.values()))}
+    loaded = {**count_values(done.counts), "fingerprint": fingerprint_of(load)}
     public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
-    connection.execute(update(window).where(window.c.id == load.window.id).values(**loaded, **public))
+    stamped = stamped_hours.write(connection, load.window.id, hours_of(load))
+    values = {**loaded, **public, **stamped, **done.window_values()}
+    connection.execute(update(window).where(window.c.id == load.window.id).values(values))
     for partition, span in load.staged.spans.items():
         mine = (part.c.window_id == load.window.id, part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))

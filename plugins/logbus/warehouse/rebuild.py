@@ -16,13 +16,13 @@ from logbus.errors import UserError, WindowOverlap
 from logbus.warehouse.sinks import sink_for
 from logbus.warehouse.sinks.entry import LedgerEntry
 from logbus.warehouse.sinks.files import FileSink
-from logbus.warehouse.sinks.settle import dead_letters_kept, write_entry
+from logbus.warehouse.sinks.settle import begun_here, dead_letters_kept, write_entry
 from logbus.windows import schema
 from logbus.windows.attempts import COMMITTED
 from logbus.windows.chain import Chain
 from logbus.windows.freezing import find_window, range_values
 from logbus.windows.ledger import Ledger
-from logbus.windows.model import Interval, OffsetRange
+from logbus.windows.model import FrozenWindow, Interval, OffsetRange
 from logbus.windows.rows import Row, pipeline_row
 
 # What stands in an attempt for the Airflow run it was of, which nobody knows any more.
@@ -63,7 +63,7 @@ def rebuild_window(connection: Connection, pipeline_name: str, entry: LedgerEntr
     known = find_window(connection, pipeline_name, entry.interval)
     if known is not None:
         refuse_other_offsets(entry.interval, known.ranges, entry.ranges)
-    if known is not None and known.loaded_attempt is not None and known.loaded_attempt >= entry.attempt:
+    if known is not None and is_known(connection, known, entry):
         done.unchanged.append(entry.interval)
         return
     window_id = insert_window(connection, pipeline_name, entry) if known is None else known.id
@@ -72,6 +72,13 @@ def rebuild_window(connection: Connection, pipeline_name: str, entry: LedgerEntr
     done.made.append(entry.interval)
     if not dead_letters_kept(connection, window_id, entry):
         done.without_dead_letters.append(entry.interval)
+
+
+def is_known(connection: Connection, known: FrozenWindow, entry: LedgerEntry) -> bool:
+    """Whether the ledger knows this load of the window, or a later one."""
+    if known.loaded_attempt is None or known.loaded_attempt < entry.attempt:
+        return False
+    return known.loaded_attempt > entry.attempt or begun_here(connection, known.id, entry)
 
 
 def refuse_other_offsets(interval: Interval, known: tuple[OffsetRange, ...], found: tuple[OffsetRange, ...]) -> None:

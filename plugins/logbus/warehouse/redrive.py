@@ -1,9 +1,9 @@
 """Redrive: the dead letters of a loaded window are parsed again, after the parser or the columns were mended.
 
 Those that parse now become rows of the same window; the others stay, with the reason they have now. All of it is one transaction
-under the window's lock: rows, dead letters, counts, the ledger's note of it. Before it ends, the window is counted as an audit
-counts it; the records are the same, so its fingerprint must be the same, and anything else rolls back. Done twice, the second
-finds less to do.
+under the window's lock: rows, dead letters, counts, the ledger's note of it. It begins with the audit's look at the values,
+because from then on the checksums are those of what it leaves. Before it ends, the window is counted as an audit counts it; the
+records are the same, so its fingerprint must be the same, and anything else rolls back. Done twice, the second finds less to do.
 
 There is no Spark in it, because dead letters are few; values pass in bounded batches. A running load does no harm: whoever
 commits last has read all records of the window again, and replaces rows and dead letters alike. The parser
@@ -13,7 +13,7 @@ comes in as an argument: this room knows none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -21,15 +21,19 @@ from sqlalchemy import Connection, Engine, TextClause, insert, select, text, upd
 from sqlalchemy.exc import DBAPIError
 
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
+from logbus.warehouse import checksum
 from logbus.warehouse.names import TableName, parse_table, quoted
+from logbus.warehouse.published import ROWS_OF_WINDOW, compare_dead_letters, compare_table, of_window, window_place
 from logbus.warehouse.sinks import sink_for
 from logbus.warehouse.target import table_columns
 from logbus.windows import audit, dead_letters, schema, tally
 from logbus.windows.dead_letters import Value
+from logbus.windows.fingerprint import as_text
 from logbus.windows.ledger import Ledger
 from logbus.windows.model import FrozenWindow, Pipeline, instant_text
 from logbus.windows.places import SCHEMA
 from logbus.windows.rows import load_windows
+from logbus.windows.values import Published, join
 
 # A reload or a merge of leaves holds the window's rows; they take seconds.
 LOCK_TIMEOUT_MS = 60_000
@@ -58,13 +62,15 @@ class Reparser(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Redriven:
-    """What became of a window's dead letters. `errors` counts those that stay by their class."""
+    """What became of a window's dead letters. `errors` counts those that stay by their class; `left_out`: by partition the sum of
+    the hashes of those that the parser leaves out now."""
 
     start: datetime
     tried: int = 0
     loaded: int = 0
     filtered: int = 0
     errors: dict[str, int] = field(default_factory=dict)
+    left_out: dict[int, int] = field(default_factory=dict)
 
     @property
     def dead_lettered(self) -> int:
@@ -107,6 +113,8 @@ def tell(outcome: Redriven, found: Sorted) -> None:
     outcome.tried += len(found.rows) + len(found.left_out) + len(found.refused)
     outcome.loaded += len(found.rows)
     outcome.filtered += len(found.left_out)
+    for value in found.left_out:
+        outcome.left_out[value.partition] = outcome.left_out.get(value.partition, 0) + value.fingerprint
     for _, error in found.refused:
         outcome.errors[error.kind] = outcome.errors.get(error.kind, 0) + 1
 
@@ -157,6 +165,7 @@ class Redrive:
     def run_in(self, connection: Connection, window: FrozenWindow) -> Redriven:
         connection.execute(text(f"set local lock_timeout = {LOCK_TIMEOUT_MS}"))
         attempt = lock_loaded(connection, window)
+        values = self.compared(connection, window)
         outcome = Redriven(start=window.interval.start)
         move = Move(connection=connection, window=window, target=parse_table(self.pipeline.table), columns=self.reparser.columns)
         for batch in dead_letters.batches(connection, window.id):
@@ -164,8 +173,35 @@ class Redrive:
             move.apply(found)
             tell(outcome, found)
         self.write_ledger(connection, window, attempt, outcome)
+        if values is not None:
+            self.write_values(connection, window, values, outcome)
         self.refuse_mismatch(connection, window)
         return outcome
+
+    def compared(self, connection: Connection, window: FrozenWindow) -> Published | None:
+        """The window's checksums, held by what it holds now: otherwise a redrive would make a changed row look like a loaded one.
+        Those that cannot be taken again are left out."""
+        (now,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
+        report = join(compare_table(connection, self.pipeline, now), compare_dead_letters(connection, now))
+        if report.problems:
+            raise EquationMismatch(
+                f"window {window.interval} of {self.pipeline.name} does not add up: {'; '.join(report.problems)}. Load it again"
+            )
+        values = of_window(now)
+        return values if values is None or not report.notes else replace(values, table=None, dead_letters=None)
+
+    def write_values(self, connection: Connection, window: FrozenWindow, before: Published, outcome: Redriven) -> None:
+        """The checksums of what the redrive leaves."""
+        target = parse_table(self.pipeline.table)
+        staged = {part: minus(fingerprint, outcome.left_out.get(part, 0)) for part, fingerprint in before.staged.items()}
+        if before.table is not None:
+            columns = {**before.table.columns, **checksum.covered(table_columns(connection, target), self.reparser.columns)}
+            place = window_place(self.pipeline, window)
+            table = checksum.take(connection, target, columns, ROWS_OF_WINDOW, place)
+            dead = checksum.take_dead_letters(connection, window.id)
+            before = replace(before, table=table, dead_letters=dead)
+        row, after = schema.window, replace(before, staged=staged)
+        connection.execute(update(row).where(row.c.id == window.id).values(values_hash=after.to_json()))
 
     def write_ledger(self, connection: Connection, window: FrozenWindow, attempt: int, outcome: Redriven) -> None:
         row, moved = schema.window, outcome.loaded + outcome.filtered
@@ -191,9 +227,9 @@ class Redrive:
     def refuse_mismatch(self, connection: Connection, window: FrozenWindow) -> None:
         """Counts the window as the audit does: rows, dead letters and ledger must agree, and the fingerprint be what it was."""
         (after,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
-        rows = tally.target_rows(parse_table(self.pipeline.table).sql, "_window_start = :start and _topic = :topic")
+        rows = tally.target_rows(parse_table(self.pipeline.table).sql, ROWS_OF_WINDOW)
         dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
-        place = {"start": window.interval.start, "topic": self.pipeline.topic, "window_id": window.id}
+        place = {**window_place(self.pipeline, window), "window_id": window.id}
         found = tally.count(connection, rows, dead, place).tallies
         assert after.counts is not None, "a loaded window has counts"
         gaps_allowed = bool(self.pipeline.settings.get(tally.OFFSET_GAPS)) or after.counts.filtered > 0
@@ -203,6 +239,10 @@ class Redrive:
         ]
         if wrong:
             raise EquationMismatch(f"window {window.interval} of {self.pipeline.name} does not add up: {'; '.join(wrong)}")
+
+
+def minus(fingerprint: str, hashes: int) -> str:
+    return as_text(int(fingerprint, 16) - hashes)
 
 
 def lock_loaded(connection: Connection, window: FrozenWindow) -> int:

@@ -8,14 +8,17 @@ whoever still writes is waited for and whoever comes later fails; it counts the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from logbus.errors import AttemptSuperseded
+from logbus.warehouse import checksum
 from logbus.warehouse.names import TableName, quoted, staging
-from logbus.warehouse.target import PARTITIONED, relation_kind
+from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
 from logbus.windows import schema, tally
 from logbus.windows.attempts import lock_if_current, sealed
 from logbus.windows.model import Attempt, instant_text
@@ -74,8 +77,9 @@ def create_dead_letters(connection: Connection, attempt: Attempt) -> None:
     connection.execute(text(f"create table {dead.sql} (like {like} including defaults, {TASK_DEFINITION})"))
 
 
-def seal(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Counted:
-    """Closes the attempt's tables to every writer, leaves only what the winning task attempts wrote, and counts that.
+def seal(engine: Engine, attempt: Attempt, winners: Collection[int], filled: Mapping[str, str] | None = None) -> tally.Counted:
+    """Closes the attempt's tables to every writer, leaves only what the winning task attempts wrote, counts that and takes the
+    checksum of its rows: of the system's columns and those `filled` by the parser.
 
     Nothing can change what was counted: so the commit need not count it again.
 
@@ -83,7 +87,10 @@ def seal(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Co
     """
     names = [attempt.staging_table, attempt.dead_letter_table]
     close_tables(engine, attempt, names)
-    return count_sealed(engine, attempt, winners, tally.target_rows(staging(sealed(names[0])).sql, counted=WON), names)
+    rows = staging(sealed(names[0]))
+    counted = count_sealed(engine, attempt, winners, tally.target_rows(rows.sql, counted=WON), names)
+    with unless_superseded(attempt), engine.begin() as connection:
+        return replace(counted, table=checksum.take(connection, rows, checksum.covered(table_columns(connection, rows), filled)))
 
 
 def seal_dead_letters(engine: Engine, attempt: Attempt, winners: Collection[int]) -> tally.Counted:
@@ -110,14 +117,20 @@ def count_sealed(
     """One look at the closed tables: what the winners wrote, and whether anybody else did."""
     dead = tally.dead_letters(staging(sealed(attempt.dead_letter_table)).sql, counted=WON)
     won = {"winners": list(winners)}
+    with unless_superseded(attempt), engine.begin() as connection:
+        counted = tally.count(connection, rows, dead, won)
+        for table in [staging(sealed(name)).sql for name in names]:
+            if counted.others:
+                connection.execute(text(f"delete from {table} where not {WON}"), won)
+            connection.execute(text(f"alter table {table} drop column {TASK_COLUMN}"))
+        return counted
+
+
+@contextmanager
+def unless_superseded(attempt: Attempt) -> Iterator[None]:
+    """Tables that are gone were dropped by a newer attempt."""
     try:
-        with engine.begin() as connection:
-            counted = tally.count(connection, rows, dead, won)
-            for table in [staging(sealed(name)).sql for name in names]:
-                if counted.others:
-                    connection.execute(text(f"delete from {table} where not {WON}"), won)
-                connection.execute(text(f"alter table {table} drop column {TASK_COLUMN}"))
-            return counted
+        yield
     except ProgrammingError as error:
         if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
             raise AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error

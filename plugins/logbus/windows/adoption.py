@@ -1,9 +1,11 @@
 """Which loads may stand for somebody else's: a backfill of many hours should not start as many Spark applications.
 
 A run asks for a load at some instant: when it was queued, cleared or retried. An attempt that began after that instant, whoever
-made it, and that is loaded, is what the run asked for. One that began before is not: a clear means "load it again".
+made it, and that is loaded, is what the run asked for, provided that it was loaded by the same definition of the pipeline. One
+that began before is not: a clear means "load it again".
 
 A window that failed twice in a row goes alone, so that it cannot take others down with it; once is often the machine's fault.
+One that another run is loading is left to that: to take it along would be to take it away.
 """
 
 from __future__ import annotations
@@ -15,20 +17,25 @@ from sqlalchemy import Engine, func, select
 
 from logbus.windows import schema
 from logbus.windows.attempts import FAILED
+from logbus.windows.definition import Definition
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from logbus.windows.rows import ATTEMPT_RUNNING
 
 FAILURES_BEFORE_ALONE = 2
 
 
-def begun_since(engine: Engine, pipeline_name: str, starts: Sequence[datetime], asked_at: datetime) -> set[datetime]:
-    """Those of the windows whose loaded attempt began after `asked_at`."""
+def begun_since(
+    engine: Engine, pipeline_name: str, starts: Sequence[datetime], asked_at: datetime, definition: Definition | None = None
+) -> set[datetime]:
+    """Those of the windows whose loaded attempt began after `asked_at`; with a definition, only those that were loaded by it."""
     window, attempt = schema.window, schema.attempt
     query = (
         select(window.c.starts_at)
         .join(attempt, (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt))
         .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), attempt.c.began_at > asked_at)
     )
+    if definition is not None:
+        query = query.where(attempt.c.definition == definition)
     with engine.connect() as connection:
         return set(connection.execute(query).scalars())
 

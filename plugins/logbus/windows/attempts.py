@@ -7,19 +7,23 @@ comes next, with a short lock timeout, because a driver that outlives its task m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine, insert, select, text, tuple_, update
 from sqlalchemy.exc import OperationalError
 
-from logbus.errors import AttemptSuperseded, WindowUnknown
+from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LoadFailed, OtherRecords, WindowUnknown
 from logbus.windows import schema
+from logbus.windows.definition import Definition, definition_of
+from logbus.windows.fixed import refuse_elsewhere, refuse_fixed
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import Attempt, Interval, TaskKey, instant_text, parse_instant
+from logbus.windows.model import Attempt, Interval, Pipeline, TaskKey, instant_text, parse_instant
 from logbus.windows.places import STAGING_SCHEMA
-from logbus.windows.rows import ATTEMPT_RUNNING, Row, to_attempt
+from logbus.windows.rows import ATTEMPT_RUNNING, Row, pipeline_row, to_attempt, to_pipeline
+from logbus.windows.table_owners import refuse_shared_table
 
 COMMITTED = "committed"
 FAILED = "failed"
@@ -31,6 +35,9 @@ DROP_LOCK_TIMEOUT_MS = 200
 # Who holds a window and says nothing for so long has lost its network or its machine, and the server has not noticed: TCP would
 # take two hours. A file sink's own commit happens meanwhile, which takes seconds.
 HOLD_SILENTLY_MS_MAX = 600_000
+
+# Random, so that no two attempts are taken for one, whatever ledger counted them.
+KEY_BYTES = 8
 
 # Kept of an error's text; a stack trace of Spark can be a megabyte.
 ERROR_CHARACTERS_MAX = 4_000
@@ -44,13 +51,33 @@ def begin(
     try_number: int,
     now: datetime,
     task: TaskKey | None = None,
+    pipeline: Pipeline | None = None,
+    accept_other_records: Collection[datetime] = (),
 ) -> list[Attempt]:
-    """A new attempt for each window, in the order of `starts`. All or none."""
+    """A new attempt for each window, in the order of `starts`. All or none.
+
+    They are loaded as `pipeline` says, by default as it is registered now, whatever is registered while they run. Those at
+    `accept_other_records` may replace what is loaded by other records than it was loaded from (logbus.warehouse.same_records).
+    """
     with engine.begin() as connection:
+        definition = definition_to_load(connection, pipeline_name, pipeline)
         rows = lock_windows(connection, pipeline_name, starts)
-        attempts = {row["starts_at"]: begin_one(connection, row, run_id, try_number, now, task) for row in rows}
+        attempts = {row["starts_at"]: begin_one(connection, row, definition, run_id, try_number, now, task) for row in rows}
+        accept(connection, [attempts[start] for start in starts if start in accept_other_records])
     drop_leftovers(engine, [row["id"] for row in rows])
     return [attempts[start] for start in starts]
+
+
+def definition_to_load(connection: Connection, pipeline_name: str, wanted: Pipeline | None) -> Definition:
+    """Refused where the rows would not come where the ledger looks for them, or between those of another pipeline. The
+    pipeline's row is shared to the transaction's end: from then on a running attempt says where rows lie."""
+    registered = to_pipeline(pipeline_row(connection, pipeline_name, share=True))
+    refuse_shared_table(connection, registered)
+    if wanted is None:
+        return definition_of(registered)
+    refuse_fixed(registered, wanted)
+    refuse_elsewhere(registered, wanted)
+    return definition_of(wanted)
 
 
 def hold_briefly(connection: Connection) -> None:
@@ -74,7 +101,13 @@ def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[da
 
 
 def begin_one(
-    connection: Connection, row: Row, run_id: str, try_number: int, now: datetime, task: TaskKey | None = None
+    connection: Connection,
+    row: Row,
+    definition: Definition,
+    run_id: str,
+    try_number: int,
+    now: datetime,
+    task: TaskKey | None = None,
 ) -> Attempt:
     window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
     name = f"w{row['id']}_a{number}"
@@ -86,8 +119,10 @@ def begin_one(
         "try_number": try_number,
         "staging_table": name,
         "dead_letter_table": f"{name}_dead",
+        "key": secrets.token_hex(KEY_BYTES),
         "began_at": now,
         "heartbeat_at": now,
+        "definition": definition,
         **({} if task is None else {"dag_id": task.dag_id, "task_id": task.task_id, "map_index": task.map_index}),
     }
     older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)
@@ -96,6 +131,12 @@ def begin_one(
     connection.execute(insert(attempt).values(values))
     connection.execute(update(window).where(window.c.id == row["id"]).values(last_attempt=number))
     return to_attempt(values, row["pipeline"], Interval(row["starts_at"], row["ends_at"]))
+
+
+def accept(connection: Connection, attempts: Iterable[Attempt]) -> None:
+    for attempt in attempts:
+        mine = (schema.attempt.c.window_id == attempt.window_id, schema.attempt.c.number == attempt.number)
+        connection.execute(update(schema.attempt).where(*mine).values(accepts_other_records=True))
 
 
 def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
@@ -115,7 +156,10 @@ def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
 
 
 def lock_if_current(connection: Connection, attempt: Attempt) -> None:
-    """Holds the window's row to the transaction's end; `AttemptSuperseded` unless the attempt is its newest and still runs."""
+    """Holds the window's row to the transaction's end; `AttemptSuperseded` unless the attempt is its newest and still runs.
+
+    In a ledger that was restored from a backup the same number may be given a second time: the key tells the two apart.
+    """
     hold_briefly(connection)
     window, row_of = schema.window, schema.attempt
     newest = connection.execute(
@@ -123,10 +167,15 @@ def lock_if_current(connection: Connection, attempt: Attempt) -> None:
     ).scalar_one()
     mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
     # The attempt's row as well: whoever declares it failed meanwhile waits, and then finds it committed.
-    state = connection.execute(select(row_of.c.state).where(*mine).with_for_update()).scalar_one()
-    if newest != attempt.number or state != ATTEMPT_RUNNING:
+    row = connection.execute(select(row_of.c.state, row_of.c.key).where(*mine).with_for_update()).one_or_none()
+    if row is None or row.key != attempt.key:
         raise AttemptSuperseded(
-            f"attempt {attempt.number} at window {attempt.interval} of {attempt.pipeline} is {state}; the newest is {newest}"
+            f"the ledger was restored from a backup since attempt {attempt.number} at window {attempt.interval} of "
+            f"{attempt.pipeline} began, and knows nothing of it: load the window again"
+        )
+    if newest != attempt.number or row.state != ATTEMPT_RUNNING:
+        raise AttemptSuperseded(
+            f"attempt {attempt.number} at window {attempt.interval} of {attempt.pipeline} is {row.state}; the newest is {newest}"
         )
 
 
@@ -172,13 +221,18 @@ def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXP
 
 
 def fail(
-    engine: Engine, attempts: Sequence[Attempt], error: str, now: datetime, samples: Mapping[str, Any] | None = None
+    engine: Engine,
+    attempts: Sequence[Attempt],
+    error: str,
+    now: datetime,
+    samples: Mapping[str, Any] | None = None,
+    kind: str | None = None,
 ) -> None:
     """Ends the attempts that still run and drops what they staged. Those committed or superseded stay as they are.
 
-    `samples` (JSON) tell of records that caused the failure.
+    `samples` (JSON) tell of records that caused the failure; `kind` is the error's class, where the driver itself knows.
     """
-    values: dict[str, Any] = {"state": FAILED, "ended_at": now, "error": error[:ERROR_CHARACTERS_MAX]}
+    values: dict[str, Any] = {"state": FAILED, "ended_at": now, "error": error[:ERROR_CHARACTERS_MAX], "error_kind": kind}
     if samples is not None:
         values["error_samples"] = dict(samples)
     with engine.begin() as connection:
@@ -186,20 +240,26 @@ def fail(
     drop_leftovers(engine, [attempt.window_id for attempt in attempts])
 
 
-def over_budget(engine: Engine, attempts: Sequence[Attempt]) -> list[str]:
-    """The errors of those of the attempts that failed because too much did not parse: no retry mends that."""
+# Errors of a driver that no retry mends.
+BEYOND_RETRY: Mapping[str, type[LoadFailed]] = {kind.__name__: kind for kind in (ErrorBudgetExceeded, OtherRecords)}
+
+
+def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LoadFailed | None:
+    """Why the first of the attempts failed for good, if one did: too much did not parse, or the records were others."""
     row_of = schema.attempt
     mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
-    query = select(row_of.c.error).where(mine, row_of.c.error_samples.is_not(None)).order_by(row_of.c.window_id)
+    final = (mine, row_of.c.error_kind.in_(list(BEYOND_RETRY)))
+    query = select(row_of.c.error_kind, row_of.c.error).where(*final).order_by(row_of.c.window_id).limit(1)
     with engine.connect() as connection:
-        return list(connection.execute(query).scalars())
+        row = connection.execute(query).one_or_none()
+    return None if row is None else BEYOND_RETRY[row.error_kind](row.error)
 
 
 def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
     row_of = schema.attempt
     for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # in the order in which everybody locks
-        mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number, row_of.c.state == ATTEMPT_RUNNING)
-        connection.execute(update(row_of).where(*mine).values(values))
+        mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number, row_of.c.key == attempt.key)
+        connection.execute(update(row_of).where(*mine, row_of.c.state == ATTEMPT_RUNNING).values(values))
 
 
 def drop_leftovers(engine: Engine, window_ids: Sequence[int]) -> None:

@@ -1,9 +1,10 @@
 """The second witness: after the commit, somebody else counts again.
 
-The table is counted anew (not the numbers the load wrote), the ledger is compared, and the broker is asked whether it
-still holds the same topic and the same offsets. Exact, or every difference is named with its partition and how many.
-Records that retention has deleted since are no fault of the load: the window is audited and noted as no longer
-replayable. Where producers number their records, what did not arrive at the broker is found as well.
+The table is counted anew (not the numbers the load wrote), checksums of its values are taken again, the ledger is compared, and
+the broker is asked whether it still holds the same topic and the same offsets. Exact, or every difference is named with its
+partition and how many. Records that retention has deleted since are no fault of the load: the window is audited and noted as no
+longer replayable. Where producers number their records, what did not arrive at the broker is found as well. Where
+records are stamped with other hours than their window's, the notes say with which.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from sqlalchemy import Engine
 
 from logbus.errors import AuditMismatch
 from logbus.windows import tally
+from logbus.windows.accepted_losses import loss_text
 from logbus.windows.fingerprint import as_text, combine
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
+from logbus.windows.other_records import other_records_text
 from logbus.windows.producers import check_producers
-from logbus.windows.retained import lost_ranges
+from logbus.windows.retained import SET_ASIDE, lost_ranges
+from logbus.windows.stamped_hours import stamped_hours
+from logbus.windows.values import Published, ValuesReport
 
 
 class Recounts(Protocol):
@@ -30,8 +35,13 @@ class Recounts(Protocol):
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
         """Counts the window's public rows and dead letters anew."""
 
+    def compare_values(self, window: FrozenWindow) -> ValuesReport:
+        """Takes the checksums of their values again."""
+
 
 SinkFor = Callable[[Pipeline, Engine], Recounts]
+
+HEAD_UNKNOWN = "the window's head is unknown: records were gone, or may have been, before they were read"
 
 # How often a window may be loaded again under an audit's eyes before it says what it sees.
 LOOKS_MAX = 5
@@ -43,11 +53,12 @@ def audit_window(
     """Counts and compares; keeps the outcome in the ledger. The report says whether it is exact; it does not raise."""
     ledger = Ledger(engine)
     pipeline = ledger.pipeline(pipeline_name)
-    window, found = count_again(ledger, sink_for(pipeline, engine), pipeline_name, start)
-    notes: list[str] = []
-    problems = [*table_problems(pipeline, window, found), *broker_problems(log, pipeline, window, notes)]
+    window, found, values = count_again(ledger, sink_for(pipeline, engine), pipeline_name, start)
+    notes = [*values.notes, *map(other_records_text, window.other_records)]
+    problems = [*table_problems(pipeline, window, found), *values.problems, *broker_problems(log, pipeline, window, notes)]
+    notes += accepted_losses(window)
     wrong, odd = check_producers(engine, pipeline, window)
-    problems, notes = [*problems, *wrong], [*notes, *odd]
+    problems, notes = [*problems, *wrong], [*notes, *odd, *hour_notes(engine, window)]
     expected = {part.partition: part.count for part in window.ranges}
     report = AuditReport(window=window, expected=expected, found=found, problems=tuple(problems), notes=tuple(notes))
     ledger.record_audit(report, now)
@@ -56,17 +67,24 @@ def audit_window(
 
 def count_again(
     ledger: Ledger, sink: Recounts, pipeline_name: str, start: datetime
-) -> tuple[FrozenWindow, Mapping[int, PartitionTally]]:
-    """The window and what the table holds of it, both of one moment: a reload or a redrive that commits between the two looks
-    would be taken for a fault."""
+) -> tuple[FrozenWindow, Mapping[int, PartitionTally], ValuesReport]:
+    """The window, what the table holds of it and whether its values are those loaded, all of one moment: a reload or a redrive
+    that commits between the looks would be taken for a fault."""
     window = ledger.window(pipeline_name, start)
     for _ in range(LOOKS_MAX):
-        found = {} if window.counts is None else sink.recount(window)  # unloaded: there may be no table
+        is_loaded = window.counts is not None  # otherwise there may be no table
+        found = sink.recount(window) if is_loaded else {}
+        values = sink.compare_values(window) if is_loaded else ValuesReport()
         now = ledger.window(pipeline_name, start)
-        if (now.loaded_attempt, now.counts) == (window.loaded_attempt, window.counts):
+        if as_loaded(now) == as_loaded(window):
             break
         window = now
-    return window, found
+    return window, found, values
+
+
+def as_loaded(window: FrozenWindow) -> tuple[object, ...]:
+    """What every load and every redrive that moves something changes."""
+    return window.loaded_attempt, window.counts, window.values_hash
 
 
 def raise_if_wrong(report: AuditReport) -> AuditReport:
@@ -78,13 +96,21 @@ def raise_if_wrong(report: AuditReport) -> AuditReport:
     return report
 
 
+def accepted_losses(window: FrozenWindow) -> Iterator[str]:
+    """Said at every audit, for ever."""
+    if window.loss_accepted is not None:
+        lost = sum(part.lost for part in window.ranges)
+        told = f"{lost} records are lost" if lost else HEAD_UNKNOWN
+        yield f"{told}; accepted {loss_text(window.loss_accepted)}"
+
+
 def table_problems(pipeline: Pipeline, window: FrozenWindow, found: Mapping[int, PartitionTally]) -> Iterator[str]:
     counts = window.counts
     if counts is None:
         yield "the window is not loaded: load it, then audit"
         return
-    if window.head_unknown:
-        yield "the window's head is unknown: retention deleted records before they were read, so nothing can prove it whole"
+    if window.head_unknown and window.loss_accepted is None:
+        yield f"{HEAD_UNKNOWN}, so nothing can prove it whole"
     gaps_allowed = bool(pipeline.settings.get(tally.OFFSET_GAPS)) or counts.filtered > 0
     yield from tally.problems(window, found, {}, gaps_allowed=gaps_allowed)
     yield from ledger_problems(window, counts, found)
@@ -102,13 +128,33 @@ def ledger_problems(window: FrozenWindow, counts: WindowCounts, found: Mapping[i
     fingerprint = as_text(combine(part.fingerprint for part in found.values()))
     if counts.filtered == 0 and fingerprint != window.fingerprint:
         yield f"the rows' fingerprint is {fingerprint}, the load's was {window.fingerprint}: some row is another record's"
+    if window.values_hash is not None:
+        yield from staged_problems(window, found, Published.from_json(window.values_hash).staged)
+
+
+def staged_problems(window: FrozenWindow, found: Mapping[int, PartitionTally], staged: Mapping[int, str]) -> Iterator[str]:
+    """The same by partition, and without what a filter left out: of that no row tells."""
+    for part in window.ranges:
+        is_now = as_text(found[part.partition].fingerprint if part.partition in found else 0)
+        was = staged.get(part.partition, as_text(0))
+        if is_now != was:
+            yield f"{part}: the rows' fingerprint is {is_now}, that of the loaded rows was {was}: some row is another record's"
+
+
+def hour_notes(engine: Engine, window: FrozenWindow) -> list[str]:
+    """Where records are stamped with other hours than their window's. It is no fault of the load: the offsets are what they
+    must be; but the hour is not what its name says."""
+    with engine.connect() as connection:
+        found = stamped_hours(connection, window)
+    return found.sentences() if found is not None and found.is_remarkable else []
 
 
 def broker_problems(log: OffsetLog, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:
     """What the broker says today; deleted records are put down in `notes`."""
     facts = log.topic(window.topic)
     if facts.topic_id != window.topic_id:
-        notes.append(f"topic {window.topic} was deleted and made again since: the window is no longer replayable")
+        became = "has another log" if SET_ASIDE in window.topic_id else "was deleted and made again"
+        notes.append(f"topic {window.topic} {became} since: the window is no longer replayable")
         return
     partitions = [part.partition for part in window.ranges]
     missing = set(partitions) - set(facts.partitions)

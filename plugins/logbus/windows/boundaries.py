@@ -1,8 +1,8 @@
 """Where an hour begins in a partition: pure decisions, no I/O of their own.
 
 B(T), the boundary of a partition at the instant T, is the offset of the first record at or after T, provided its
-timestamp lies within T and `horizon` (now + MAX_FUTURE). A record further ahead is no evidence that an hour began:
-one stamp of 2099 would otherwise make every later hour empty. Where no record is evidence, B(T) is the end of the log
+timestamp lies within T and `horizon` (now + the pipeline's `max_ahead`). A record further ahead is no evidence that an
+hour began: one stamp of 2099 would otherwise make every later hour empty. Where no record is evidence, B(T) is the end of the log
 as it was read BEFORE the search: read the other way round, a record at or after T could land in the hour before. A
 boundary is clamped between its frozen neighbours, so touching hours touch and none overlap, whatever the order of
 freezing.
@@ -17,11 +17,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from logbus.errors import UserError
 from logbus.windows.log_offsets import FoundRecord
-from logbus.windows.model import utc
+from logbus.windows.model import Pipeline, utc
 
-# How far ahead of our clock a producer's clock may run before its stamps stop being evidence.
-MAX_FUTURE = timedelta(hours=1)
+# How far ahead of our clock a producer's clock may run before its stamps stop being evidence: a pipeline's own word, in minutes.
+MAX_AHEAD = "max_ahead_minutes"
+MAX_AHEAD_DEFAULT = timedelta(hours=1)  # Kafka's default for message.timestamp.after.max.ms: what is further ahead is refused
+MAX_AHEAD_LONGEST = timedelta(days=1)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -32,9 +35,20 @@ def milliseconds(instant: datetime) -> int:
     return -((EPOCH - utc(instant)) // MILLISECOND)
 
 
-def horizon_ms(now: datetime) -> int:
+def max_ahead(pipeline: Pipeline) -> timedelta:
+    """What the pipeline's settings say; `UserError` where that makes no sense."""
+    minutes = pipeline.settings.get(MAX_AHEAD)
+    if minutes is None:
+        return MAX_AHEAD_DEFAULT
+    longest = MAX_AHEAD_LONGEST / timedelta(minutes=1)
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 <= minutes <= longest:
+        raise UserError(f"pipeline {pipeline.name}: {MAX_AHEAD} is a number of minutes, 0 to {longest:.0f}; {minutes!r} is none")
+    return timedelta(minutes=minutes)
+
+
+def horizon_ms(now: datetime, ahead: timedelta = MAX_AHEAD_DEFAULT) -> int:
     """The latest timestamp that is evidence."""
-    return milliseconds(now + MAX_FUTURE)
+    return milliseconds(now + ahead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ from logbus.windows.admin_requests import AdminRequests
 Place = tuple[str, int]
 
 INTERNAL_PREFIX = "__"  # Kafka's own topics, as kafka-topics --exclude-internal knows them
-ISOLATION_LEVELS = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
+READ_COMMITTED = "read_committed"
+ISOLATION_LEVELS = {READ_COMMITTED: IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
 LATEST = "read_uncommitted"  # up to the high watermark, as kafka-topics and kafka-consumer-groups count
 
 
@@ -33,6 +34,10 @@ class BrokerQuestions(AdminRequests):
             return self.client().list_topics(timeout=self.timeout_seconds)
         except KafkaException as error:
             raise self.unavailable(error.args[0].str()) from None
+
+    def ask_cluster(self) -> Future[Any]:
+        found: Future[Any] = self.client().describe_cluster(**self.limits())
+        return found
 
     def ask_topics(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
         found: Mapping[str, Future[Any]] = self.client().describe_topics(TopicCollection(list(names)), **self.limits())

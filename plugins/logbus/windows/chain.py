@@ -6,15 +6,25 @@ and never change; the caller holds the pipeline's row, so two that freeze at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, func, insert, select, true, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
 from logbus.windows import schema
 from logbus.windows.boundaries import Neighbours
+from logbus.windows.model import Witness
+from logbus.windows.rows import WITNESS_COLUMNS, to_witness, witness_values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainEnd:
+    """How far a partition's chain reaches: the offset of its last boundary, or of its anchor, and the record before it."""
+
+    offset: int
+    witness: Witness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,66 @@ class Chain:
             and not self.connection.execute(select(holding.exists())).scalar_one()
         )
 
-    def freeze(self, partition: int, at: datetime, offset: int, leader_epoch: int | None, now: datetime) -> None:
+    def ends(self) -> dict[int, ChainEnd]:
+        """By partition the last boundary; offsets only grow along a chain, so no frozen one lies beyond."""
+        row_of, anchor = schema.boundary, schema.anchor
+        mine = (row_of.c.pipeline == anchor.c.pipeline, row_of.c.topic_id == anchor.c.topic_id)
+        last = (
+            select(row_of).where(*mine, row_of.c.partition == anchor.c.partition).order_by(row_of.c.at.desc()).limit(1).lateral()
+        )
+        query = select(anchor.c.partition, anchor.c.offset.label("anchored"), last).join(last, true(), isouter=True)
+        rows = self.connection.execute(query.where(*self._anchors())).mappings()
+        return {
+            row[anchor.c.partition]: ChainEnd(
+                offset=row["anchored"] if row[last.c.offset] is None else row[last.c.offset],
+                witness=to_witness({name: row[last.c[name]] for name in WITNESS_COLUMNS.values()}),
+            )
+            for row in rows
+        }
+
+    def boundaries_of(self, partition: int) -> list[ChainEnd]:
+        """The anchor, then all boundaries of a partition in order."""
+        row_of, anchor = schema.boundary, schema.anchor
+        anchored = select(anchor.c.offset).where(*self._anchors(), anchor.c.partition == partition)
+        rows = self.connection.execute(select(row_of).where(*self._boundaries(partition)).order_by(row_of.c.at)).mappings()
+        first = ChainEnd(offset=self.connection.execute(anchored).scalar_one())
+        return [first, *(ChainEnd(offset=row["offset"], witness=to_witness(row)) for row in rows)]
+
+    def set_aside(self, former_id: str, kept: Mapping[int, ChainEnd]) -> None:
+        """Gives the boundaries behind what is kept of each partition to a topic that is no more; no anchor stays behind it."""
+        row_of, anchor = schema.boundary, schema.anchor
+        for partition, end in kept.items():
+            beyond = (*self._boundaries(partition), row_of.c.offset > end.offset)
+            self.connection.execute(update(row_of).where(*beyond).values(topic_id=former_id))
+            mine = (*self._anchors(), anchor.c.partition == partition, anchor.c.offset > end.offset)
+            self.connection.execute(update(anchor).where(*mine).values(offset=end.offset))
+
+    def go_on(self, at: datetime, ends: Mapping[int, ChainEnd], now: datetime) -> None:
+        """Continues at an instant from where the chain ended before, whatever stamps the records have that came since."""
+        for partition, end in ends.items():
+            if self.boundary(partition, at) is None:
+                self.freeze(partition, at, end.offset, None, now, end.witness)
+
+    def mark_lost(self, until: datetime) -> None:
+        """Notes that windows which begin before `until` may lack records of a former log."""
+        self.connection.execute(update(schema.anchor).where(*self._anchors()).values(lost_until=until))
+
+    def lost_until(self) -> datetime | None:
+        found: datetime | None = self.connection.execute(
+            select(func.max(schema.anchor.c.lost_until)).where(*self._anchors())
+        ).scalar_one()
+        return found
+
+    def witness_before(self, partition: int, offset: int) -> Witness | None:
+        """The record that lies before a frozen boundary at this offset."""
+        row_of = schema.boundary
+        same = (row_of.c.offset == offset, row_of.c.witness_offset.is_not(None))
+        row = self.connection.execute(select(row_of).where(*self._boundaries(partition), *same).limit(1)).mappings().first()
+        return None if row is None else to_witness(row)
+
+    def freeze(
+        self, partition: int, at: datetime, offset: int, leader_epoch: int | None, now: datetime, witness: Witness | None = None
+    ) -> None:
         values = {
             "pipeline": self.pipeline_name,
             "topic_id": self.topic_id,
@@ -71,6 +140,7 @@ class Chain:
             "offset": offset,
             "leader_epoch": leader_epoch,
             "frozen_at": now,
+            **witness_values(witness),
         }
         self.connection.execute(insert(schema.boundary).values(values))
 

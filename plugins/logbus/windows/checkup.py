@@ -26,6 +26,7 @@ from logbus.windows.missing import behind, empty
 from logbus.windows.model import FrozenWindow, Pipeline, instant_text
 from logbus.windows.retained import lost_ranges
 from logbus.windows.rows import ATTEMPT_RUNNING
+from logbus.windows.table_owners import others_of_table
 
 # A window that was frozen this long ago and that nobody has tried to load: somebody waits for something that does not come.
 UNTRIED_AFTER = timedelta(hours=1)
@@ -229,8 +230,18 @@ def check_dead_letters(case: Case) -> Iterator[Finding]:
         yield note(case.subject, f"{count} records did not parse and are kept as dead letters", advice)
 
 
+def check_table(case: Case) -> Iterator[Finding]:
+    """Has the pipeline its table for itself?"""
+    with case.ledger.engine.connect() as connection:
+        others = others_of_table(connection, case.pipeline)
+    if others:
+        message = f"table {case.pipeline.table} is registered for {' and '.join(others)}, too: nothing is loaded by either"
+        yield error(case.subject, message, f"logbus pipeline move {case.pipeline.name} --table OTHER, or the other one")
+
+
 CHECKS: Sequence[Check] = (
     check_topic,
+    check_table,
     check_attempts,
     check_failures,
     check_chain,

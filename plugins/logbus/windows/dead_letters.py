@@ -128,12 +128,13 @@ def to_dead_letter(row: Any) -> DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A dead letter's place and value."""
+    """A dead letter's place and value, and the hash of its record."""
 
     partition: int
     offset: int
     value: bytes | None
     error_class: str
+    fingerprint: int
 
 
 BATCH = text(
@@ -145,7 +146,8 @@ BATCH = text(
     ), added as (
         select "partition", "offset", sum(size) over (order by "partition", "offset") - size before from next_ones
     )
-    select "partition", "offset", value, error_class from added join {SCHEMA}.dead_letter using ("partition", "offset")
+    select "partition", "offset", value, error_class, fingerprint
+    from added join {SCHEMA}.dead_letter using ("partition", "offset")
     where window_id = :window_id and before < :bytes order by "partition", "offset"
     """
 ).bindparams(bindparam("records", BATCH_RECORDS_MAX), bindparam("bytes", BATCH_BYTES_MAX))

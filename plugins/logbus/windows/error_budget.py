@@ -1,8 +1,10 @@
 """The error budget: how much of a window may fail to parse before the load as a whole is refused.
 
-A pipeline's settings `max_errors` (records of one window) and `max_error_rate` (0 to 1, of the records read) say it; without them
-any number may. Over budget nothing becomes public: the window stays as it was, and the failed attempt keeps a bounded sample of
-what did not parse, because its dead letters go with the rest of what it staged.
+A pipeline's settings `max_errors` (records of one window) and `max_error_rate` (0 to 1, of the records read) say it. Without them
+a tenth may, and ten records of a window however small it is: a bad parser is noticed, a bad line is not. A window of which no
+record at all parses is never a success, unless `max_error_rate` says 1. Over budget nothing becomes public: the window stays as
+it was, and the failed attempt keeps a bounded sample of what did not parse, because its dead letters go with the rest of what it
+staged.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ from logbus.windows.model import Interval, Pipeline
 MAX_ERRORS = "max_errors"
 MAX_ERROR_RATE = "max_error_rate"
 
+# Where a pipeline says nothing: whichever of the two is more.
+ERROR_RATE_DEFAULT = 0.1
+ERRORS_DEFAULT_MIN = 10
+
 # Kept in the ledger of an attempt over budget: enough to see what is wrong, and never more than some 50 KB.
 CLASSES_KEPT_MAX = 10
 EXAMPLES_KEPT_MAX = 20
@@ -29,7 +35,7 @@ EXAMPLES_TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBudget:
-    """None stands for no limit."""
+    """What a pipeline says; None: nothing."""
 
     max_errors: int | None = None
     max_error_rate: float | None = None
@@ -40,6 +46,14 @@ class ErrorBudget:
             return f"{MAX_ERRORS} {self.max_errors}"
         if self.max_error_rate is not None and errors > self.max_error_rate * read:
             return f"{MAX_ERROR_RATE} {self.max_error_rate:g}"
+        if (
+            self.max_errors is None
+            and self.max_error_rate is None
+            and errors > max(ERRORS_DEFAULT_MIN, ERROR_RATE_DEFAULT * read)
+        ):
+            return f"a tenth where a pipeline says nothing ({MAX_ERRORS}, {MAX_ERROR_RATE})"
+        if read and errors == read and self.max_error_rate != 1:
+            return f"all of them only where {MAX_ERROR_RATE} is 1"
         return None
 
 

@@ -28,7 +28,7 @@ from logbus.windows.lag import Lag, lag_over
 from logbus.windows.log_batches import Kind, LogBatches, Question, TopicPlaces
 from logbus.windows.log_offsets import FoundRecord, TopicFacts
 from logbus.windows.missing import PROBED_FROM
-from logbus.windows.model import Pipeline, utc
+from logbus.windows.model import Pipeline, Witness, utc
 from logbus.windows.retention_model import RetentionPolicy
 from logbus.windows.retention_store import policies_by_topic
 from logbus.windows.rows import Row, pipeline_rows, to_pipeline
@@ -103,6 +103,12 @@ class Answers:
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
         raise NeedsReading(f"{topic}-{partition} from {start_offset} to {end_offset} would have to be read")
+
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
+        raise NeedsReading(f"records of {topic} would have to be read")
+
+    def cluster_id(self) -> str | None:
+        return None
 
     def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
         found = self.find(Kind.SETTINGS, topic)

@@ -1,7 +1,8 @@
 """Freezing: an interval becomes a window whose offsets never change again.
 
 All questions to the broker are asked before the transaction begins, in the order that makes them safe whatever is
-appended meanwhile: topic id, end offsets, first records, start offsets, topic id again. The transaction then holds
+appended meanwhile: topic id, end offsets, first records, start offsets, topic id again; then whether the log is still the one
+on which the last boundaries were frozen, and the records that shall vouch for the new ones. The transaction then holds
 the pipeline's row, clamps between the neighbours frozen by whoever came first, and inserts what is absent. A crash
 leaves either nothing or a whole window.
 """
@@ -14,15 +15,24 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, insert, select
 
-from logbus.errors import BrokerUnavailable, RecordsLost, WindowNotClosed, WindowOverlap
-from logbus.windows import boundaries, schema
+from logbus.errors import (
+    BrokerUnavailable,
+    RecordsLost,
+    TopicMissing,
+    TopicRecreated,
+    TransactionOpen,
+    WindowNotClosed,
+    WindowOverlap,
+)
+from logbus.windows import boundaries, clusters, schema, witnesses
 from logbus.windows.boundaries import Neighbours, Scanned
-from logbus.windows.chain import Chain
+from logbus.windows.broker_questions import LATEST, READ_COMMITTED
+from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.giving_up import ACCEPT_LOSS, loadable
 from logbus.windows.log_offsets import FoundRecord, OffsetLog, TopicFacts
-from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline, instant_text
+from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline, Witness, instant_text
 from logbus.windows.retained import refuse_if_recreated
-from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
+from logbus.windows.rows import Row, load_windows, pipeline_row, to_pipeline
 
 # Partitions are added rarely: who has to ask a third time is talking to a broker that has not settled.
 OBSERVATIONS_MAX = 3
@@ -34,27 +44,38 @@ class Observation:
     boundaries that had to be searched by reading."""
 
     facts: TopicFacts
+    written_offsets: Mapping[int, int]  # up to which there were records when the end offsets were asked for, decided or not
     end_offsets: Mapping[int, int]
     first: Mapping[datetime, Mapping[int, FoundRecord]]
     first_stamped: Mapping[int, FoundRecord]
     start_offsets: Mapping[int, int]
     scanned: Mapping[tuple[int, datetime], Scanned] = field(default_factory=dict)
+    witnesses: Mapping[tuple[int, int], Witness] = field(default_factory=dict)  # by partition and offset, the record before
 
     def candidate(self, partition: int, at: datetime, around: Neighbours) -> int:
         """B(at) before it is clamped."""
-        found = self.scanned.get((partition, at)) or Scanned(
+        found = self.found(partition, at)
+        return boundaries.with_the_head(found.offset, found.first_stamped, around)
+
+    def found(self, partition: int, at: datetime) -> Scanned:
+        """B(at) as the log alone decides it."""
+        return self.scanned.get((partition, at)) or Scanned(
             offset=boundaries.decide(self.first[at].get(partition), self.end_offsets[partition]),
             first_stamped=self.first_stamped.get(partition),
         )
-        return boundaries.with_the_head(found.offset, found.first_stamped, around)
 
     def leader_epoch(self, partition: int, at: datetime) -> int | None:
         first = self.first[at].get(partition)
         return first.leader_epoch if first else None
 
 
-def freeze_or_get(engine: Engine, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow:
-    """The window of the interval, frozen now unless it is already. Raises what `logbus.errors.WindowError` lists."""
+def freeze_or_get(
+    engine: Engine, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime, *, accepts_loss: bool = False
+) -> FrozenWindow:
+    """The window of the interval, frozen now unless it is already. Raises what `logbus.errors.WindowError` lists.
+
+    `accepts_loss`: also where records of it are gone, or may be.
+    """
     with engine.connect() as connection:
         pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
         existing = find_window(connection, pipeline_name, interval)
@@ -62,7 +83,7 @@ def freeze_or_get(engine: Engine, pipeline_name: str, interval: Interval, log: O
         return loadable(engine, pipeline, existing, log, now)
     refuse_if_open(pipeline, interval, now)
     for _ in range(OBSERVATIONS_MAX):
-        window = freeze_as_seen(engine, pipeline, interval, log, now)
+        window = freeze_as_seen(engine, pipeline, interval, log, now, accepts_loss=accepts_loss)
         if window is not None:
             return window
     raise BrokerUnavailable(
@@ -71,23 +92,43 @@ def freeze_or_get(engine: Engine, pipeline_name: str, interval: Interval, log: O
     )
 
 
-def freeze_as_seen(engine: Engine, pipeline: Pipeline, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow | None:
+def freeze_as_seen(
+    engine: Engine, pipeline: Pipeline, interval: Interval, log: OffsetLog, now: datetime, *, accepts_loss: bool
+) -> FrozenWindow | None:
     """Asks the broker, then freezes. None where the answer is outdated: somebody has meanwhile frozen a later hour with
     partitions that were added after we asked, and their records of this hour would lie in no window."""
-    with engine.connect() as connection:
-        topic_id = pipeline_row(connection, pipeline.name)["topic_id"]
-    seen = observe(log, pipeline, interval, topic_id)
+    with (
+        engine.connect() as connection
+    ):  # before the broker is asked: what others freeze meanwhile may lie behind the ends it tells
+        row = pipeline_row(connection, pipeline.name)
+        topic_id = row["topic_id"]
+        reached = Chain(connection, pipeline.name, topic_id).ends()
+    cluster_id = row["cluster_id"] or log.cluster_id()
+    seen = observe_there(log, pipeline, interval, row)
+    refuse_another_log(log, pipeline, reached, seen)
     with engine.connect() as connection:
         seen = scan_past_the_future(Chain(connection, pipeline.name, topic_id), pipeline, seen, log, now)
+    refuse_undecided(pipeline, interval, seen)
+    seen = call_witnesses(log, pipeline, reached, seen)
     with engine.begin() as connection:
         present_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
+        if row["cluster_id"] is None:
+            clusters.remember(connection, row, cluster_id)
         already = find_window(connection, pipeline.name, interval)
         if already is not None:
             return already
         known = Chain(connection, pipeline.name, present_id).partitions_before(interval.end)
         if present_id != topic_id or not known <= set(seen.facts.partitions):
             return None
-        return Freeze(connection=connection, pipeline=pipeline, interval=interval, seen=seen, now=now).window()
+        freeze = Freeze(
+            connection=connection,
+            pipeline=pipeline,
+            interval=interval,
+            seen=seen,
+            now=now,
+            accepts_loss=accepts_loss or bool(pipeline.settings.get(ACCEPT_LOSS)),
+        )
+        return freeze.window()
 
 
 def find_window(connection: Connection, pipeline_name: str, interval: Interval) -> FrozenWindow | None:
@@ -116,10 +157,22 @@ def refuse_if_open(pipeline: Pipeline, interval: Interval, now: datetime) -> Non
         )
 
 
+def observe_there(log: OffsetLog, pipeline: Pipeline, interval: Interval, row: Row) -> Observation:
+    """Where the topic is gone or another one, that may be because the broker is another one."""
+    try:
+        return observe(log, pipeline, interval, row["topic_id"])
+    except (TopicMissing, TopicRecreated):
+        clusters.refuse_another_cluster(row, log)
+        raise
+
+
 def observe(log: OffsetLog, pipeline: Pipeline, interval: Interval, topic_id: str) -> Observation:
-    """End offsets before first records: read the other way round, a record could land in the hour before its own."""
+    """End offsets before first records: read the other way round, a record could land in the hour before its own. The high
+    watermarks before those: what is appended meanwhile is not taken for an open transaction."""
     facts = log.topic(pipeline.topic)
     refuse_if_recreated(pipeline.topic, topic_id, facts.topic_id)
+    is_committed = pipeline.isolation_level == READ_COMMITTED
+    written = log.end_offsets(pipeline.topic, facts.partitions, LATEST) if is_committed else {}
     ends = log.end_offsets(pipeline.topic, facts.partitions, pipeline.isolation_level)
     first = {
         at: log.first_at_or_after(pipeline.topic, facts.partitions, boundaries.milliseconds(at))
@@ -128,15 +181,56 @@ def observe(log: OffsetLog, pipeline: Pipeline, interval: Interval, topic_id: st
     stamped = log.first_at_or_after(pipeline.topic, facts.partitions, 0)
     starts = log.start_offsets(pipeline.topic, facts.partitions)
     refuse_if_recreated(pipeline.topic, topic_id, log.topic(pipeline.topic).topic_id)
-    return Observation(facts=facts, end_offsets=ends, first=first, first_stamped=stamped, start_offsets=starts)
+    return Observation(
+        facts=facts, written_offsets=written, end_offsets=ends, first=first, first_stamped=stamped, start_offsets=starts
+    )
+
+
+def refuse_another_log(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, ChainEnd], seen: Observation) -> None:
+    """`LogChanged` where the log is not the one on which the last boundaries were frozen: new ones would be clamped to those, and
+    the records in between would lie in no window, or in one that other records belong to."""
+    known = {part: end for part, end in reached.items() if part in seen.facts.partitions}
+    witnesses.refuse_if_shorter(pipeline, {part: end.offset for part, end in known.items()}, seen.end_offsets)
+    witnesses.refuse_if_changed(pipeline, log, known)
+
+
+def refuse_undecided(pipeline: Pipeline, interval: Interval, seen: Observation) -> None:
+    """`TransactionOpen` where records of the interval belong to a transaction that has not ended: the last stable offset, not the
+    first later record, would end the interval, and what is committed after it would be missing here."""
+    undecided = []
+    for partition, written in seen.written_offsets.items():
+        stable = seen.end_offsets[partition]
+        scanned, first = seen.scanned.get((partition, interval.end)), seen.first[interval.end].get(partition)
+        later = scanned.offset if scanned is not None else first.offset if first is not None else written
+        reaches_to = written if scanned is not None and later >= stable else min(later, written)
+        if stable < reaches_to:
+            undecided.append(f"{pipeline.topic}-{partition} [{stable}, {reaches_to})")
+    if undecided:
+        raise TransactionOpen(
+            f"records of window {interval} of {pipeline.name} are of a transaction that has not ended: {', '.join(undecided)}. "
+            "Try again: it ends by its producer's transaction.timeout.ms (60 s by default) at the latest; one that hangs for "
+            "longer is found and aborted by `kafka-transactions.sh find-hanging` and `abort`"
+        )
+
+
+def call_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, ChainEnd], seen: Observation) -> Observation:
+    """The records before the boundaries that are about to be frozen. One that is clamped to a frozen boundary has that one's."""
+    found = {(part, end.offset): end.witness for part, end in reached.items() if end.witness is not None}
+    for at in seen.first:
+        offsets = {part: seen.found(part, at).offset for part in seen.facts.partitions}
+        wanted = {part: offset for part, offset in offsets.items() if (part, offset) not in found}
+        found |= witnesses.last_before(log, pipeline.topic, wanted, seen.start_offsets)
+    return replace(seen, witnesses=found)
 
 
 def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, log: OffsetLog, now: datetime) -> Observation:
     """Finds by reading on the boundaries that a stamp from the future hides from the index by time. Rarely any."""
-    horizon = boundaries.horizon_ms(now)
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     scanned = dict(seen.scanned)
     for at, found in seen.first.items():
         for partition in (part for part, first in found.items() if boundaries.needs_scan(first, horizon)):
+            if at == min(seen.first) and chain.boundary(partition, at) is not None:
+                continue  # the hour before is frozen and with it our beginning: to look for that would be to read that hour again
             around, end = chain.neighbours(partition, at), seen.end_offsets[partition]
             records = log.records(pipeline.topic, partition, max(around.lower, seen.start_offsets[partition]), end)
             scanned[partition, at] = boundaries.scan(records, at_ms=boundaries.milliseconds(at), horizon=horizon, end_offset=end)
@@ -152,6 +246,7 @@ class Freeze:
     interval: Interval
     seen: Observation
     now: datetime
+    accepts_loss: bool
 
     @property
     def chain(self) -> Chain:
@@ -164,9 +259,13 @@ class Freeze:
         unknown = [partition for partition in partitions if self.head_is_unknown(partition)]
         ranges = [self.freeze_range(partition) for partition in partitions]
         lost = [part for part in ranges if part.lost]
-        if (lost or unknown) and not self.pipeline.settings.get(ACCEPT_LOSS):
+        gone_until = self.chain.lost_until()
+        is_cut_off = gone_until is not None and self.interval.start < gone_until
+        if (lost or unknown) and not self.accepts_loss:
             raise self.loss(lost, unknown)
-        return self.insert(ranges, head_unknown=bool(lost or unknown))
+        if is_cut_off and not self.accepts_loss:
+            raise self.loss_of_a_former_log()
+        return self.insert(ranges, head_unknown=bool(lost or unknown or is_cut_off))
 
     def freeze_range(self, partition: int) -> OffsetRange:
         start, end = (self.freeze_boundary(partition, at) for at in (self.interval.start, self.interval.end))
@@ -180,8 +279,14 @@ class Freeze:
             return frozen
         around = self.chain.neighbours(partition, at)
         offset = boundaries.clamp(self.seen.candidate(partition, at, around), around)
-        self.chain.freeze(partition, at, offset, self.seen.leader_epoch(partition, at), self.now)
+        self.chain.freeze(partition, at, offset, self.seen.leader_epoch(partition, at), self.now, self.witness(partition, offset))
         return offset
+
+    def witness(self, partition: int, offset: int) -> Witness | None:
+        """The record before a new boundary: as it was read, or as it was read for the frozen one that this one was clamped to."""
+        if offset <= self.seen.start_offsets[partition]:
+            return None
+        return self.seen.witnesses.get((partition, offset)) or self.chain.witness_before(partition, offset)
 
     def head_is_unknown(self, partition: int) -> bool:
         """Whether deleted records may have belonged to this window: the log starts behind the last frozen boundary, and no
@@ -215,9 +320,24 @@ class Freeze:
         names += [f"{self.pipeline.topic}-{partition} below {self.seen.start_offsets[partition]}" for partition in unknown]
         return RecordsLost(
             f"retention has deleted records that belong, or may belong, to window {self.interval} of {self.pipeline.name} "
-            f"before it was frozen: {', '.join(names)}. To load what is left and keep the loss on record, register the pipeline "
+            f"before it was frozen: {', '.join(names)}. {self.how_to_accept}, or register the pipeline "
             f'with the setting {{"{ACCEPT_LOSS}": true}}',
             lost=names,
+        )
+
+    def loss_of_a_former_log(self) -> RecordsLost:
+        return RecordsLost(
+            f"window {self.interval} of {self.pipeline.name} may have had records in the log that topic {self.pipeline.topic} "
+            f"had before the pipeline was rebased; nobody knows how many. {self.how_to_accept}",
+            lost=[f"{self.pipeline.topic}, the former log"],
+        )
+
+    @property
+    def how_to_accept(self) -> str:
+        hour = instant_text(self.interval.start)
+        return (
+            "To load what is left and keep the loss on record, accept it by name: "
+            f"`logbus window accept-loss --pipeline {self.pipeline.name} {hour} --reason TEXT`"
         )
 
 

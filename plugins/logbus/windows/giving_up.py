@@ -27,10 +27,12 @@ ACCEPT_LOSS = "accept_loss"
 
 def loadable(engine: Engine, pipeline: Pipeline, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:
     """The frozen window, without what is lost of it where the pipeline gives that up; otherwise `RecordsLost`."""
+    if window.loss_accepted is not None and not window.record_count:
+        return window
     try:
         refuse_if_cut(window, log)
     except RecordsLost:
-        if not pipeline.settings.get(ACCEPT_LOSS):
+        if not pipeline.settings.get(ACCEPT_LOSS) and window.loss_accepted is None:
             raise
         return give_up(engine, window, log, now)
     return window

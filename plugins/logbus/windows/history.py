@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,17 +10,19 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select
 
 from logbus.windows import schema
+from logbus.windows.definition import Definition, Difference, differences, pipeline_of
 from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, TaskKey, WindowCounts, counts_json, instant_text
+from logbus.windows.model import FrozenWindow, Pipeline, TaskKey, WindowCounts, counts_json, instant_text
 from logbus.windows.producers import StreamCount, streams_of
 from logbus.windows.rows import COUNT_COLUMNS, Row
+from logbus.windows.stamped_hours import StampedHours, stamped_hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
     """One attempt as it went. `counts`, `fingerprint` and `partitions` where it was committed (ledger version 0003 on).
 
-    `task` is the Airflow task that began it, where one did (ledger version 0007 on).
+    `task` is the Airflow task that began it, where one did (ledger version 0007 on), `definition` how it loaded (0008 on).
     """
 
     number: int
@@ -36,6 +38,7 @@ class AttemptRecord:
     partitions: Mapping[str, Mapping[str, Any]] | None
     error_samples: Mapping[str, Any] | None
     task: TaskKey | None = None
+    definition: Definition | None = None
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
@@ -60,7 +63,8 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowHistory:
-    """`spans` are the first and last timestamps loaded of each partition, `dead_letters` their number by error class."""
+    """`spans` are the first and last timestamps loaded of each partition, `dead_letters` their number by error class. `hours`
+    is None where nothing is loaded, or was loaded before hours were counted (ledger version 0008)."""
 
     window: FrozenWindow
     attempts: tuple[AttemptRecord, ...]
@@ -69,6 +73,8 @@ class WindowHistory:
     redrives: tuple[Mapping[str, Any], ...]
     audit_problems: tuple[str, ...]
     streams: tuple[StreamCount, ...] = ()
+    changes: tuple[Difference, ...] = ()  # of the pipeline's definition, since the attempt that is loaded began
+    hours: StampedHours | None = None
 
     def attempt(self, number: int) -> AttemptRecord | None:
         return next((found for found in self.attempts if found.number == number), None)
@@ -88,22 +94,34 @@ class WindowHistory:
             "redrives": [{**found, "redriven_at": instant_text(found["redriven_at"])} for found in self.redrives],
             "audit_problems": list(self.audit_problems),
             "producers": [found.summary() for found in self.streams],
+            "definition_changes": [str(change) for change in self.changes],
+            "stamped_hours": self.hours and self.hours.summary(),
         }
 
 
 def window_history(engine: Engine, pipeline_name: str, start: datetime) -> WindowHistory:
     """The window that begins at `start`, or `WindowUnknown`."""
-    window = Ledger(engine).window(pipeline_name, start)
+    ledger = Ledger(engine)
+    window, registered = ledger.window(pipeline_name, start), ledger.registered(pipeline_name)
     with engine.connect() as connection:
+        attempts = tuple(to_record(row) for row in rows_of(connection, schema.attempt, window.id, "number"))
         return WindowHistory(
             window=window,
-            attempts=tuple(to_record(row) for row in rows_of(connection, schema.attempt, window.id, "number")),
+            attempts=attempts,
             spans=spans_of(connection, window.id),
             dead_letters=dead_letter_counts(connection, window.id),
             redrives=tuple(redrives_of(connection, window.id)),
             audit_problems=audit_problems(connection, window.id),
             streams=tuple(streams_of(connection, window)),
+            changes=changes_since(attempts, window.loaded_attempt, registered),
+            hours=stamped_hours(connection, window),
         )
+
+
+def changes_since(attempts: Sequence[AttemptRecord], loaded: int | None, registered: Pipeline) -> tuple[Difference, ...]:
+    """How the pipeline is defined otherwise now than by the attempt that is loaded."""
+    definitions = [found.definition for found in attempts if found.number == loaded and found.definition is not None]
+    return tuple(difference for known in definitions for difference in differences(pipeline_of(known), registered))
 
 
 def rows_of(connection: Connection, table: Any, window_id: int, order: str) -> list[Row]:
@@ -121,6 +139,7 @@ def to_record(row: Row) -> AttemptRecord:
         partitions=row["partitions"],
         error_samples=row["error_samples"],
         task=to_task(row),
+        definition=row["definition"],
     )
 
 

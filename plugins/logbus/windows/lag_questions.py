@@ -42,7 +42,8 @@ class Seen:
 def ask(log: OffsetLog, pipeline: Pipeline, tails: Mapping[int, int], now: datetime) -> Seen:
     """`tails` are the last frozen boundaries. End offsets before first records, as in freezing: a record that comes meanwhile is
     open, not behind."""
-    topic, until, horizon = pipeline.topic, floor(now - pipeline.lateness, pipeline.interval), boundaries.horizon_ms(now)
+    topic, until = pipeline.topic, floor(now - pipeline.lateness, pipeline.interval)
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     ends = log.end_offsets(topic, tails, pipeline.isolation_level)
     first = log.first_at_or_after(topic, tails, boundaries.milliseconds(until))
     starts = log.start_offsets(topic, tails)

@@ -6,19 +6,34 @@ own; nothing is kept in memory, so any number of ledgers on any number of machin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine, select, update
 
-from logbus.errors import WindowUnknown
-from logbus.windows import attempts, catch_up, freezing, inferred_columns, missing, pipeline_dags, registration, schema
+from logbus.errors import LoadFailed, WindowUnknown
+from logbus.windows import (
+    accepted_losses,
+    attempts,
+    catch_up,
+    freezing,
+    inferred_columns,
+    missing,
+    pipeline_dags,
+    rebasing,
+    registration,
+    schema,
+    standing,
+)
 from logbus.windows.catch_up import LoadPlan
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.missing import Gap
 from logbus.windows.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
+from logbus.windows.rebasing import Rebase
+from logbus.windows.registration import Registration
 from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
+from logbus.windows.standing import Standing
 
 
 class Ledger:
@@ -29,21 +44,53 @@ class Ledger:
 
     def register(self, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
         """Makes the ledger and the pipeline unless they are there. Where windows begin is decided by the first call."""
-        return registration.register(self.engine, pipeline, log, utc(now))
+        return self.define(pipeline, log, now).pipeline
 
-    def rebase(self, pipeline_name: str, log: OffsetLog, now: datetime) -> Pipeline:
-        """After the topic was deleted and made again: a new chain of windows on the new topic."""
-        return registration.rebase(self.engine, pipeline_name, log, utc(now))
+    def define(
+        self,
+        pipeline: Pipeline,
+        log: OffsetLog,
+        now: datetime,
+        *,
+        dag_id: str | None = None,
+        remembers: bool = True,
+        may_change: bool = True,
+    ) -> Registration:
+        """`register` that says what it changed, for a DAG or for whoever only looks (`registration.register`)."""
+        return registration.register(
+            self.engine, pipeline, log, utc(now), dag_id=dag_id, remembers=remembers, may_change=may_change
+        )
+
+    def rebase(self, pipeline_name: str, log: OffsetLog, now: datetime, *, other_cluster: bool = False) -> Rebase | None:
+        """After the topic was made again, or its log became another one: the windows go on with what is there now. None where
+        nothing has changed."""
+        return rebasing.rebase(self.engine, pipeline_name, log, utc(now), other_cluster=other_cluster)
+
+    def accept_loss(
+        self, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime, *, by: str, reason: str
+    ) -> FrozenWindow:
+        """The interval's window, of which records are gone or may be: it may be loaded, and what is left of it be audited."""
+        return accepted_losses.accept(self.engine, pipeline_name, interval, log, utc(now), by=by, reason=reason)
 
     def pipeline(self, name: str) -> Pipeline:
         """The registered pipeline with the columns it has inferred, or `PipelineUnknown`."""
         with self.engine.connect() as connection:
             return inferred_columns.with_inferred(connection, to_pipeline(pipeline_row(connection, name)))
 
+    def registered(self, name: str) -> Pipeline:
+        """The pipeline as it was registered, or `PipelineUnknown`."""
+        with self.engine.connect() as connection:
+            return to_pipeline(pipeline_row(connection, name))
+
     def add_inferred(self, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> Pipeline:
         """Puts down columns that records have shown; the pipeline with all that are known then."""
         inferred_columns.remember(self.engine, pipeline, columns, utc(now))
-        return self.pipeline(pipeline.name)
+        return self.with_inferred(pipeline)
+
+    def with_inferred(self, pipeline: Pipeline) -> Pipeline:
+        """A pipeline, registered so now or before, with the columns that its records have shown."""
+        with self.engine.connect() as connection:
+            return inferred_columns.with_inferred(connection, pipeline)
 
     def pipelines(self) -> list[Pipeline]:
         """All registered pipelines by name."""
@@ -132,23 +179,38 @@ class Ledger:
         try_number: int,
         now: datetime,
         task: TaskKey | None = None,
+        pipeline: Pipeline | None = None,
+        accept_other_records: Collection[datetime] = (),
     ) -> list[Attempt]:
-        """A new attempt for each window, which from now on is the only one that may commit. `task`: whose attempt it is."""
-        return attempts.begin(self.engine, pipeline_name, [utc(start) for start in starts], run_id, try_number, utc(now), task)
+        """A new attempt for each window, which from now on is the only one that may commit. `task`: whose attempt it is.
+        `pipeline`: how it is loaded, by default as the pipeline is registered now. Windows at `accept_other_records` may be
+        replaced by other records than they were loaded from."""
+        accepted = {utc(start) for start in accept_other_records}
+        windows = [utc(start) for start in starts]
+        return attempts.begin(self.engine, pipeline_name, windows, run_id, try_number, utc(now), task, pipeline, accepted)
 
     def heartbeat(self, running: Sequence[Attempt], now: datetime) -> None:
         """Says that these attempts are alive."""
         attempts.heartbeat(self.engine, running, utc(now))
 
     def fail_attempts(
-        self, failed: Sequence[Attempt], error: str, now: datetime, samples: Mapping[str, Any] | None = None
+        self,
+        failed: Sequence[Attempt],
+        error: str,
+        now: datetime,
+        samples: Mapping[str, Any] | None = None,
+        kind: str | None = None,
     ) -> None:
         """Ends those of the attempts that still run, with the reason (and samples of the records), and drops what they staged."""
-        attempts.fail(self.engine, failed, error, utc(now), samples)
+        attempts.fail(self.engine, failed, error, utc(now), samples, kind)
 
-    def over_budget(self, failed: Sequence[Attempt]) -> list[str]:
-        """The errors of those of the attempts that were over their error budget."""
-        return attempts.over_budget(self.engine, failed)
+    def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[Standing]:
+        """Where attempts stand whose program is over. Those that still run are ended: no driver commits them later."""
+        return standing.settle(self.engine, over, utc(now))
+
+    def beyond_retry(self, failed: Sequence[Attempt]) -> LoadFailed | None:
+        """The error of the first of the attempts that failed in a way that no retry mends."""
+        return attempts.beyond_retry(self.engine, failed)
 
     def record_audit(self, report: AuditReport, now: datetime) -> None:
         """Keeps an audit's outcome, unless the window has been loaded again since."""

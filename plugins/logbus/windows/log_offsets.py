@@ -1,9 +1,9 @@
 """What the ledger asks a broker: which topic, which offsets, which record comes first after an instant.
 
 `OffsetLog` is the question list; `LogOffsets` asks a real broker by confluent-kafka's admin client, and the tests'
-fake answers from memory; one contract suite runs over both. Offsets and timestamps only: no record's value is looked
-at here. Timestamps are milliseconds since the epoch, as on the wire. Every call has a time limit, because admin calls
-can hang.
+fake answers from memory; one contract suite runs over both. Offsets and timestamps only: no record's value is kept, a
+witness has its hash. Timestamps are milliseconds since the epoch, as on the wire. Every call has a time limit, because
+admin calls can hang.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from typing import Any, Protocol
 
 from confluent_kafka.admin import OffsetSpec
 
+from logbus.windows.admin_requests import TIMEOUT_SECONDS
 from logbus.windows.broker_questions import LATEST, BrokerQuestions
 from logbus.windows.exact_reader import read_range
+from logbus.windows.fingerprint import as_signed, record_hash
+from logbus.windows.model import Witness
+from logbus.windows.single_records import SingleRecords
 
 UNDER_WAY_MAX = 100  # questions by time of one topic
 
@@ -57,9 +61,17 @@ class OffsetLog(Protocol):
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]: ...
 
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]: ...
+
+    def cluster_id(self) -> str | None: ...
+
 
 class LogOffsets(BrokerQuestions):
     """The questions put to a real broker."""
+
+    def __init__(self, client_config: Mapping[str, Any], *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        super().__init__(client_config, timeout_seconds=timeout_seconds)
+        self._single_records = SingleRecords(client_config, timeout_seconds=timeout_seconds)
 
     def topic(self, name: str) -> TopicFacts:
         """Id and partitions; `TopicMissing` where the broker has no such topic."""
@@ -112,10 +124,26 @@ class LogOffsets(BrokerQuestions):
         for message in read_range(self.client_config, topic, partition, start_offset, end_offset):
             yield FoundRecord(offset=message.offset(), timestamp_ms=message.timestamp()[1])
 
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
+        """By partition the last record of the offsets [start, end), whatever became of its transaction. A partition that holds
+        nothing there is not in the answer, nor is one whose log does not have the offset `start` (any more)."""
+        return {part: to_witness(part, message) for part, message in self._single_records.last(topic, ranges).items()}
+
+    def cluster_id(self) -> str | None:
+        """Of the cluster that answers; None where it has no id."""
+        found = self.ask(lambda: {"": self.ask_cluster()}, "")[""].cluster_id
+        return None if found is None else str(found)
+
     def _list(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation_level: str = LATEST) -> dict[int, Any]:
         wanted = {(topic, partition): spec for partition in partitions}
         answers = self.ask(lambda: self.ask_offsets(wanted, isolation_level), topic)
         return {partition: info for (_, partition), info in answers.items()}
+
+
+def to_witness(partition: int, message: Any) -> Witness:
+    offset, stamp = message.offset(), message.timestamp()[1]
+    hashed = as_signed(record_hash(partition, offset, stamp, message.key(), message.value(), message.headers() or ()))
+    return Witness(offset=offset, timestamp_ms=stamp, hash=hashed, leader_epoch=message.leader_epoch())
 
 
 def to_found(answers: Mapping[int, Any]) -> dict[int, FoundRecord]:

@@ -98,6 +98,16 @@ class OffsetRange:
         return f"{self.topic}-{self.partition} [{self.start_offset}, {self.end_offset})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """A record by which a log is known again: at this offset it holds this one, or none any more. `hash` is signed."""
+
+    offset: int
+    timestamp_ms: int
+    hash: int
+    leader_epoch: int | None = None
+
+
 class WindowState(StrEnum):
     """How far a window has come. `LOADING`: an attempt runs and none has committed yet."""
 
@@ -140,6 +150,9 @@ class FrozenWindow:
     frozen_at: datetime | None = None
     loaded_at: datetime | None = None
     audited_at: datetime | None = None
+    other_records: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # reloads that were allowed to read others
+    values_hash: Mapping[str, Any] | None = field(default=None, hash=False)  # logbus.windows.values
+    loss_accepted: Mapping[str, Any] | None = None  # by whom, when and why it was accepted that records of it are gone
 
     @property
     def record_count(self) -> int:
@@ -158,6 +171,8 @@ class FrozenWindow:
             "fingerprint": self.fingerprint,
             "loaded_attempt": self.loaded_attempt,
             "audited_at": self.audited_at and instant_text(self.audited_at),
+            "other_records": list(self.other_records),
+            **({"loss_accepted": dict(self.loss_accepted)} if self.loss_accepted else {}),
         }
 
 
@@ -186,6 +201,9 @@ class Attempt:
     number: int
     staging_table: str
     dead_letter_table: str
+    key: str | None = None  # random; None: a ledger from before revision 0008 gave it
+    # Of the pipeline, as it was when the attempt began (logbus.windows.definition); None: begun by a logbus that kept none.
+    definition: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def token(self) -> str:
@@ -205,6 +223,9 @@ class PartitionTally:
     fingerprint: int = 0
 
 
+LOSS_ACCEPTED = "loss accepted"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What the second witness found. `ok` only where nothing at all differs; `notes` are facts that are no fault."""
@@ -218,6 +239,13 @@ class AuditReport:
     @property
     def ok(self) -> bool:
         return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        """`exact`, or everything that differs; never `exact` where records are gone and somebody has accepted that."""
+        if self.problems:
+            return "; ".join(self.problems)
+        return "exact" if self.window.loss_accepted is None else LOSS_ACCEPTED
 
     def summary(self) -> dict[str, Any]:
         """The report as JSON-ready values."""

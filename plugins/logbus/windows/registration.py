@@ -1,74 +1,133 @@
 """Registering a pipeline: it gets a name, a topic, a table, and for each partition an anchor where its windows begin.
 
 Registering is idempotent. What decides which records belong to which window (topic, start, interval, isolation level)
-and where they go (table) never changes under a name; how they are parsed and how long an hour stays open may.
+and where they go (table, sink) never changes under a name; where the sink lies does not once anything is loaded; how records are
+parsed and how long an hour stays open may. Who may change that is asked here, too: a DAG may, unless another DAG stands for what
+is registered (`pipeline_dags`); the command line only where it is told to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy import Connection, Engine, exists, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
 from logbus.errors import PipelineConflict, UserError
-from logbus.windows import boundaries, schema
+from logbus.windows import boundaries, pipeline_dags, schema
 from logbus.windows.boundaries import Neighbours
 from logbus.windows.broker_questions import ISOLATION_LEVELS
 from logbus.windows.chain import Chain
+from logbus.windows.definition import Difference, differences
 from logbus.windows.error_budget import budget_of
+from logbus.windows.fixed import refuse_fixed, refuse_moved
 from logbus.windows.log_offsets import OffsetLog, TopicFacts
 from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Pipeline
-from logbus.windows.rows import Row, pipeline_row, pipeline_values, to_pipeline
+from logbus.windows.rows import pipeline_row, pipeline_values, to_pipeline
+from logbus.windows.table_names import parse_table
+from logbus.windows.table_owners import refuse_shared_table
 
-FIXED = ("topic", "table_name", "interval", "starts_at", "isolation_level")
 CHANGEABLE = ("parse", "lateness", "settings")
 
 LONGEST = timedelta(days=1)
 MINUTE = timedelta(minutes=1)  # the finest that the names of leaves tell apart
 
+ODD_IN_TABLES = frozenset("\"'/\\\0")
 
-def register(engine: Engine, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
-    """The pipeline as it is registered after the call."""
+# Two that register two pipelines for one table wait for each other. Any constant does, as long as everybody takes the same.
+REGISTER_LOCK = 0x726567
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What registering did. `changes`: what the pipeline's definition was before; none where it is new, or the same."""
+
+    pipeline: Pipeline
+    is_new: bool
+    changes: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where a new pipeline's chain begins on the topic as it is now."""
+
+    topic_id: str
+    anchors: Mapping[int, int]
+
+
+def register(
+    engine: Engine,
+    pipeline: Pipeline,
+    log: OffsetLog,
+    now: datetime,
+    *,
+    dag_id: str | None = None,
+    remembers: bool = True,
+    may_change: bool = True,
+) -> Registration:
+    """Makes the pipeline unless it is there; whoever finds it there may only change what no record's place depends on.
+
+    :param dag_id: the DAG that defines it so: refused where another DAG stands for what is registered
+    :param remembers: whether the DAG works on the pipeline, so that it is asked for its definition from now on
+    :param may_change: False: another definition is `PipelineConflict`, and the text shows what would change
+    """
     refuse_nonsense(pipeline)
     create_ledger(engine)
+    beginning = None if is_registered(engine, pipeline.name) else beginning_of(pipeline, log, now)
+    with engine.begin() as connection:
+        is_new = beginning is not None and make(connection, pipeline, beginning, now)
+        registered = to_pipeline(pipeline_row(connection, pipeline.name, lock=True))
+        refuse_shared_table(connection, registered)
+        refuse_fixed(registered, pipeline)
+        refuse_moved(connection, registered, pipeline)
+        changes = differences(registered, pipeline)
+        if changes and not may_change:
+            refuse_change(registered, changes)
+        if dag_id is not None:
+            pipeline_dags.refuse_contradiction(connection, registered, pipeline, dag_id)
+        if changes:
+            change(connection, pipeline, now)
+        if dag_id is not None and remembers:
+            pipeline_dags.remember_definition(connection, pipeline, dag_id, now)
+        found = to_pipeline(pipeline_row(connection, pipeline.name))
+    return Registration(pipeline=found, is_new=is_new, changes=tuple(changes))
+
+
+def is_registered(engine: Engine, name: str) -> bool:
+    with engine.connect() as connection:
+        return bool(connection.execute(select(exists().where(schema.pipeline.c.name == name))).scalar_one())
+
+
+def beginning_of(pipeline: Pipeline, log: OffsetLog, now: datetime) -> Beginning:
     facts = log.topic(pipeline.topic)
     starts = log.start_offsets(pipeline.topic, facts.partitions)
     anchors = {part: anchor_offset(pipeline, log, facts, part, starts[part], now) for part in facts.partitions}
-    values = pipeline_values(pipeline, facts.topic_id, now)
-    with engine.begin() as connection:
-        refuse_shared_table(connection, pipeline)
-        made = connection.execute(
-            insert_if_absent(schema.pipeline)
-            .values(values)
-            .on_conflict_do_nothing(index_elements=["name"])
-            .returning(schema.pipeline.c.name)  # a conflict returns nothing; the count of rows is -1 for every insert
-        ).scalar_one_or_none()
-        row = pipeline_row(connection, pipeline.name, lock=True)
-        refuse_conflict(row, values)
-        connection.execute(
-            update(schema.pipeline)
-            .where(schema.pipeline.c.name == pipeline.name)
-            .values({name: values[name] for name in CHANGEABLE})
-        )
-        if made is not None:
-            Chain(connection, pipeline.name, facts.topic_id).anchor(pipeline.starts_at, anchors.items(), now)
-        return to_pipeline(pipeline_row(connection, pipeline.name))
+    return Beginning(topic_id=facts.topic_id, anchors=anchors)
 
 
-def rebase(engine: Engine, pipeline_name: str, log: OffsetLog, now: datetime) -> Pipeline:
-    """Moves the pipeline to the topic's present id: its windows go on behind the last one, from the topic's first record."""
-    with engine.begin() as connection:
-        row = pipeline_row(connection, pipeline_name, lock=True)
-        facts = log.topic(row["topic"])
-        if facts.topic_id != row["topic_id"]:
-            starts = log.start_offsets(row["topic"], facts.partitions)
-            chain = Chain(connection, pipeline_name, facts.topic_id)
-            chain.anchor(chain.last_window_end(), starts.items(), now)
-            mine = schema.pipeline.c.name == pipeline_name
-            connection.execute(update(schema.pipeline).where(mine).values(topic_id=facts.topic_id))
-        return to_pipeline(pipeline_row(connection, pipeline_name))
+def make(connection: Connection, pipeline: Pipeline, beginning: Beginning, now: datetime) -> bool:
+    """False where somebody was faster."""
+    connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": REGISTER_LOCK})
+    refuse_shared_table(connection, pipeline)
+    made = connection.execute(
+        insert_if_absent(schema.pipeline)
+        .values(pipeline_values(pipeline, beginning.topic_id, now))
+        .on_conflict_do_nothing(index_elements=["name"])
+        .returning(schema.pipeline.c.name)  # a conflict returns nothing; the count of rows is -1 for every insert
+    ).scalar_one_or_none()
+    if made is None:
+        return False
+    Chain(connection, pipeline.name, beginning.topic_id).anchor(pipeline.starts_at, beginning.anchors.items(), now)
+    return True
+
+
+def change(connection: Connection, pipeline: Pipeline, now: datetime) -> None:
+    values = pipeline_values(pipeline, "", now)
+    mine = schema.pipeline.c.name == pipeline.name
+    connection.execute(update(schema.pipeline).where(mine).values({name: values[name] for name in CHANGEABLE}))
 
 
 def refuse_nonsense(pipeline: Pipeline) -> None:
@@ -84,41 +143,32 @@ def refuse_nonsense(pipeline: Pipeline) -> None:
     if pipeline.lateness < timedelta(0):
         raise UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")
     budget_of(pipeline)
+    boundaries.max_ahead(pipeline)
+    refuse_odd_table(pipeline)
 
 
-def refuse_shared_table(connection: Connection, pipeline: Pipeline) -> None:
-    row_of = schema.pipeline
-    other = select(row_of.c.name).where(row_of.c.table_name == pipeline.table, row_of.c.name != pipeline.name)
-    owner = connection.execute(other).scalar_one_or_none()
-    if owner is not None:
-        raise PipelineConflict(f"table {pipeline.table} is loaded by pipeline {owner}: two pipelines need two tables")
-
-
-def refuse_conflict(row: Row, values: Row) -> None:
-    refuse_other_sink(row, values)
-    different = [name for name in FIXED if row[name] != values[name]]
-    if different:
-        changes = ", ".join(f"{name} {row[name]!r} against {values[name]!r}" for name in different)
-        raise PipelineConflict(
-            f"pipeline {row['name']} is registered otherwise ({changes}): choose another name, or keep these as they are"
+def refuse_odd_table(pipeline: Pipeline) -> None:
+    """Names that two could write differently and mean the same table by."""
+    parse_table(pipeline.table)
+    if odd := sorted(set(pipeline.table) & ODD_IN_TABLES):
+        raise UserError(
+            f"pipeline {pipeline.name}: the table {pipeline.table!r} has {' '.join(odd)} in its name; it is taken as it is "
+            "written, upper and lower case included, so leave quotes and slashes out"
         )
 
 
-def refuse_other_sink(row: Row, values: Row) -> None:
-    """In another sink lies nothing of what the ledger says is loaded."""
-    before, after = (found["settings"].get("sink", "postgres") for found in (row, values))
-    if before != after:
-        raise PipelineConflict(
-            f"pipeline {row['name']} loads into the sink {before!r}, not {after!r}: what it has loaded lies there. "
-            "Register another pipeline for the other sink; both may read the same topic"
-        )
+def refuse_change(registered: Pipeline, changes: Sequence[Difference]) -> None:
+    raise PipelineConflict(
+        f"pipeline {registered.name} is registered otherwise, and nothing was changed: {'; '.join(map(str, changes))}. "
+        "If that is what you want, say --change"
+    )
 
 
 def anchor_offset(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, partition: int, start_offset: int, now: datetime) -> int:
     """Where the chain of windows begins in a partition: its first record, or the boundary at the pipeline's start."""
     if pipeline.starts_at is None:
         return start_offset
-    at_ms, horizon = boundaries.milliseconds(pipeline.starts_at), boundaries.horizon_ms(now)
+    at_ms, horizon = boundaries.milliseconds(pipeline.starts_at), boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     end = log.end_offsets(pipeline.topic, [partition], pipeline.isolation_level)[partition]
     first = log.first_at_or_after(pipeline.topic, [partition], at_ms).get(partition)
     around = Neighbours(lower=start_offset)

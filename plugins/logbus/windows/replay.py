@@ -1,22 +1,22 @@
 """Replay: loading windows again, and before that saying what it would do.
 
-A window's offsets are frozen, so to load it again is to load the same records; whether the broker still holds them is the
-question. `plan` answers it and changes nothing: windows, records, bytes, rows to be replaced, what is lost, who is at work on
-them. What is lost or in use is left out only if the caller says so; otherwise nothing is loaded at all.
-"""
+A window's offsets are frozen, so to load it again is to load the same records; whether the broker still holds them, and whether
+they are still the same, is the question. `plan` answers it and changes nothing: windows, records, bytes, rows to be replaced,
+what XX"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Engine, select
 
-from logbus.errors import RecordsLost, UserError, WindowBusy
+from logbus.errors import OtherRecords, RecordsLost, ShortRead, UserError, WindowBusy
 from logbus.windows import schema
+from logbus.windows.comparison import Reading
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
@@ -26,6 +26,9 @@ from logbus.windows.retention_store import RetentionStore
 from logbus.windows.rows import ATTEMPT_RUNNING
 
 NAMED_MAX = 5  # windows that an error names; the plan shows all
+
+# So many records are read without being asked: some ten seconds.
+RECORDS_READ_DEFAULT_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +54,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayWindow:
-    """A window, what of it the broker holds no more, and who is at work on it."""
+    """A window, what of it the broker holds no more, in what its records `differ` from those that are loaded, and who is at work
+    on it. `is_read`: the broker's records were looked at."""
 
     window: FrozenWindow
     lost: tuple[str, ...] = ()
     busy: str | None = None
+    is_read: bool = False
+    differs: str | None = None
 
     @property
     def start(self) -> datetime:
@@ -80,6 +86,8 @@ class ReplayWindow:
             "rows_replaced": self.rows_replaced,
             "retained": not self.lost,
             "lost": list(self.lost),
+            "read": self.is_read,
+            "differs": self.differs,
             "busy": self.busy,
         }
 
@@ -95,10 +103,16 @@ class ReplayPlan:
     @property
     def ready(self) -> tuple[ReplayWindow, ...]:
         """Those that can be loaded now."""
-        return tuple(one for one in self.windows if not one.lost and not one.busy)
+        return tuple(one for one in self.windows if not one.lost and not one.busy and not one.differs)
 
-    def starts(self, *, skip_lost: bool = False, supersede: bool = False) -> list[datetime]:
-        """The windows to load. Raises `RecordsLost` or `WindowBusy` for those that cannot be, unless that is accepted."""
+    @property
+    def differing(self) -> tuple[ReplayWindow, ...]:
+        """Those whose records are not the ones that are loaded."""
+        return tuple(one for one in self.windows if one.differs)
+
+    def starts(self, *, skip_lost: bool = False, supersede: bool = False, accept_other_records: bool = False) -> list[datetime]:
+        """The windows to load. Raises `RecordsLost`, `OtherRecords` or `WindowBusy` for those that cannot be, unless that is
+        accepted."""
         lost = [one for one in self.windows if one.lost]
         busy = [one for one in self.windows if one.busy and not one.lost]
         if lost and not skip_lost:
@@ -107,6 +121,13 @@ class ReplayPlan:
                 f"{len(lost)} of {len(self.windows)} windows cannot be loaded again, retention has deleted records of them: "
                 f"{shortened(names)}. To load the others leave these out (skip lost)",
                 lost=names,
+            )
+        if self.differing and not accept_other_records:
+            names = [f"{instant_text(one.start)}: {one.differs}" for one in self.differing]
+            raise OtherRecords(
+                f"the log gives other records now for {len(self.differing)} of {len(self.windows)} windows than they were loaded "
+                f"from: {shortened(names)}. They keep what they hold; to replace it for good, accept other records "
+                "(--accept-other-records, accept_other_records=True)"
             )
         if busy and not supersede:
             raise WindowBusy(
@@ -123,12 +144,36 @@ class ReplayPlan:
             "records": sum(one.window.record_count for one in self.windows if not one.lost),
             "rows_replaced": sum(one.rows_replaced for one in self.windows if not one.lost),
             "lost_windows": sum(bool(one.lost) for one in self.windows),
+            "read_windows": sum(one.is_read for one in self.windows),
+            "differing_windows": len(self.differing),
             "notes": list(self.notes),
         }
 
 
-def plan(ledger: Ledger, log: OffsetLog, pipeline_name: str, span: Span, now: datetime, run_id: str | None = None) -> ReplayPlan:
-    """What loading the span again would do. Attempts of `run_id` itself are no conflict: a retry goes on with its own."""
+class ReadsWindows(Protocol):
+    """Reads what the broker holds now."""
+
+    def begin(self, windows: int, records: int) -> None:
+        """So much will be read."""
+
+    def window(self, window: FrozenWindow) -> Reading:
+        """All of the window's ranges. Raises `ShortRead` where the log ends before they do."""
+
+
+def plan(
+    ledger: Ledger,
+    log: OffsetLog,
+    pipeline_name: str,
+    span: Span,
+    now: datetime,
+    run_id: str | None = None,
+    reader: ReadsWindows | None = None,
+    records_max: int | None = None,
+) -> ReplayPlan:
+    """What loading the span again would do. Attempts of `run_id` itself are no conflict: a retry goes on with its own.
+
+    With a `reader` the loaded windows are compared with what the broker holds now, unless that is more than `records_max`.
+    """
     windows = [window for window in ledger.windows(pipeline_name) if span.covers(window)]
     refuse_unknown(pipeline_name, span, windows)
     workers = running_attempts(ledger.engine, windows, now, run_id)
@@ -136,7 +181,37 @@ def plan(ledger: Ledger, log: OffsetLog, pipeline_name: str, span: Span, now: da
     found = [ReplayWindow(window=one, lost=tuple(lost[one.id]), busy=workers.get(one.id)) for one in windows]
     holds = RetentionStore(ledger.engine).holds(now, ledger.pipeline(pipeline_name).topic)
     notes = [f"the topic is not deleted from: {hold}" for hold in holds]
+    comparable = [one for one in found if is_comparable(one)]
+    records = sum(one.window.record_count for one in comparable)
+    if comparable and reader is not None and (records_max is None or records <= records_max):
+        reader.begin(len(comparable), records)
+        found = [compared(one, reader) if is_comparable(one) else one for one in found]
+    elif comparable:
+        notes.append(
+            f"whether the log holds the same records still was not looked at: `logbus replay plan --read` reads {records:,}"
+        )
     return ReplayPlan(pipeline=pipeline_name, windows=tuple(found), notes=(*notes, *gaps(windows)))
+
+
+def is_comparable(one: ReplayWindow) -> bool:
+    return one.window.fingerprint is not None and not one.lost
+
+
+def compared(one: ReplayWindow, reader: ReadsWindows) -> ReplayWindow:
+    """The window with what its records differ in, if they do."""
+    try:
+        return replace(one, is_read=True, differs=difference(one.window, reader.window(one.window)))
+    except ShortRead as error:
+        return replace(one, is_read=True, differs=str(error))
+
+
+def difference(window: FrozenWindow, now: Reading) -> str | None:
+    read = window.counts.read if window.counts else 0
+    if now.fingerprint == window.fingerprint:
+        return None
+    if now.read < read:
+        return f"{read - now.read} of {read} records are gone (compaction?)"
+    return f"{now.read} records of fingerprint {now.fingerprint}, loaded were {read} of {window.fingerprint}"
 
 
 def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindow]) -> None:

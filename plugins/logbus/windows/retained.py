@@ -8,9 +8,17 @@ from logbus.errors import RecordsLost, TopicRecreated, WindowError
 from logbus.windows.log_offsets import OffsetLog, TopicFacts
 from logbus.windows.model import FrozenWindow
 
+# Between a topic's id and when its log was given up for another one: such an id is no broker's.
+SET_ASIDE = " until "
+
 
 def refuse_if_recreated(topic: str, expected_id: str, found_id: str) -> None:
     """Old offsets can be read from a new topic without any error: only the id tells."""
+    if expected_id.startswith(f"{found_id}{SET_ASIDE}"):
+        raise TopicRecreated(
+            f"the log of topic {topic} on which this was frozen is no more since {expected_id.rpartition(SET_ASIDE)[2]}, when "
+            "`logbus pipeline rebase` went on with another one: its offsets mean other records"
+        )
     if expected_id != found_id:
         raise TopicRecreated(
             f"topic {topic} was deleted and made again (id {expected_id} is now {found_id}): its offsets mean other records. "
@@ -33,7 +41,9 @@ def refuse_if_cut(window: FrozenWindow, log: OffsetLog) -> None:
 
 
 def why_unreadable(window: FrozenWindow, facts: TopicFacts, start_offsets: Mapping[int, int]) -> WindowError | None:
-    """Why the window's records cannot be read any more; None where they can."""
+    """Why the window's records cannot be read any more; None where they can, or where all of them are given up."""
+    if window.loss_accepted is not None and not window.record_count:
+        return None
     try:
         refuse_if_recreated(window.topic, window.topic_id, facts.topic_id)
     except TopicRecreated as error:

@@ -10,7 +10,8 @@ from sqlalchemy import ARRAY, BigInteger, ColumnElement, Connection, RowMapping,
 
 from logbus.errors import PipelineUnknown
 from logbus.windows import schema
-from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, WindowCounts, WindowState
+from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, WindowCounts, WindowState, Witness
+from logbus.windows.table_names import canonical_table
 
 Row = RowMapping | dict[str, Any]
 
@@ -22,7 +23,7 @@ def pipeline_values(pipeline: Pipeline, topic_id: str, now: datetime) -> dict[st
         "name": pipeline.name,
         "topic": pipeline.topic,
         "topic_id": topic_id,
-        "table_name": pipeline.table,
+        "table_name": canonical_table(pipeline.table),
         "parse": pipeline.parse,
         "interval": pipeline.interval,
         "lateness": pipeline.lateness,
@@ -52,10 +53,13 @@ def pipeline_rows(connection: Connection) -> list[Row]:
     return list(connection.execute(select(schema.pipeline).order_by(schema.pipeline.c.name)).mappings())
 
 
-def pipeline_row(connection: Connection, name: str, *, lock: bool = False) -> Row:
-    """The pipeline's row. With `lock` whoever freezes for this pipeline waits for us: one row stands for all its partitions."""
+def pipeline_row(connection: Connection, name: str, *, lock: bool = False, share: bool = False) -> Row:
+    """The pipeline's row. With `lock` whoever freezes for this pipeline waits for us: one row stands for all its partitions.
+    With `share` it stays as it is to the transaction's end, and others may share it."""
     query = select(schema.pipeline).where(schema.pipeline.c.name == name)
-    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    if lock or share:
+        query = query.with_for_update(read=not lock)
+    row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise PipelineUnknown(
             f"no pipeline {name!r} is registered; `logbus pipeline ls` lists them, `logbus pipeline register` makes one"
@@ -118,6 +122,9 @@ def to_window(row: Row, topic: str, ranges: Iterable[OffsetRange], is_running: b
         frozen_at=row["frozen_at"],
         loaded_at=row["loaded_at"],
         audited_at=row["audited_at"],
+        other_records=tuple(row["other_records"] or ()),
+        values_hash=row["values_hash"],
+        loss_accepted=row["loss_accepted"],
     )
 
 
@@ -161,4 +168,26 @@ def to_attempt(row: Row, pipeline_name: str, interval: Interval) -> Attempt:
         number=row["number"],
         staging_table=row["staging_table"],
         dead_letter_table=row["dead_letter_table"],
+        definition=row["definition"],
+        key=row["key"],
     )
+
+
+# A boundary's columns for the record before it, by their names in `Witness`.
+WITNESS_COLUMNS = {
+    "offset": "witness_offset",
+    "leader_epoch": "witness_epoch",
+    "timestamp_ms": "witness_ms",
+    "hash": "witness_hash",
+}
+
+
+def to_witness(row: Row) -> Witness | None:
+    """Of a boundary's row; None where nobody looked, or nothing lay before it."""
+    if row["witness_offset"] is None:
+        return None
+    return Witness(**{name: row[column] for name, column in WITNESS_COLUMNS.items()})
+
+
+def witness_values(witness: Witness | None) -> dict[str, Any]:
+    return {column: getattr(witness, name, None) for name, column in WITNESS_COLUMNS.items()}

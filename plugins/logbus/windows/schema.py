@@ -69,6 +69,7 @@ pipeline = Table(
     Column("isolation_level", Text, nullable=False),
     Column("settings", JSONB, nullable=False),
     Column("registered_at", DateTime(timezone=True), nullable=False),
+    Column("cluster_id", Text),  # whose topic it is; null: nobody has asked yet
 )
 
 inferred_column = Table(
@@ -98,6 +99,7 @@ anchor = Table(
     Column("at", DateTime(timezone=True)),  # null: from the beginning of time
     Column("offset", BigInteger, nullable=False),
     Column("frozen_at", DateTime(timezone=True), nullable=False),
+    Column("lost_until", DateTime(timezone=True)),  # windows that begin before may lack records of a former log; null: none does
 )
 
 boundary = Table(
@@ -141,7 +143,9 @@ window = Table(
     Column("fingerprint", Text),
     Column("audited_at", DateTime(timezone=True)),
     Column("audit_problems", JSONB),
-    Column("values_hash", Text),  # checksum over the published rows, taken by the database at commit
+    Column("unstamped_count", BigInteger),  # without a usable stamp; null: loaded before hours were counted
+    Column("far_count", BigInteger),  # stamped with hours too many to count each, far from the window's own
+    Column("values_hash", JSONB),  # checksums over what was published, taken at commit: logbus.windows.values
     Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; for ever
     Column("loss_accepted", JSONB),  # who took the loss of a window whose head is unknown, by name
     UniqueConstraint("pipeline", "starts_at"),
@@ -202,6 +206,9 @@ attempt = Table(
     Column("map_index", Integer),  # null: the task is not mapped
     Column("key", Text),  # random: tells it from an attempt of the same number in a ledger that was restored
     Column("definition", JSONB),  # of the pipeline, as it was when the attempt began: the driver goes by it
+    Column("error_kind", Text),  # the class of the error, where the driver itself said why it failed
+    # A reload that finds other records than the load before may take their place; somebody said so for this run.
+    Column("accepts_other_records", Boolean, nullable=False, server_default="false"),
 )
 
 dead_letter = Table(

@@ -13,7 +13,9 @@ from functools import lru_cache
 
 from logbus.windows.model import FrozenWindow, Interval, OffsetRange, instant_text
 
-OTHER_TOPIC = "the topic was made again; `logbus pipeline rebase {pipeline}` begins anew on it"
+OTHER_TOPIC = (
+    "the topic was made again, or this is another broker: `logbus pipeline rebase {pipeline}` tells which, and begins anew on it"
+)
 
 # Behind every offset there is.
 ENDLESS = 2**63

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 
 from logbus.windows.fingerprint import MODULUS
 from logbus.windows.model import FrozenWindow, OffsetRange, PartitionTally
+from logbus.windows.values import Checksum
 
 # A pipeline's own word that its topic has offsets without a record: `{"offset_gaps": true}`. Compaction and transactions make
 # them, and no stock client can see why an offset is missing.
@@ -74,11 +75,14 @@ class TimeSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What was counted of a window, by partition; and how many `others` there are that do not count."""
+    """What was counted of a window, by partition; and how many `others` there are that do not count. Of what is sealed, also the
+    checksum of the rows: of the `table` or of the `files`."""
 
     tallies: Mapping[int, PartitionTally] = field(default_factory=dict)
     spans: Mapping[int, TimeSpan] = field(default_factory=dict)
     others: int = 0
+    table: Checksum | None = None
+    files: Mapping[str, str] | None = None
 
 
 def count(connection: Connection, rows: RowSource, dead: RowSource, parameters: Mapping[str, Any] | None = None) -> Counted:

@@ -7,9 +7,10 @@ import json
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
-from logbus.errors import UserError
+from logbus.errors import OtherRecords, UserError
 from logbus.warehouse.rebuild import rebuild
 from logbus.windows.model import FrozenWindow, WindowState
+from logbus.windows.stamped_hours import StampedHours, stamped_hours
 from sqlalchemy import text
 
 from tests.support.ledgers import World, at, hour
@@ -25,7 +26,8 @@ def lose_the_ledger(bench: Bench) -> None:
 
 
 def facts(window: FrozenWindow) -> tuple[object, ...]:
-    return window.interval, window.ranges, window.topic_id, window.loaded_attempt, window.counts, window.fingerprint
+    counted = (window.loaded_attempt, window.counts, window.fingerprint, window.values_hash, window.other_records)
+    return window.interval, window.ranges, window.topic_id, *counted
 
 
 @on_file_sinks
@@ -41,6 +43,36 @@ def test_windows_are_made_again_as_they_were_and_the_audit_is_exact(bench: Bench
     assert [facts(window) for window in bench.world.ledger.windows("p")] == before
     assert audit(bench).ok
     assert bench.world.ledger.window("p", at(10)).state is WindowState.AUDITED
+
+
+@on_file_sinks
+def test_that_records_were_replaced_by_others_is_not_forgotten_with_the_ledger(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(10, accept_other_records=True).load(value=b"others")
+    bench.start(10).load(value=b"others")
+    lose_the_ledger(bench)
+    rebuild(bench.world.ledger.engine, "p")
+    (note,) = bench.world.ledger.window("p", at(10)).other_records
+    assert (note["attempt_before"], note["attempt"]) == (1, 2)
+    assert "replaced its records by others" in audit(bench).notes[0]
+    with pytest.raises(OtherRecords):
+        bench.start(10).load()
+
+
+@on_file_sinks
+def test_the_hours_that_records_are_stamped_with_ride_in_the_tables_own_commit(bench: Bench) -> None:
+    for number in (10, 11):
+        bench.start(number).load()
+    before = [stamped(bench, window) for window in bench.world.ledger.windows("p")]
+    lose_the_ledger(bench)
+    rebuild(bench.world.ledger.engine, "p")
+    assert [stamped(bench, window) for window in bench.world.ledger.windows("p")] == before
+    assert [found.own for found in before if found] == [len(HOUR_TEN), len(HOUR_ELEVEN)]
+
+
+def stamped(bench: Bench, window: FrozenWindow) -> StampedHours | None:
+    with bench.world.ledger.engine.connect() as connection:
+        return stamped_hours(connection, window)
 
 
 @on_file_sinks

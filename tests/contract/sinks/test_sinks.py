@@ -7,8 +7,9 @@ import threading
 from datetime import UTC, datetime
 
 import pytest
-from logbus.errors import AttemptSuperseded, EquationMismatch, PipelineConflict, UserError
-from logbus.windows.model import WindowState
+from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, PipelineConflict, UserError
+from logbus.windows.model import FrozenWindow, WindowState
+from logbus.windows.values import NOT_WITNESSED
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, at
@@ -107,10 +108,73 @@ def test_what_does_not_parse_is_a_dead_letter_and_the_audit_balances(bench: Benc
 
 def test_dead_letters_are_replaced_by_a_load_that_parses_them(bench: Bench) -> None:
     bench.start(10, bad=[1]).load()
-    bench.start(10).load()
+    bench.start(10, bad=[1], mended=True).load()
     assert dead_letters(bench) == []
-    assert bench.rows() == HOUR_TEN
+    assert bench.rows() == [(partition, offset, r"\xff" if offset == 1 else line) for partition, offset, line in HOUR_TEN]
     assert audit(bench).ok
+
+
+def test_a_reload_that_reads_other_records_is_refused_and_the_window_keeps_its_rows(bench: Bench) -> None:
+    bench.start(10).load()
+    before = bench.world.ledger.window("p", at(10))
+    with pytest.raises(OtherRecords, match=r"partition 0: 3 records then, 3 now; partition 1: 2 records then, 2 now"):
+        bench.start(10).load(value=b"what a restored log holds there")
+    assert bench.rows() == HOUR_TEN
+    assert facts(bench.world.ledger.window("p", at(10))) == facts(before)
+    assert audit(bench).ok
+    bench.start(10).load()
+    assert bench.rows() == HOUR_TEN
+
+
+def facts(window: FrozenWindow) -> tuple[object, ...]:
+    return window.loaded_attempt, window.fingerprint, window.counts, window.other_records
+
+
+def test_other_records_are_taken_where_the_run_accepts_them_and_that_stays_visible_for_ever(bench: Bench) -> None:
+    bench.start(10).load()
+    before = bench.world.ledger.window("p", at(10))
+    bench.start(10, accept_other_records=True).load(value=b"others")
+    assert bench.rows() == [(partition, offset, "others") for partition, offset, _ in HOUR_TEN]
+    bench.start(10).load(value=b"others")
+    after = bench.world.ledger.window("p", at(10))
+    (note,) = after.other_records
+    assert (note["attempt"], note["run_id"], note["read_before"]) == (2, "test", 5)
+    assert (note["fingerprint_before"], note["fingerprint_after"]) == (before.fingerprint, after.fingerprint)
+    report = audit(bench)
+    assert report.ok
+    assert "attempt 2 of run test replaced its records by others" in report.notes[0]
+
+
+def test_a_run_that_accepts_other_records_and_reads_the_same_leaves_no_trace(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(10, accept_other_records=True).load()
+    assert bench.world.ledger.window("p", at(10)).other_records == ()
+    assert audit(bench).notes == ()
+
+
+def test_a_window_of_nothing_but_dead_letters_keeps_them_when_the_records_are_others(bench: Bench) -> None:
+    bench.register(max_error_rate=1)
+    bench.start(11, bad=[2, 3, 4]).load()
+    with pytest.raises(OtherRecords):
+        bench.start(11).load()
+    assert dead_letters(bench) == [(0, 3), (0, 4), (1, 2)]
+    assert audit(bench, 11).ok
+
+
+def test_records_that_a_filter_leaves_out_are_compared_too(bench: Bench) -> None:
+    bench.register(filter={"line": ["line 0/0", "line 0/1"]})
+    bench.start(10).load()
+    with pytest.raises(OtherRecords):
+        bench.start(10, bad=[2]).load()
+    assert bench.rows() == HOUR_TEN[:2]
+
+
+def test_a_compacted_topic_does_not_replace_what_was_loaded_before_it_was_compacted(bench: Bench) -> None:
+    bench.register(offset_gaps=True)
+    bench.start(10).load()
+    with pytest.raises(OtherRecords, match=r"partition 0: 3 records then, 1 now.*--accept-other-records"):
+        bench.start(10).begin().create().run_task(1, [(0, 2), (1, 0), (1, 1)]).commit()
+    assert bench.rows() == HOUR_TEN
 
 
 def test_the_audit_finds_a_row_that_was_removed_by_hand(bench: Bench) -> None:
@@ -131,6 +195,53 @@ def test_the_audit_finds_a_row_that_was_added_by_hand(bench: Bench) -> None:
     bench.start(10).load()
     assert bench.rows() == HOUR_TEN
     assert bench.world.ledger.window("p", at(10)).state is WindowState.LOADED
+
+
+def test_the_audit_finds_a_row_whose_values_were_changed_by_hand(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(11).load()
+    assert audit(bench).ok
+    bench.reader.forge_row(2)
+    assert any("forged" in row for row in bench.rows())
+    report = audit(bench)
+    assert not report.ok
+    assert bench.is_files or report.problems == (
+        "partition 0: public.t does not hold the values that were loaded, rows were changed",
+    )
+    bench.start(10).load()
+    bench.start(11).load()
+    assert audit(bench).ok
+    assert audit(bench, 11).ok
+
+
+def test_the_audit_finds_a_dead_letter_that_was_changed_by_hand(bench: Bench) -> None:
+    bench.start(10, bad=[1]).load()
+    with bench.world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.dead_letter set value = 'forged' where \"partition\" = 1"))
+    assert audit(bench).problems == (
+        "partition 1: logbus.dead_letter does not hold the values that were loaded, dead letters were changed",
+    )
+
+
+def test_a_window_of_which_a_filter_leaves_records_out_is_witnessed_too(bench: Bench) -> None:
+    """Two rows of one count, and neither the offsets nor the count tell which was chosen."""
+    bench.register(filter={"line": ["line 0/0", "line 1/1"]})
+    bench.start(10).load()
+    assert audit(bench).ok
+    if bench.is_files:
+        return
+    bench.reader.change("update t set _offset = 1, _fingerprint = _fingerprint + 5 where _partition = 0")
+    problems = audit(bench).problems
+    assert any(problem.startswith("t-0 [0, 3): the rows' fingerprint is") for problem in problems)
+
+
+def test_a_window_loaded_before_values_were_witnessed_is_noted_as_such(bench: Bench) -> None:
+    bench.start(10).load()
+    with bench.world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.window set values_hash = null"))
+    report = audit(bench)
+    assert report.ok
+    assert report.notes == NOT_WITNESSED.notes
 
 
 ALL_TYPES = {
@@ -167,7 +278,7 @@ def test_values_of_every_type_and_nulls_arrive_as_they_are(bench: Bench) -> None
 
 def test_a_pipeline_keeps_its_sink(bench: Bench) -> None:
     other = "postgres" if bench.is_files else "parquet"
-    with pytest.raises(PipelineConflict, match=f"not '{other}': what it has loaded lies there"):
+    with pytest.raises(PipelineConflict, match=f"sink: .* against {other}"):
         bench.register(sink=other)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from logbus.errors import AttemptSuperseded, LoadFailed, UserError
+from logbus.errors import AttemptSuperseded, LoadFailed, OtherRecords, UserError
 from logbus.warehouse.directory import Directory
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.sinks import Upkeep
 from logbus.warehouse.sinks.entry import LedgerEntry, entry_of, from_json
 from logbus.warehouse.sinks.files import FileSink
-from logbus.windows.model import WindowState
+from logbus.windows.model import FrozenWindow, WindowState
 from sqlalchemy import event, text
 
 from spark_jobs.load_task import load
@@ -135,6 +135,67 @@ def test_a_table_that_knows_more_attempts_than_the_ledger_refuses_a_load_and_nam
     with pytest.raises(UserError, match="logbus ledger rebuild --pipeline p"):
         bench.start(10).begin().create()
     assert bench.rows() == HOUR_TEN
+
+
+def restore_the_ledger_to_the_first_load(bench: Bench) -> None:
+    with bench.world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.window set last_attempt = 1, loaded_attempt = 1"))
+        connection.execute(text("delete from logbus.attempt where number > 1"))
+
+
+@pytest.mark.parametrize("bad", [[], [1]], ids=["rows", "dead letters"])
+def test_an_entry_of_the_same_number_from_before_a_restore_is_not_taken_for_the_new_attempt(bench: Bench, bad: list[int]) -> None:
+    bench.start(10, bad=bad).load()
+    bench.start(10, bad=bad).load()
+    restore_the_ledger_to_the_first_load(bench)
+    again = bench.start(10, bad=bad)
+    again.load()
+    entry = again.file_sink.public_entry(at(10))
+    assert entry is not None
+    assert (entry.attempt, entry.key) == (2, again.attempt.key)
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 2
+    assert audit(bench).ok
+
+
+def test_files_that_a_restored_ledger_knows_nothing_of_are_not_called_exact(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(10).load()
+    with bench.world.ledger.engine.begin() as connection:  # of the first load, its checksums as well
+        other = "jsonb_set(values_hash, '{files}', jsonb_build_object('w1_a1', '1'))"
+        connection.execute(text(f"update logbus.window set values_hash = {other}"))
+    restore_the_ledger_to_the_first_load(bench)
+    assert "does not name w1_a1 any more" in audit(bench).problems[0]
+
+
+def test_other_records_do_not_replace_those_of_a_load_that_only_the_table_knows(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver died between the commits and its dead letters with it, so the ledger goes without it."""
+    crash_between_the_commits(bench, monkeypatch, bench.start(10, bad=[1]).begin().create().run_task(1))
+    with pytest.raises(OtherRecords, match="attempt 1 loaded"):
+        bench.start(10).load()
+    assert [row[:2] for row in bench.rows()] == [(0, 0), (0, 2), (1, 0)]
+    bench.start(10, bad=[1]).load()
+    assert audit(bench).ok
+
+
+def test_a_file_that_is_gone_or_was_changed_is_named_by_the_audit(bench: Bench) -> None:
+    bench.start(10).load()
+    bench.start(11).load()
+    (changed, removed) = (Path(file.path) for file in files_of(bench))
+    content = bytearray(changed.read_bytes())
+    content[-9] ^= 1  # in the footer's length: no reader of columns would get so far
+    changed.write_bytes(content)
+    removed.unlink()
+    assert f"{changed.name} does not hold what was loaded" in " ".join(bench.sink.compare_values(window(bench, 10)).problems)
+    problems = audit(bench, 11).problems
+    assert any(f"{removed.name} is gone" in problem for problem in problems)
+    bench.start(11).load()
+    assert audit(bench, 11).ok
+
+
+def window(bench: Bench, hour: int) -> FrozenWindow:
+    return bench.world.ledger.window("p", at(hour))
 
 
 def test_files_of_a_task_that_fails_are_removed(bench: Bench) -> None:

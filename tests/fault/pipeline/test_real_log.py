@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from logbus.errors import OtherRecords
 from logbus.warehouse.engine import connect
+from logbus.windows import attempts
 from logbus.windows.boundaries import milliseconds
+from logbus.windows.log_admin import TopicAdmin
 from sqlalchemy import Engine, text
 
 from benchmarks.processes import wait_until
@@ -101,7 +104,7 @@ POISON = {
 
 @pytest.mark.parametrize("parse", ["json", "lines", "combined", "logfmt", "raw"])
 def test_a_poison_record_becomes_a_row_or_a_dead_letter_and_stops_nothing(make: Make, parse: str) -> None:
-    pipeline = make(partitions=1, parse=parse)
+    pipeline = make(partitions=1, parse=parse, settings={"max_error_rate": 1})
     good = b'{"a": 1}'
     pipeline.send([(10 + number / 100, value) for number, poison in enumerate(POISON.values()) for value in (poison, good)])
     assert states(pipeline.load(10)) == [LoadState.COMMITTED]
@@ -112,7 +115,7 @@ def test_a_poison_record_becomes_a_row_or_a_dead_letter_and_stops_nothing(make: 
 
 
 def test_dead_letters_keep_a_poison_record_byte_for_byte(make: Make, engine: Engine) -> None:
-    pipeline = make(partitions=1, parse="json")
+    pipeline = make(partitions=1, parse="json", settings={"max_error_rate": 1})
     pipeline.send([(10, POISON["no text"]), (10.1, POISON["five megabytes of nothing"])])
     pipeline.load(10)
     with engine.connect() as connection:
@@ -212,3 +215,23 @@ def test_holes_of_compaction_are_refused_until_they_are_declared_and_the_rest_is
     assert states(pipeline.load(10)) == [LoadState.COMMITTED]
     assert pipeline.audit(10).problems == ()
     assert 0 < len(pipeline.found()) < 1_400
+
+
+def test_an_hour_that_was_loaded_before_its_topic_was_compacted_keeps_its_rows(make: Make, broker: AnyBroker) -> None:
+    pipeline = make(partitions=1, config={"segment.bytes": "20000"}, settings={"offset_gaps": True})
+    for start in range(0, 1_500, 100):
+        pipeline.send([(10 + number / 2_000, b"%d" % number + b"." * 50) for number in range(start, start + 100)])
+    assert states(pipeline.load(10)) == [LoadState.COMMITTED]
+    loaded = pipeline.found()
+    assert len(loaded) == 1_500
+    policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    TopicAdmin(pipeline.client_config).change_settings(pipeline.name, policy)
+    assert wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, deadline_seconds=60)
+    (refused,) = pipeline.load(10, freeze=False)
+    assert refused.state is LoadState.FAILED
+    assert "partition 0: 1500 records then" in str(refused.error)
+    assert pipeline.found() == loaded
+    assert pipeline.audit(10).problems == ()
+    with pipeline.engine.connect() as connection:
+        attempt = attempts.find(connection, pipeline.name, "2015-05-17T10:00:00Z=2")
+    assert isinstance(pipeline.ledger.beyond_retry([attempt]), OtherRecords)

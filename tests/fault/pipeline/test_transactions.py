@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer
+from logbus.errors import TransactionOpen
 from sqlalchemy import Engine
 
 from spark_jobs.outcomes import LoadState
@@ -14,7 +15,7 @@ from tests.support.real_pipeline import RealPipeline
 pytestmark = pytest.mark.usefixtures("without_spark")
 
 
-def test_aborted_transactions_are_not_loaded_and_an_open_one_ends_the_hour_before_it(
+def test_aborted_transactions_are_not_loaded_and_an_hour_with_an_open_one_waits_for_its_end(
     apache_kafka: ApacheKafka, engine: Engine
 ) -> None:
     pipeline = RealPipeline(apache_kafka.bootstrap, engine, partitions=1, settings={"offset_gaps": True})
@@ -34,10 +35,10 @@ def test_aborted_transactions_are_not_loaded_and_an_open_one_ends_the_hour_befor
     send(b"committed", 10.5)
     producer.commit_transaction(30)
     send(b"open", 10.6, 11.5)
-    assert [outcome.state for outcome in pipeline.load(10)] == [LoadState.COMMITTED]
-    assert len(pipeline.found()) == 3
-    assert pipeline.audit(10).problems == ()
+    with pytest.raises(TransactionOpen, match=r"-0 \[\d+, \d+\)"):
+        pipeline.freeze(10)
     producer.commit_transaction(30)
     assert [outcome.state for outcome in pipeline.load(10, 11)] == [LoadState.COMMITTED] * 2
+    assert pipeline.audit(10).problems == ()
     assert pipeline.found() == pipeline.expected()
-    assert len(pipeline.found()) == 5, "what was open when the hour was frozen is late, and loaded with the next one"
+    assert len(pipeline.found()) == 5

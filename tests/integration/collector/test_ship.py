@@ -6,10 +6,11 @@ import gzip
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from confluent_kafka import Message
 from logbus.cli import main
 from logbus.collector.errors import StateInUse, UnreadableLog
@@ -294,3 +295,74 @@ def test_the_command_prints_an_error_without_a_traceback(tmp_path: Path) -> None
     assert result.exit_code == 1
     assert result.output.startswith("error: ")
     assert "is a directory" in result.output
+
+
+LOCAL = "".join(f"2015-05-17 10:00:0{second} no zone\n" for second in range(3))
+
+
+def shipped(broker: AnyBroker, topic: str, log: Path, *options: str) -> Result:
+    """`logbus ship` of one file with a state of its own."""
+    state = str(log.with_name(f"state-{next(_numbers)}"))
+    command = ["ship", str(log), "--topic", topic, "--bootstrap-server", broker.bootstrap, "--state", state, *options]
+    return CliRunner().invoke(main, command)
+
+
+def test_lines_without_a_zone_are_counted_and_said_to_be_assumed(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(LOCAL + line(4))
+    done = shipped(broker, topic, log, "--json")
+    assert "warning: 3 lines carry a time without a zone and were assumed to be UTC" in done.stderr
+    told = json.loads(done.stdout)
+    assert (told["zoneless"], told["timezone"], told["timezone_assumed"]) == (3, "UTC", True)
+
+
+def test_a_zone_that_is_named_is_that_of_lines_without_one(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(LOCAL)
+    done = shipped(broker, topic, log, "--timezone", "Europe/Berlin")
+    assert (done.stderr, done.exit_code) == ("", 0)
+    assert "3 lines whose time has no zone were taken in Europe/Berlin" in done.stdout
+    assert [one.timestamp()[1] for one in records(broker, topic)] == [ms(8, 0, second) for second in range(3)]
+
+
+def ms(hour: int, minute: int, second: int) -> int:
+    return int(datetime(2015, 5, 17, hour, minute, second, tzinfo=UTC).timestamp() * 1000)
+
+
+def test_a_zone_that_nobody_knows_is_refused(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(LOCAL)
+    done = shipped(broker, topic, log, "--timezone", "Berlin")
+    assert done.exit_code == 2
+    assert "write it like Europe/Berlin" in done.stderr
+
+
+def test_a_file_of_which_no_time_is_understood_is_warned_of_and_nothing_untrue_is_said(
+    broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "auth.log"
+    log.write_text("Nov 22 10:00:00 web1 sshd[1]: Accepted publickey\n" * 3)
+    done = shipped(broker, topic, log)
+    assert "3 lines without a believable time took the time at which their file was last written" in done.stdout
+    assert "of the line before" not in done.stdout
+    assert "warning: 3 of 3 lines have no time that is understood" in done.stderr
+
+
+def test_whose_time_the_lines_without_one_took_is_said_of_each_kind(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("# banner\n" + line(1) + "  at Main.java\n" + line(2) + line(3))
+    done = shipped(broker, topic, log)
+    assert "1 lines without a believable time took that of the line before\n" in done.stdout
+    assert "1 lines without a believable time took that of the first line behind them that has one" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF\x02\x01\x01\x00", "eins\n".encode("utf-16")], ids=["program", "UTF-16"])
+@pytest.mark.parametrize("name", ["access.log", "access.log.gz"])
+def test_a_file_that_is_no_text_is_refused_before_anything_is_sent(run: Ship, tmp_path: Path, content: bytes, name: str) -> None:
+    log, fine = tmp_path / name, tmp_path / "fine.log"
+    log.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    fine.write_text(line(1))
+    with pytest.raises(UnreadableLog, match=f"{name} is not a text of lines: its byte . is NUL"):
+        run(fine, log)
+    assert run(fine).lines == 1

@@ -72,6 +72,13 @@ def test_windows_and_work_are_those_of_the_ledger(exported: Exported) -> None:
     assert value(found, "logbus_retention_alarms") == 1
 
 
+def test_records_that_lie_in_another_window_than_their_hours_are_counted(exported: Exported) -> None:
+    """Here none does; tests/integration/ledger/test_stamped_hours.py has a log in which many do."""
+    labels = {"pipeline": exported.platform.name, "topic": exported.platform.name}
+    assert value(exported.found, "logbus_hour_records", **labels) == 6
+    assert value(exported.found, "logbus_hour_records_elsewhere", **labels) == 0
+
+
 def test_topics_and_groups_are_those_of_the_broker_in_both_spellings(exported: Exported) -> None:
     name, found = exported.platform.name, exported.found
     assert value(found, "kafka_brokers") == 1

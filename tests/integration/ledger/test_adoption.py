@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
-from logbus.windows.adoption import FAILURES_BEFORE_ALONE, begun_since, failing
+from logbus.windows.adoption import FAILURES_BEFORE_ALONE, at_work_elsewhere, begun_since, failing
+from logbus.windows.definition import definition_of
+from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from logbus.windows.schema import window
 from sqlalchemy import update
 
@@ -33,6 +36,15 @@ def test_a_load_that_began_after_the_asking_may_stand_for_it(world: World) -> No
     assert begun_since(world.ledger.engine, "other", starts, NOW - timedelta(seconds=1)) == set()
 
 
+def test_a_load_by_another_definition_stands_for_nobody(world: World) -> None:
+    mine = world.register()
+    world.freeze(1)
+    load(world, 1)
+    before = NOW - timedelta(seconds=1)
+    assert begun_since(world.ledger.engine, "p", [at(1)], before, definition_of(mine)) == {at(1)}
+    assert begun_since(world.ledger.engine, "p", [at(1)], before, definition_of(replace(mine, parse="json"))) == set()
+
+
 def test_an_attempt_under_way_stands_for_nothing(world: World) -> None:
     world.register()
     world.freeze(1)
@@ -50,3 +62,17 @@ def test_a_window_goes_alone_after_it_failed_twice_in_a_row(world: World) -> Non
     assert failing(world.ledger.engine, "p", [at(1)]) == {at(1)}
     begin(world, 1)
     assert failing(world.ledger.engine, "p", [at(1)]) == set()
+
+
+def test_a_window_is_in_somebody_elses_hands_while_another_runs_attempt_at_it_is_alive(world: World) -> None:
+    world.register()
+    for number in (1, 2):
+        world.freeze(number)
+    starts = [at(1), at(2)]
+    attempts = world.ledger.begin_attempts("p", starts, "another", 1, NOW)
+    engine = world.ledger.engine
+    assert at_work_elsewhere(engine, "p", starts, "ours", NOW) == set(starts)
+    assert at_work_elsewhere(engine, "p", starts, "another", NOW) == set()
+    assert at_work_elsewhere(engine, "p", starts, "ours", NOW + HEARTBEAT_EXPIRY) == set()
+    world.ledger.fail_attempts(attempts[:1], "boom", NOW)
+    assert at_work_elsewhere(engine, "p", starts, "ours", NOW) == {at(2)}

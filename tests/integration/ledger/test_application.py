@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 from logbus.errors import PipelineUnknown, WindowUnknown
+from logbus.warehouse.names import parse_table
+from logbus.warehouse.target import table_columns
 from logbus.windows.model import WindowState
 from sqlalchemy import text
 
 from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState, WindowOutcome, outcome_line, result
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at, hour, stamps
 
 
 @pytest.fixture
@@ -74,8 +76,40 @@ def test_a_window_of_the_former_topic_fails_alone_after_a_rebase(world: World, a
     former = tokens(world, 12)
     world.log.create("t")
     world.ledger.rebase("p", world.log, NOW)
+    world.ledger.accept_loss("p", hour(13), world.log, NOW, by="mary", reason="known")
     outcomes = application.load("p", [*former, *tokens(world, 13)])
     assert by_hour(outcomes) == {12: LoadState.FAILED, 13: LoadState.COMMITTED}
+
+
+def test_a_window_is_loaded_as_the_pipeline_was_when_its_attempt_began(world: World, application: Application) -> None:
+    world.register(parse="json", settings={"columns": {"url": "text", "visitor": "bigint"}})
+    begun = tokens(world, 9)
+    world.register(parse="json", settings={"columns": {"address": "text"}})
+    application.load("p", begun)
+    with world.ledger.engine.connect() as connection:
+        columns = set(table_columns(connection, parse_table("t")))
+    assert {"url", "visitor"} <= columns
+    assert "address" not in columns
+
+
+def test_attempts_that_were_begun_with_other_definitions_are_each_loaded_by_their_own(
+    world: World, application: Application
+) -> None:
+    first = tokens(world, 9)
+    world.register(parse="json", settings={"columns": {"url": "text"}})
+    outcomes = application.load("p", [*first, *tokens(world, 12)])
+    assert by_hour(outcomes) == {9: LoadState.COMMITTED, 12: LoadState.COMMITTED}
+    with world.ledger.engine.connect() as connection:
+        assert {"line", "url"} <= set(table_columns(connection, parse_table("t")))
+
+
+def test_an_attempt_from_before_definitions_were_kept_is_loaded_as_the_pipeline_is_registered(
+    world: World, application: Application
+) -> None:
+    begun = tokens(world, 9)
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.attempt set definition = null"))
+    assert by_hour(application.load("p", begun)) == {9: LoadState.COMMITTED}
 
 
 def test_an_attempt_that_was_never_taken_is_refused(world: World, application: Application) -> None:

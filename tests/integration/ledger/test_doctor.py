@@ -57,6 +57,16 @@ def test_closed_hours_that_are_not_loaded_are_counted(healthy: World) -> None:
     ]
 
 
+def test_two_pipelines_with_one_table_are_named(healthy: World) -> None:
+    healthy.register(name="q", table="other")
+    change(healthy, "update logbus.pipeline set table_name = 'public.t' where name = 'q'")
+    found = [message for severity, message in findings(healthy) if severity == "error"]
+    assert found == [
+        "table t is registered for q, too: nothing is loaded by either",
+        "table public.t is registered for p, too: nothing is loaded by either",
+    ]
+
+
 def test_hours_without_records_that_are_not_loaded_are_a_note(healthy: World) -> None:
     healthy.freeze(12)
     assert findings(healthy) == [("note", "1 closed window is not loaded; no record lies in it")]
@@ -141,7 +151,9 @@ def test_a_window_that_an_audit_found_wrong_is_an_error_and_one_not_audited_a_wa
 
 
 def test_dead_letters_are_good_to_know(healthy: World, warehouse_url: str) -> None:
-    Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10), bad_offsets=frozenset({1})).load()
+    worse = Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10), bad_offsets=frozenset({1}))
+    worse.accept_other_records = True
+    worse.load()
     audit_window(healthy.ledger.engine, healthy.log, "p", at(10), NOW, sink_for)
     assert findings(healthy) == [("note", "1 records did not parse and are kept as dead letters")]
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from logbus.errors import BrokerUnavailable, RecordsLost, TopicRecreated, WindowNotClosed, WindowOverlap
+from logbus.errors import (
+    BrokerUnavailable,
+    LogChanged,
+    RecordsLost,
+    TopicRecreated,
+    TransactionOpen,
+    WindowNotClosed,
+    WindowOverlap,
+)
+from logbus.windows import schema
 from logbus.windows.boundaries import milliseconds
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from logbus.windows.model import Interval, WindowState
+from sqlalchemy import select
 
 from tests.support.fake_log import NO_TIMESTAMP
 from tests.support.ledgers import NOW, World, at, hour, stamps
@@ -182,7 +193,7 @@ def test_a_broker_that_shows_fewer_partitions_than_windows_have_is_refused(world
 
 def test_a_pipeline_rebased_while_an_hour_is_frozen_freezes_it_on_the_new_topic(world: World) -> None:
     world.log.append("t", *stamps(10, 11))
-    world.register()
+    world.register(settings={"accept_loss": True})
 
     def make_again(question: str) -> None:
         if question == "records":
@@ -309,6 +320,7 @@ def test_a_topic_made_again_is_refused_until_the_pipeline_is_rebased(world: Worl
     with pytest.raises(TopicRecreated, match="logbus pipeline rebase"):
         world.freeze(11)
     world.ledger.rebase("p", world.log, NOW)
+    world.ledger.accept_loss("p", hour(11), world.log, NOW, by="mary", reason="known")
     assert world.offsets(11) == (0, 2)
     assert world.ledger.window("p", at(10)).ranges == loaded_before.ranges
 
@@ -325,3 +337,154 @@ def test_a_topic_made_again_between_the_questions_is_noticed(world: World) -> No
     world.log.interrupt = make_again
     with pytest.raises(TopicRecreated):
         world.freeze(10)
+
+
+def test_a_log_that_ends_before_a_frozen_boundary_is_refused_and_named(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1, 10.2, 11))
+    world.register()
+    world.freeze(10)
+    world.log.cut("t", 1)
+    with pytest.raises(
+        LogChanged, match="t-0 ends at offset 1, and windows are frozen up to 3.*backup.*logbus pipeline rebase p"
+    ):
+        world.freeze(11)
+    assert [window.interval for window in world.ledger.windows("p")] == [hour(10)]
+
+
+def test_a_log_that_lost_its_end_and_grew_over_it_is_refused_though_the_stamps_are_the_same(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1, 10.2, 11))
+    world.register()
+    world.freeze(10)
+    world.log.cut("t", 1)
+    world.log.append("t", *stamps(10.1, 10.2, 11, 11.1))
+    with pytest.raises(LogChanged, match=r"t-0 held at offset 2 a record stamped 2015-05-17T10:12:00Z \(epoch 0, .* \(epoch 1, "):
+        world.freeze(11)
+
+
+def test_only_what_lies_behind_the_last_boundary_may_be_cut_without_a_word(world: World) -> None:
+    """No window knew those records."""
+    world.log.append("t", *stamps(10, 10.1, 11, 11.1))
+    world.register()
+    world.freeze(10)
+    world.log.cut("t", 2)
+    world.log.append("t", *stamps(11.2, 12))
+    assert world.offsets(11) == (2, 3)
+
+
+def test_a_log_that_ends_before_the_anchor_is_refused(world: World) -> None:
+    world.log.append("t", *stamps(8, 9, 10))
+    world.log.delete_records("t", before_offset=2)
+    world.register()
+    world.log.cut("t", 1)
+    with pytest.raises(LogChanged, match="t-0 ends at offset 1, and windows are frozen up to 2"):
+        world.freeze(10)
+
+
+def test_one_partition_that_is_another_log_is_named_and_the_others_are_not(world: World) -> None:
+    world.log.create("t", partitions=3)
+    for partition in range(3):
+        world.log.append("t", *stamps(10, 10.5, 11), partition=partition)
+    world.register()
+    world.freeze(10)
+    world.log.cut("t", 1, partition=1)
+    world.log.append("t", *stamps(11, 11.5), partition=1)
+    with pytest.raises(LogChanged, match="t-1 held at offset 1") as caught:
+        world.freeze(11)
+    assert not {"t-0", "t-2"} & set(re.findall(r"t-\d", str(caught.value)))
+
+
+def test_a_log_whose_witnesses_retention_took_is_no_other_log(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.5, 11, 12))
+    world.register()
+    world.freeze(10)
+    world.log.delete_records("t", before_offset=2)
+    assert world.offsets(11) == (2, 3)
+
+
+def test_a_record_before_a_boundary_that_is_gone_is_a_fault_unless_the_pipeline_has_declared_compaction(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.5, 11, 12))
+    world.register()
+    world.freeze(10)
+    world.log.compact("t", 1)
+    with pytest.raises(LogChanged, match="t-0 held at offset 1 .* and now none .*offset_gaps"):
+        world.freeze(11)
+    world.register(settings={"offset_gaps": True})
+    assert world.offsets(11) == (2, 3)
+
+
+def test_a_boundary_that_somebody_freezes_behind_the_end_we_were_told_is_no_fault(world: World) -> None:
+    """Who freezes 10 has asked where the log ends; it grows, and somebody freezes 12 before the other answers come."""
+    world.log.append("t", *stamps(10))
+    world.register()
+
+    def overtake(question: str) -> None:
+        if question == "first_at_or_after":
+            world.log.interrupt = lambda question: None
+            world.log.append("t", *stamps(12, 12.5, 13))
+            world.freeze(12)
+
+    world.log.interrupt = overtake
+    assert [world.offsets(number) for number in (10, 12)] == [(0, 1), (1, 3)]
+
+
+def test_an_hour_with_records_of_an_open_transaction_waits_for_its_end(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1, 10.2, 10.3))
+    world.register()
+    part = world.log.topics["t"][0]
+    part.stable_end = 1
+    with pytest.raises(TransactionOpen, match=r"t-0 \[1, 4\).*transaction.timeout.ms"):
+        world.freeze(10)
+    world.log.append("t", *stamps(11))
+    with pytest.raises(TransactionOpen, match=r"t-0 \[1, 4\)"):
+        world.freeze(10)
+    part.stable_end = None
+    assert world.offsets(10) == (0, 4)
+
+
+def test_a_transaction_that_began_after_the_hour_holds_nothing_up(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1, 11, 11.1))
+    world.register()
+    world.log.topics["t"][0].stable_end = 2
+    assert world.offsets(10) == (0, 2)
+    with pytest.raises(TransactionOpen, match=r"t-0 \[2, 4\)"):
+        world.freeze(11)
+
+
+def test_what_is_appended_between_the_questions_is_no_open_transaction(world: World) -> None:
+    world.log.append("t", *stamps(10))
+    world.register()
+    ends = iter(range(2))
+
+    def append(question: str) -> None:
+        if question == "end_offsets" and next(ends) == 1:
+            world.log.append("t", *stamps(10.1))
+            world.log.interrupt = lambda question: world.log.append("t", *stamps(11.5)) if question == "start_offsets" else None
+
+    world.log.interrupt = append
+    assert world.offsets(10) == (0, 2)
+
+
+def test_a_pipeline_that_reads_uncommitted_records_waits_for_no_transaction(world: World) -> None:
+    world.log.append("t", *stamps(10, 10.1))
+    world.register(isolation_level="read_uncommitted")
+    world.log.topics["t"][0].stable_end = 1
+    assert world.offsets(10) == (0, 2)
+
+
+def witness_offsets(world: World) -> dict[tuple[int, datetime], int | None]:
+    row_of = schema.boundary
+    with world.ledger.engine.connect() as connection:
+        rows = connection.execute(select(row_of.c.partition, row_of.c.at, row_of.c.witness_offset)).all()
+    return {(partition, at): offset for partition, at, offset in rows}
+
+
+def test_every_boundary_keeps_the_last_record_before_it_whatever_lies_between(world: World) -> None:
+    """None is the marker of a transaction. Hour 13 is empty, and 12 is frozen last."""
+    world.log.create("t", partitions=2)
+    world.log.append("t", *stamps(10, 10.5), None, None, *stamps(11), None, *stamps(12, 12.5), None)
+    world.register()
+    for number in (10, 11, 13, 12):
+        world.freeze(number)
+    found = {instant.hour: offset for (partition, instant), offset in witness_offsets(world).items() if partition == 0}
+    assert found == {10: None, 11: 1, 12: 4, 13: 7, 14: 7}
+    assert {offset for (partition, _), offset in witness_offsets(world).items() if partition == 1} == {None}

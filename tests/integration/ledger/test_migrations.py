@@ -76,6 +76,16 @@ def test_a_ledger_from_before_the_revisions_is_adopted_with_what_it_holds(engine
     assert [pipeline.name for pipeline in Ledger(engine).pipelines()] == ["p"]
 
 
+def test_names_of_tables_become_canonical_where_that_leaves_them_apart(engine: Engine) -> None:
+    run(engine, RELEASED.read_text())
+    for name, table in (("p", "public.t"), ("q", "u"), ("r", "public.u"), ("s", "web.t")):
+        rest = f"('{name}', 't', 'id', '{table}', 'lines', '1 hour', '5 minutes', null, 'read_committed', '{{}}', now())"
+        run(engine, f"insert into logbus.pipeline values {rest}")
+    create_ledger(engine)
+    found = {pipeline.name: pipeline.table for pipeline in Ledger(engine).pipelines()}
+    assert found == {"p": "t", "q": "u", "r": "public.u", "s": "web.t"}
+
+
 def test_the_logbus_from_before_the_revisions_refuses_an_adopted_ledger_and_a_new_one(engine: Engine) -> None:
     run(engine, RELEASED.read_text())
     create_ledger(engine)

@@ -171,6 +171,28 @@ def test_a_window_that_is_not_exact_is_not_redriven(loaded: World) -> None:
     assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
 
 
+@pytest.mark.parametrize(
+    "forgery",
+    ["update t set line = 'forged' where _partition = 0 and _offset = 0", "update logbus.dead_letter set value = 'forged'"],
+    ids=["a row", "a dead letter"],
+)
+def test_a_redrive_does_not_make_a_changed_value_look_like_a_loaded_one(loaded: World, forgery: str) -> None:
+    with loaded.ledger.engine.begin() as connection:
+        connection.execute(text(forgery))
+    with pytest.raises(EquationMismatch, match="does not hold the values that were loaded.*Load it again"):
+        redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
+    assert rows(loaded, "select count(*) from logbus.dead_letter") == [(3,)]
+    assert audit_problems(loaded) != ()
+
+
+def test_a_row_that_is_changed_after_a_redrive_is_found(loaded: World) -> None:
+    redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10)))
+    assert audit_problems(loaded) == ()
+    with loaded.ledger.engine.begin() as connection:
+        connection.execute(text("update t set line = 'forged' where _partition = 1 and _offset = 1"))  # it was a dead letter
+    assert audit_problems(loaded) == ("partition 1: public.t does not hold the values that were loaded, rows were changed",)
+
+
 def test_a_window_that_is_not_loaded_has_nothing_to_redrive(loaded: World) -> None:
     with pytest.raises(WindowUnknown, match="is not loaded"):
         redrive(loaded, Mended()).run(loaded.freeze(11))

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from logbus.errors import PipelineConflict, PipelineUnknown, TopicMissing, UserError
+from logbus.errors import AttemptSuperseded, PipelineConflict, PipelineUnknown, TopicMissing, UserError
+from logbus.windows import attempts, pipeline_dags
+from logbus.windows.definition import pipeline_of
+from logbus.windows.model import Pipeline
+from logbus.windows.registration import Registration
+from logbus.windows.table_moves import move
+from sqlalchemy import text
 
-from tests.support.ledgers import World, at, stamps
+from tests.support.ledgers import NOW, World, at, hour, stamps
+from tests.support.loads import Loading
 
 
 def test_registering_again_changes_nothing_but_what_may_change(world: World) -> None:
@@ -62,3 +70,209 @@ def test_many_may_make_the_same_ledger_and_pipeline_at_once(world: World) -> Non
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: world.register(), range(8)))
     assert found == [found[0]] * 8
+
+
+@pytest.mark.parametrize("name", ["t", "public.t"])
+def test_two_names_of_one_table_are_one_table(world: World, name: str) -> None:
+    world.register(table=name)
+    for alias in ("t", "public.t"):
+        with pytest.raises(PipelineConflict, match="table t is loaded by pipeline p"):
+            world.register(name="second", table=alias)
+    assert world.register(table="public.t").table == world.register(table="t").table == "t"
+    assert world.register(name="second", table="web.t").table == "web.t"
+    assert world.register(name="third", table="T").table == "T"  # a table of its own in PostgreSQL
+
+
+def test_files_in_tables_that_differ_by_case_only_are_one_table(world: World) -> None:
+    """Catalogs of Iceberg and some file systems fold names."""
+    files = {"sink": "parquet", "directory": "/data"}
+    world.register(table="web.Log", settings=files)
+    with pytest.raises(PipelineConflict, match="loaded by pipeline p"):
+        world.register(name="second", table="web.log", settings=files)
+
+
+@pytest.mark.parametrize("table", ['"t"', "a/t", "../t", "a.b.c", ""])
+def test_a_table_that_could_be_written_otherwise_is_refused(world: World, table: str) -> None:
+    with pytest.raises(UserError, match="table"):
+        world.register(table=table)
+
+
+def share_a_table(world: World) -> None:
+    """As a ledger from before names were made canonical may have it."""
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    world.register(name="q", table="other")
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.pipeline set table_name = 'public.t' where name = 'q'"))
+
+
+def test_two_pipelines_that_share_a_table_already_load_nothing_until_one_is_moved(world: World) -> None:
+    share_a_table(world)
+    for name in ("p", "q"):
+        world.ledger.freeze_or_get(name, hour(10), world.log, NOW)
+        with pytest.raises(PipelineConflict, match="logbus pipeline move"):
+            world.ledger.begin_attempts(name, [at(10)], "run", 1, NOW)
+    planned = move(world.ledger.engine, "q", "own", NOW, is_executed=False)
+    assert (planned.before, planned.after, planned.others) == ("t", "own", ("p",))
+    assert world.ledger.pipeline("q").table == "public.t"
+    move(world.ledger.engine, "q", "own", NOW, is_executed=True)
+    assert world.ledger.pipeline("q").table == "own"
+    for name in ("p", "q"):
+        assert world.ledger.begin_attempts(name, [at(10)], "run", 1, NOW)
+
+
+def test_a_move_takes_back_what_was_said_of_both_and_fences_who_still_runs(world: World, warehouse_url: str) -> None:
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    world.register(name="q", table="other")
+    loadings = {
+        name: Loading(world=world, url=warehouse_url, window=world.ledger.freeze_or_get(name, hour(10), world.log, NOW))
+        for name in ("p", "q")
+    }
+    for loading in loadings.values():
+        loading.load()
+    running = Loading(world=world, url=warehouse_url, window=world.ledger.window("q", at(10))).begin().create().run_task(1)
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.window set audited_at = now()"))
+        connection.execute(text("update logbus.pipeline set table_name = 'public.t' where name = 'q'"))
+    assert move(world.ledger.engine, "q", "own", NOW, is_executed=True).window_count == 1
+    assert (world.ledger.window("q", at(10)).state, world.ledger.window("p", at(10)).state) == ("frozen", "loaded")
+    with pytest.raises(AttemptSuperseded):
+        running.commit()
+
+
+def test_a_pipeline_that_has_its_table_for_itself_is_not_moved(world: World) -> None:
+    world.register()
+    with pytest.raises(UserError, match="for itself"):
+        move(world.ledger.engine, "p", "other", NOW, is_executed=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"sink": "parquet", "directory": "/data/a"}, {"directory": "/data/b"}),
+        ({"sink": "iceberg", "warehouse": "/lake/a"}, {"warehouse": "/lake/b"}),
+        ({"sink": "iceberg", "warehouse": "/lake/a"}, {"catalog": "prod"}),
+        ({"sink": "iceberg", "catalog": "prod"}, {"catalog": "test"}),
+    ],
+)
+def test_where_rows_lie_is_fixed_from_the_first_attempt_on(world: World, before: dict[str, str], after: dict[str, str]) -> None:
+    world.register(settings=before)
+    world.register(settings={**before, **after})  # nothing lies anywhere yet
+    world.register(settings=before)
+    world.freeze(10)
+    world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW)
+    with pytest.raises(PipelineConflict, match="its rows lie there"):
+        world.register(settings={**before, **after})
+    world.register(settings={**before, "max_errors": 5})
+
+
+def test_a_place_that_is_only_written_otherwise_is_the_same_place(world: World) -> None:
+    world.register(settings={"sink": "iceberg", "warehouse": "/lake"})
+    world.freeze(10)
+    world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW)
+    for same in ("/lake/", "file:///lake"):
+        world.register(settings={"sink": "iceberg", "warehouse": same})
+
+
+def test_another_sink_is_refused_and_the_default_is_one(world: World) -> None:
+    world.register()
+    world.register(settings={"sink": "postgres"})
+    with pytest.raises(PipelineConflict, match="sink: postgres against parquet"):
+        world.register(settings={"sink": "parquet", "directory": "/data"})
+
+
+def test_whoever_only_looks_is_shown_what_would_change(world: World) -> None:
+    wanted = world.register(settings={"max_errors": 1})
+    changed = replace(wanted, parse="json", settings={})
+    with pytest.raises(PipelineConflict, match=r"parse: lines became json; max_errors: 1 became not given.*--change"):
+        world.ledger.define(changed, world.log, NOW, may_change=False)
+    assert world.ledger.pipeline("p") == wanted
+    assert world.ledger.define(wanted, world.log, NOW, may_change=False).changes == ()
+    done = world.ledger.define(changed, world.log, NOW)
+    assert (done.is_new, [str(change) for change in done.changes]) == (
+        False,
+        ["parse: lines became json", "max_errors: 1 became not given"],
+    )
+
+
+def test_a_pipeline_that_is_registered_is_registered_again_without_asking_the_broker(world: World) -> None:
+    world.register()
+    del world.log.topics["t"]
+    assert world.register().name == "p"
+
+
+TWO_COLUMNS = {"columns": {"url": "text", "visitor": "bigint"}, "max_error_rate": 0.01}
+ONE_COLUMN = {"columns": {"url": "text"}}
+
+
+def define(world: World, dag_id: str, settings: dict[str, object]) -> Registration:
+    pipeline = Pipeline(name="p", topic="t", table="t", parse="json", settings=settings)
+    return world.ledger.define(pipeline, world.log, NOW, dag_id=dag_id)
+
+
+def test_two_dags_that_define_one_pipeline_differently_are_told_apart(world: World) -> None:
+    define(world, "hourly", TWO_COLUMNS)
+    with pytest.raises(PipelineConflict) as refused:
+        define(world, "catchup", ONE_COLUMN)
+    assert 'columns: {"url": "text", "visitor": "bigint"} against {"url": "text"}' in str(refused.value)
+    assert "max_error_rate: 0.01 against not given" in str(refused.value)
+    assert world.ledger.pipeline("p").settings == TWO_COLUMNS
+    define(world, "catchup", TWO_COLUMNS)
+
+
+def test_a_definition_that_two_dags_share_can_be_edited_whichever_runs_first(world: World) -> None:
+    for dag_id in ("hourly", "catchup"):
+        define(world, dag_id, TWO_COLUMNS)
+    assert [change.option for change in define(world, "catchup", ONE_COLUMN).changes] == ["columns", "max_error_rate"]
+    assert define(world, "hourly", ONE_COLUMN).changes == ()
+    for dag_id in ("hourly", "catchup"):
+        define(world, dag_id, TWO_COLUMNS)
+
+
+def test_a_dag_that_was_not_edited_does_not_take_an_edit_of_another_back(world: World) -> None:
+    for dag_id in ("hourly", "catchup"):
+        define(world, dag_id, TWO_COLUMNS)
+    define(world, "hourly", ONE_COLUMN)
+    with pytest.raises(PipelineConflict, match="DAG catchup defines pipeline p otherwise than DAG hourly"):
+        define(world, "catchup", TWO_COLUMNS)
+    assert world.ledger.pipeline("p").settings == ONE_COLUMN
+
+
+def test_a_dag_that_is_gone_does_not_block_for_ever(world: World) -> None:
+    define(world, "old_name", TWO_COLUMNS)
+    with pytest.raises(PipelineConflict, match="logbus pipeline forget-dag p old_name"):
+        define(world, "new_name", ONE_COLUMN)
+    pipeline_dags.forget(world.ledger.engine, "p", "old_name")
+    define(world, "new_name", ONE_COLUMN)
+    with world.ledger.engine.connect() as connection:
+        assert pipeline_dags.dags_by_pipeline(connection) == {"p": ["new_name", "old_name"]}  # who may see it stays
+    with pytest.raises(PipelineUnknown, match="these have: new_name, old_name"):
+        pipeline_dags.forget(world.ledger.engine, "p", "nobody")
+
+
+def test_a_guest_defines_nothing_against_a_dag_that_works_on_the_pipeline(world: World) -> None:
+    define(world, "hourly", TWO_COLUMNS)
+    pipeline = Pipeline(name="p", topic="t", table="t", parse="json", settings=ONE_COLUMN)
+    with pytest.raises(PipelineConflict, match="otherwise than DAG hourly"):
+        world.ledger.define(pipeline, world.log, NOW, dag_id="guest", remembers=False)
+
+
+def test_an_attempt_keeps_the_definition_it_was_begun_with(world: World) -> None:
+    wanted = world.register(parse="json", settings=TWO_COLUMNS)
+    world.freeze(10)
+    (attempt,) = world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW)
+    world.register(parse="json", settings=ONE_COLUMN)
+    with world.ledger.engine.connect() as connection:
+        found = attempts.find(connection, "p", attempt.token)
+    assert found.definition is not None
+    assert pipeline_of(found.definition) == wanted
+
+
+def test_an_attempt_is_not_begun_for_rows_that_would_lie_elsewhere(world: World) -> None:
+    wanted = world.register(settings={"sink": "parquet", "directory": "/data/a"})
+    world.freeze(10)
+    moved = replace(wanted, settings={"sink": "parquet", "directory": "/data/b"})
+    for other in (moved, replace(wanted, table="other")):
+        with pytest.raises(PipelineConflict):
+            world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW, None, other)

@@ -6,9 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from logbus.errors import RecordsLost, UserError, WindowBusy
+from logbus.errors import OtherRecords, RecordsLost, UserError, WindowBusy
 from logbus.windows import replay
+from logbus.windows.comparison import Reading
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
+from logbus.windows.model import FrozenWindow
 from logbus.windows.replay import ReplayPlan, Span
 from logbus.windows.retention_store import RetentionStore
 
@@ -43,8 +45,51 @@ def test_a_plan_says_what_would_be_loaded_and_replaced(loaded: World) -> None:
     assert found.windows[0].bytes
     assert found.windows[2].bytes is None
     assert found.starts() == [at(10), at(11), at(13)]
-    assert found.notes == ("the hours from 2015-05-17T12:00:00Z to 2015-05-17T13:00:00Z are not frozen: not included",)
+    assert found.notes == (
+        "whether the log holds the same records still was not looked at: `logbus replay plan --read` reads 4",
+        "the hours from 2015-05-17T12:00:00Z to 2015-05-17T13:00:00Z are not frozen: not included",
+    )
     assert plan(loaded, since=at(11), until=at(13)).starts() == [at(11)]
+
+
+class FakeReader:
+    """Says of windows by their hour that so many records were read, of that fingerprint; of others that nothing has changed."""
+
+    def __init__(self, **others: tuple[int, str]) -> None:
+        self.others = others
+        self.begun: tuple[int, int] | None = None
+
+    def begin(self, windows: int, records: int) -> None:
+        self.begun = (windows, records)
+
+    def window(self, window: FrozenWindow) -> Reading:
+        same = (window.record_count, window.fingerprint or "")
+        read, fingerprint = self.others.get(f"h{window.interval.start.hour}", same)
+        return Reading(name="broker", read=read, fingerprint=fingerprint, partitions=None)
+
+
+def test_a_plan_that_reads_says_what_the_log_holds_otherwise_and_a_replay_of_it_is_refused(loaded: World) -> None:
+    reader = FakeReader(h10=(1, "0" * 16), h11=(2, "f" * 16))
+    found = replay.plan(loaded.ledger, loaded.log, "p", Span(since=at(10)), NOW, reader=reader)
+    assert reader.begun == (2, 4)
+    assert [one.differs and one.differs.partition(",")[0] for one in found.windows] == [
+        "1 of 2 records are gone (compaction?)",
+        f"2 records of fingerprint {'f' * 16}",
+        None,
+    ]
+    assert [one.is_read for one in found.windows] == [True, True, False]
+    with pytest.raises(OtherRecords, match=r"for 2 of 3 windows .*2015-05-17T10:00:00Z: 1 of 2 records.*--accept-other-records"):
+        found.starts()
+    assert found.starts(accept_other_records=True) == [at(10), at(11), at(13)]
+    assert [one.start for one in found.ready] == [at(13)]
+
+
+def test_a_plan_reads_no_more_than_it_may_and_says_how_much_that_would_be(loaded: World) -> None:
+    reader = FakeReader()
+    found = replay.plan(loaded.ledger, loaded.log, "p", Span(starts=(at(10), at(11))), NOW, reader=reader, records_max=3)
+    assert reader.begun is None
+    assert "--read` reads 4" in found.notes[0]
+    assert found.starts() == [at(10), at(11)]
 
 
 def test_what_retention_took_is_refused_by_name_or_left_out(loaded: World) -> None:

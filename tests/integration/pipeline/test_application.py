@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,7 +22,7 @@ START = datetime(2015, 5, 17, 10, tzinfo=UTC)
 NOW = datetime(2015, 5, 18, tzinfo=UTC)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lines(broker: AnyBroker) -> Pipeline:
     """Two hours with ten lines each, two of them of no text that PostgreSQL can hold."""
     create_topic(broker.bootstrap, "lines", partitions=2, config={"retention.ms": "-1"})
@@ -61,3 +62,22 @@ def test_each_window_is_committed_with_its_counts_and_a_superseded_one_is_left_a
     assert [(part, offset, line) for part, offset, line in found] == [
         (number % 2, number // 2, f"line {number}") for number in range(20) if number % 10
     ]
+
+
+def test_an_error_budget_that_is_lifted_during_a_load_still_holds_for_it(
+    broker: AnyBroker, warehouse_url: str, lines: Pipeline, load_in_process: LoadInProcess
+) -> None:
+    """As by another DAG that knows of no budget, between the task that began the attempt and the start of its driver."""
+    client = {"bootstrap.servers": broker.bootstrap}
+    ledger, log = Ledger(connect(warehouse_url)), LogOffsets(client)
+    ledger.register(replace(lines, settings={"max_errors": 0}), log, NOW)
+    ledger.freeze_or_get("lines", Interval.hour(START), log, NOW)
+    begun = ledger.begin_attempts("lines", [START], "run", 1, NOW)
+    ledger.register(replace(lines, parse="raw"), log, NOW)
+
+    (outcome,) = load_in_process(warehouse_url, client, begun)
+
+    assert outcome.state is LoadState.FAILED
+    assert "max_errors 0" in str(outcome.error)
+    (again,) = load_in_process(warehouse_url, client, ledger.begin_attempts("lines", [START], "run", 2, NOW))
+    assert (again.state, again.counts and again.counts.loaded) == (LoadState.COMMITTED, 10)

@@ -53,6 +53,10 @@ def test_a_loaded_window_is_compared_with_the_broker_and_what_is_gone_is_named(
         where = ["--warehouse", warehouse_url, "--bootstrap-server", broker.bootstrap]
         return CliRunner().invoke(main, ["window", "diff", "--pipeline", "p", *where, "--against", "broker", "--json", WINDOW])
 
+    def replay_plan() -> Result:
+        where = ["--warehouse", warehouse_url, "--bootstrap-server", broker.bootstrap]
+        return CliRunner().invoke(main, ["replay", "plan", "--pipeline", "p", *where, "--json", "--window", WINDOW])
+
     over = load(max_errors=0)
     assert over.state is LoadState.FAILED
     assert "NotUtf8 1" in str(over.error)
@@ -64,6 +68,10 @@ def test_a_loaded_window_is_compared_with_the_broker_and_what_is_gone_is_named(
     assert load().state is LoadState.COMMITTED
     unchanged = diff()
     assert (unchanged.exit_code, json.loads(unchanged.stdout)["same"]) == (0, True)
+
+    planned = replay_plan()
+    assert [(one["read"], one["differs"]) for one in json.loads(planned.stdout)["windows"]] == [(True, None)]
+    assert "reading the 5 records of 1 windows" in planned.stderr
 
     client, before = admin(broker.bootstrap), TopicPartition(topic, 0, 2)
     client.delete_records([before])[before].result(30)

@@ -159,6 +159,7 @@ def test_a_window_says_what_the_ledger_knows(places: UiClient, pipeline: RealPip
     assert found["equation"] == {"read": 3, "loaded": 3, "dead_lettered": 0, "filtered": 0, "holds": True}
     assert [(one["partition"], one["count"], one["loaded"]) for one in found["ranges"]] == [(0, 2, 2), (1, 1, 1)]
     assert [one["number"] for one in found["attempts"]] == [1]
+    assert (found["stamped_hours"]["own"], found["stamped_hours"]["sentences"]) == (3, [])
     assert found["audit"]["audited_at"] is not None
     assert {one["name"]: one["allowed"] for one in found["actions"]} == {"rerun": False, "redrive": False, "replay_plan": True}
     plan = places.json(f"/api/windows/{pipeline.name}/{instant_text(at(10))}/replay_plan")

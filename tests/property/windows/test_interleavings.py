@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
-from logbus.errors import RecordsLost, TopicRecreated, WindowNotClosed, WindowOverlap
+from logbus.errors import RecordsLost, TopicRecreated, TransactionOpen, WindowNotClosed, WindowOverlap
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import warehouse_url as sqlalchemy_url
 from logbus.warehouse.sinks import sink_for
@@ -31,11 +31,12 @@ from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from spark_jobs.parsers import parser_for
 from tests.support.examples import examples
-from tests.support.in_process import TASKS, Tasks, is_dead, value_of
+from tests.support.fake_log import value_of
+from tests.support.in_process import TASKS, Tasks, is_dead
 from tests.support.ledgers import at, hour
 from tests.support.log_machine import FIRST_HOUR, LAST_HOUR, LATENESS, LogMachine, Row, Window
 from tests.support.stepping import Stepped, pause_before_transactions
-from tests.support.window_model import ChainModel, Lost
+from tests.support.window_model import ChainModel, Lost, is_undecided
 
 
 @dataclass
@@ -81,6 +82,10 @@ class Interleavings(LogMachine):
         assert self.ledger.freeze_or_get(self.name, known.frozen.interval, self.log, self.now).ranges == known.frozen.ranges
 
     def freeze_new(self, interval: Interval) -> None:
+        if any(is_undecided(part, interval, self.now) for part in self.partitions):
+            with pytest.raises(TransactionOpen):
+                self.ledger.freeze_or_get(self.name, interval, self.log, self.now)
+            return
         trial = ChainModel(dict(self.chain.anchors), {part: dict(found) for part, found in self.chain.boundaries.items()})
         try:
             expected = trial.freeze(self.partitions, interval, self.now, self.last_end())
@@ -88,7 +93,12 @@ class Interleavings(LogMachine):
             with pytest.raises(RecordsLost):
                 self.ledger.freeze_or_get(self.name, interval, self.log, self.now)
             return
-        found = self.ledger.freeze_or_get(self.name, interval, self.log, self.now)
+        if self.cut_off_until is not None and interval.start < self.cut_off_until:
+            with pytest.raises(RecordsLost, match="before the pipeline was rebased"):
+                self.ledger.freeze_or_get(self.name, interval, self.log, self.now)
+            found = self.ledger.accept_loss(self.name, interval, self.log, self.now, by="the machine", reason="a new topic")
+        else:
+            found = self.ledger.freeze_or_get(self.name, interval, self.log, self.now)
         assert {part.partition: (part.start_offset, part.end_offset, part.lost) for part in found.ranges} == expected
         self.chain = trial
         self.windows[interval.start] = Window(found)

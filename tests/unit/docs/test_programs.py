@@ -7,6 +7,8 @@ import importlib
 from pathlib import Path
 
 import pytest
+from logbus.windows.definition import differences
+from logbus.windows.model import Pipeline
 
 from tests.support.pages import PAGES, Block, blocks
 
@@ -38,6 +40,20 @@ def test_the_programs_of_how_to_pages_say_what_they_are(page: Path) -> None:
 def test_the_tutorial_and_every_how_to_page_show_a_dag() -> None:
     wanted = {page.name for page in PAGES if page.parent.name == "how-to"} | {"tutorial.md"}
     assert wanted <= {page.name for page in PAGES_WITH_DAGS}
+
+
+def test_how_to_pages_define_a_pipeline_alike(tmp_path: Path) -> None:
+    """Whoever follows two of them must not end with DAGs that contradict each other."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    for block in DAGS:
+        if block.page.parent.name == "how-to":
+            (tmp_path / f"{block.page.stem}_{block.file_name('dag')}").write_text(block.text)
+    dags = [dag for path in sorted(tmp_path.iterdir()) for dag in DagBag(path, load_op_links=False).dags.values()]
+    pipelines = [task.pipeline for dag in dags for task in dag.tasks if isinstance(getattr(task, "pipeline", None), Pipeline)]
+    assert {"clicks", "orders"} <= {pipeline.name for pipeline in pipelines}
+    first = {pipeline.name: pipeline for pipeline in reversed(pipelines)}
+    assert [difference for pipeline in pipelines for difference in differences(first[pipeline.name], pipeline)] == []
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_DAGS, ids=lambda page: page.name)

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from logbus.errors import UserError
+from logbus.operators.freeze_window import FreezeWindowOperator
+from logbus.operators.load_window import LoadWindowOperator
+from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
+from logbus.pipeline_checks import DECLARABLE_TYPES, OTHER_NAMES, PARSERS, READERS, SINKS
 from logbus.pipeline_options import as_pipeline, define_pipeline
+from logbus.warehouse import sinks
+from logbus.warehouse.target import COLUMN_TYPES
 from logbus.windows.model import Pipeline
+
+from spark_jobs import parsers, spark_job
 
 
 def test_topic_and_table_are_called_like_the_pipeline_unless_said_otherwise() -> None:
@@ -13,8 +22,8 @@ def test_topic_and_table_are_called_like_the_pipeline_unless_said_otherwise() ->
 
 
 def test_fields_and_settings_are_both_options_by_name() -> None:
-    made = define_pipeline("c", parse="regex", topic="t", lateness=timedelta(0), pattern="(?P<a>.)", settings={"mine": 1})
-    assert (made.topic, made.lateness, made.settings) == ("t", timedelta(0), {"pattern": "(?P<a>.)", "mine": 1})
+    made = define_pipeline("c", parse="my.logs:parser", topic="t", lateness=timedelta(0), max_errors=3, settings={"mine": 1})
+    assert (made.topic, made.lateness, made.settings) == ("t", timedelta(0), {"max_errors": 3, "mine": 1})
 
 
 @pytest.mark.parametrize(("option", "advice"), [("max_eror_rate", "did you mean max_error_rate"), ("zzz", "there are lateness")])
@@ -33,3 +42,82 @@ def test_a_pipeline_that_is_made_takes_no_more_options() -> None:
     assert as_pipeline(made, {}) is made
     with pytest.raises(UserError, match="defined already"):
         as_pipeline(made, {"sink": "iceberg"})
+
+
+WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"parse": "combind"}, r"no parser 'combind': did you mean combined\?"),
+    ({"parse": "mine:"}, "module:function"),
+    ({"parse": ":mine"}, "module:function"),
+    ({"columns": {"a": "int"}}, r"column 'a' has the type 'int': did you mean integer\?"),
+    ({"columns": {"a": "bigit"}}, r"did you mean bigint\?"),
+    ({"columns": {"a": "uuid"}}, "there are text, integer"),
+    ({"columns": {"a": "bytea"}}, "the type 'bytea'"),
+    ({"columns": {"_a": "text"}}, "cannot be the name of a column"),
+    ({"columns": ["a"]}, "map names to types"),
+    ({"infer": "yes"}, "infer is True or False"),
+    ({"filter": {"status": 500}}, "lists of values"),
+    ({"sink": "icberg"}, r"no sink 'icberg': did you mean iceberg\?"),
+    ({"sink": "parquet"}, "needs directory="),
+    ({"sink": "parquet", "directory": "logs"}, "an absolute path; got 'logs'"),
+    ({"sink": "parquet", "directory": "/logs", "table": "a/b"}, "the table 'a/b'"),
+    ({"sink": "iceberg"}, "needs warehouse="),
+    ({"sink": "iceberg", "warehouse": "lake"}, "got warehouse='lake'"),
+    ({"directory": "/logs"}, "directory is for sink='parquet', and this pipeline's sink is 'postgres'"),
+    ({"sink": "parquet", "directory": "/logs", "catalog": "prod"}, "catalog is for sink='iceberg'"),
+    ({"parse": "combined", "columns": {"host": "text"}}, "parse='combined' does not look at columns"),
+    ({"parse": "logfmt", "infer": True}, "infer; that is for parse='json'"),
+    ({"reader": "conector"}, r"did you mean connector\?"),
+    ({"max_error_rate": "x"}, "max_error_rate is a share between 0 and 1"),
+    ({"max_errors": -1}, "max_errors is a number of records"),
+    ({"keep_snapshots_days": "7"}, "number of days"),
+    ({"accept_loss": "no"}, "accept_loss is True or False"),
+    ({"offset_gaps": 1}, "offset_gaps is True or False"),
+    ({"lateness": 5}, "lateness is a timedelta"),
+    ({"lateness": timedelta(-1)}, "negative"),
+    ({"interval": timedelta(minutes=7)}, "divides a day evenly"),
+    ({"starts_at": datetime(2026, 1, 1)}, "starts_at is an instant"),
+    ({"isolation_level": "read_comitted"}, "did you mean read_committed"),
+    ({"table": "a.b.c"}, "a table is named table or schema.table"),
+    ({"table": '"t"'}, "leave quotes and slashes out"),
+    ({"topic": 7}, "topic is a name"),
+    ({"parse": "regex"}, "needs pattern="),
+    ({"parse": "regex", "pattern": "("}, "no regular expression"),
+    ({"parse": "regex", "pattern": "a"}, "no named groups"),
+    ({"parse": "regex", "pattern": "(?P<host>.)", "columns": {"hots": "text"}}, r"did you mean host\?"),
+    ({"settings": {"colums": {"a": "text"}}}, r"no setting 'colums': did you mean columns\?"),
+    ({"parse": "my.logs:parser", "settings": {"patience": timedelta(1)}}, "kept as JSON"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG_VALUES)
+def test_a_value_that_no_load_could_use_is_an_error_where_the_dag_is_read(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        define_pipeline("c", **{"parse": "json", **options})
+
+
+def test_a_pipeline_made_by_hand_is_looked_at_by_every_operator_that_takes_it() -> None:
+    wrong = Pipeline(name="c", topic="c", table="c", parse="combind")
+    for operator, more in (
+        (FreezeWindowOperator, {}),
+        (LoadWindowOperator, {}),
+        (SparkSubmitWindowOperator, {"application": "a.py"}),
+    ):
+        with pytest.raises(UserError, match="combined"):
+            operator(task_id="task", pipeline=wrong, **more)
+    with pytest.raises(UserError, match="combined"):
+        as_pipeline(wrong, {})
+
+
+def test_what_is_right_passes() -> None:
+    define_pipeline("c", parse="my.logs:parser", settings={"anything": [1]})
+    define_pipeline("c", parse="regex", pattern="(?P<host>.*)", columns={"host": "text"})
+    define_pipeline("c", parse="json", sink="iceberg", catalog="prod", keep_snapshots_days=7, filter={"a": (1, None)})
+    define_pipeline("c", parse="json", sink="parquet", directory="/data", infer=True, max_error_rate=0, reader="connector")
+
+
+def test_the_names_that_are_known_here_are_those_of_the_rooms_they_come_from() -> None:
+    assert sorted(PARSERS) == sorted(parsers.PARSERS)
+    assert sorted(SINKS) == sorted(sinks.SINKS)
+    assert sorted(READERS) == sorted(spark_job.READERS)
+    assert {*DECLARABLE_TYPES, "bytea"} == set(COLUMN_TYPES)
+    assert set(OTHER_NAMES.values()) <= set(DECLARABLE_TYPES)

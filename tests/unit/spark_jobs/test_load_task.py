@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from logbus.windows.stamped_hours import FAR_HOURS, HOURS_MAX, NO_HOUR
 
-from spark_jobs.load_task import Tally, count, count_strangers, signed_column
+from spark_jobs.load_task import Tally, count, count_stamps, signed_column
 from spark_jobs.records import Records
 from spark_jobs.task_job import StagedWindow
 
@@ -20,8 +21,30 @@ def records(*stamps_ms: int, values: list[bytes | None] | None = None) -> Record
 @pytest.mark.parametrize(("stamp", "late", "early"), [(999, 1, 0), (1000, 0, 0), (1999, 0, 0), (2000, 0, 1), (-1, 1, 0)])
 def test_a_record_outside_its_hour_is_late_or_early(stamp: int, late: int, early: int) -> None:
     tally = Tally()
-    count_strangers(tally, WINDOW, pa.array([stamp, 1500]))
+    count_stamps(tally, WINDOW, pa.array([stamp, 1500]), 1000)
     assert (tally.late, tally.early) == (late, early)
+
+
+def hours_of(*chunks: list[int]) -> dict[int, int]:
+    tally = Tally()
+    for chunk in chunks:
+        count_stamps(tally, WINDOW, pa.array(chunk, pa.int64()), 1000)
+    return tally.hours
+
+
+def test_records_are_counted_by_the_interval_that_they_are_stamped_with() -> None:
+    assert hours_of([1000, 1999], [2000, 1500, 999], [0]) == {1000: 3, 2000: 1, 0: 2}
+
+
+@pytest.mark.parametrize("stamp", [-1, -(2**63), 253_402_300_800_000, 2**63 - 1])
+def test_a_stamp_that_no_calendar_reaches_is_of_no_hour(stamp: int) -> None:
+    assert hours_of([stamp, 1500], [stamp]) == {1000: 1, NO_HOUR: 2}
+
+
+def test_a_thousand_hours_are_counted_each_and_farther_ones_together() -> None:
+    hours = hours_of([hour * 1000 for hour in range(2 * HOURS_MAX)], [5 * HOURS_MAX * 1000, -1])
+    assert len(hours) == HOURS_MAX + 2
+    assert (hours[FAR_HOURS], hours[NO_HOUR], max(hours)) == (HOURS_MAX + 1, 1, 999_000)
 
 
 def test_records_are_counted_with_their_bytes_and_their_fingerprint() -> None:

@@ -78,13 +78,14 @@ export function equationPanel(data) {
       lost ? h("span", { class: "bad" }, `${many(lost, "record")} lost before they were read`) : null,
       remarks(data.counts),
     ),
+    (data.stamped_hours?.sentences ?? []).map((text) => h("p", { class: "hours" }, text)),
   );
 }
 
 function remarks(counts) {
   const found = [
-    ["late", "came after their hour was over"],
-    ["early", "are stamped behind the hour"],
+    ["late", "stamped before this hour"],
+    ["early", "stamped after it"],
   ].filter(([name]) => counts?.[name]);
   return found.map(([name, text]) => h("span", {}, `${whole(counts[name])} ${text}`));
 }

@@ -100,6 +100,14 @@ function warnings(data) {
           "Retention had deleted before the hour was frozen; how much belonged to it nobody can know.",
         )
       : null,
+    ...(data.other_records ?? []).map((one) =>
+      notice(
+        "warn",
+        "Its records were replaced by others",
+        `Run ${one.run_id} read ${many(one.read_after, "record")} where ${many(one.read_before, "record")} had been loaded, ` +
+          `and was allowed to take them (${one.at}).`,
+      ),
+    ),
   ];
 }
 

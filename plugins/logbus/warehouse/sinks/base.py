@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from logbus.warehouse.commit import SealedWindow
 from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, WindowCounts
 from logbus.windows.tally import Counted
+from logbus.windows.values import ValuesReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,9 @@ class Sink(Protocol):
 
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
         """Counts the window's public rows and dead letters anew, by partition: for the audit."""
+
+    def compare_values(self, window: FrozenWindow) -> ValuesReport:
+        """Takes the checksums of the window's public rows and dead letters again and compares them with those of its load."""
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
         """Regular work beside loads and readers, at any time. Says what it did, line by line."""

@@ -7,16 +7,16 @@ this along, and whoever finds the two apart brings the ledger up to it; a lost l
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from logbus.errors import LogbusError
-from logbus.warehouse.commit import SealedWindow, by_partition, counts_of
-from logbus.windows.fingerprint import as_text, combine
+from logbus.warehouse.commit import SealedWindow, by_partition, counts_of, fingerprint_of, hours_of
 from logbus.windows.model import Interval, OffsetRange, WindowCounts, counts_json, instant_text, parse_instant
 from logbus.windows.tally import TimeSpan
+from logbus.windows.values import Published
 
 # Raised with every change that a reader of older entries would misunderstand.
 FORMAT = 1
@@ -36,8 +36,12 @@ class LedgerEntry:
     fingerprint: str
     loaded_at: datetime
     head_unknown: bool = False
+    key: str | None = None  # the attempt's; None: of a logbus that gave none
+    values: Published | None = None
+    other_records: tuple[Mapping[str, Any], ...] = ()  # the window's, should the ledger have to be made again
     spans: Mapping[int, TimeSpan] = field(default_factory=dict)
     partitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hours: Mapping[int, int] | None = None  # by which stamps; None in the entries of an older logbus
 
     def to_json(self) -> str:
         """One line of JSON; `from_json` reads it."""
@@ -55,12 +59,18 @@ class LedgerEntry:
                 "fingerprint": self.fingerprint,
                 "loaded_at": instant_text(self.loaded_at),
                 "head_unknown": self.head_unknown,
+                "key": self.key,
+                "values": self.values and self.values.to_json(),
+                "other_records": list(self.other_records),
                 "partitions": self.partitions,
+                "hours": None if self.hours is None else {str(hour): count for hour, count in self.hours.items()},
             }
         )
 
 
-def entry_of(load: SealedWindow, now: datetime) -> LedgerEntry:
+def entry_of(
+    load: SealedWindow, now: datetime, values: Published | None = None, other_records: Sequence[Mapping[str, Any]] | None = None
+) -> LedgerEntry:
     """What a load is about to make public."""
     window = load.window
     return LedgerEntry(
@@ -71,11 +81,15 @@ def entry_of(load: SealedWindow, now: datetime) -> LedgerEntry:
         attempt=load.attempt.number,
         ranges=window.ranges,
         counts=counts_of(load),
-        fingerprint=as_text(combine(read.fingerprint for read in load.reads.values())),
+        fingerprint=fingerprint_of(load),
         loaded_at=now,
         head_unknown=window.head_unknown,
+        key=load.attempt.key,
+        values=values,
+        other_records=tuple(window.other_records if other_records is None else other_records),
         spans=load.staged.spans,
         partitions=by_partition(load),
+        hours=hours_of(load),
     )
 
 
@@ -84,7 +98,7 @@ def from_json(text: str) -> LedgerEntry:
     found = json.loads(text)
     if found["format"] != FORMAT:
         raise LogbusError(f"a ledger entry has format {found['format']}, this logbus knows {FORMAT}: install a newer logbus")
-    ranges = found["ranges"]
+    ranges, hours = found["ranges"], found.get("hours")
     return LedgerEntry(
         pipeline=found["pipeline"],
         topic=found["topic"],
@@ -96,7 +110,11 @@ def from_json(text: str) -> LedgerEntry:
         fingerprint=found["fingerprint"],
         loaded_at=parse_instant(found["loaded_at"]),
         head_unknown=found["head_unknown"],
+        key=found.get("key"),  # this and what follows: not in entries of an older logbus
+        values=Published.from_json(found["values"]) if found.get("values") else None,
+        other_records=tuple(found.get("other_records", ())),
         partitions=found["partitions"],
+        hours=None if hours is None else {int(hour): count for hour, count in hours.items()},
         spans={part["partition"]: to_span(part) for part in ranges},
     )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -24,19 +25,23 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from logbus.errors import AttemptSuperseded, EquationMismatch, ErrorBudgetExceeded, LoadFailed
+from logbus.errors import AttemptSuperseded, EquationMismatch, ErrorBudgetExceeded, LoadFailed, OtherRecords
 from logbus.warehouse import staging
 from logbus.warehouse.commit import SealedWindow, commit_in, committed_counts, connection_died
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.names import TableName, parse_table
+from logbus.warehouse.published import compare_dead_letters, of_window
+from logbus.warehouse.same_records import LoadedRecords
 from logbus.warehouse.sinks.base import Upkeep
+from logbus.warehouse.sinks.content import compare_files, content_hashes
 from logbus.warehouse.sinks.counting import count_batches, counted_batches, with_dead_letters
 from logbus.warehouse.sinks.entry import LedgerEntry, entry_of
 from logbus.warehouse.sinks.settle import committed_attempts, running_attempts, settle_window
 from logbus.windows import schema, tally
 from logbus.windows.model import Attempt, FrozenWindow, Interval, PartitionTally, Pipeline, WindowCounts
 from logbus.windows.places import SCHEMA
+from logbus.windows.values import NOT_WITNESSED, Checksum, ValuesReport, join
 
 # Each try asks the ledger first whether the one before took place.
 COMMIT_TRIES_MAX = 3
@@ -51,6 +56,7 @@ class FileSink:
         self.pipeline = pipeline
         self.engine = engine
         self.target: TableName = parse_table(pipeline.table)
+        self.unsettled: dict[datetime, LedgerEntry | None] = {}  # by window what the table holds and the ledger goes without
 
     # What the kinds differ in.
 
@@ -85,6 +91,10 @@ class FileSink:
         """The window's public rows, those columns that are counted."""
 
     @abstractmethod
+    def public_paths(self, interval: Interval) -> Sequence[str]:
+        """The files that the target itself says are the window's, as the directory's filesystem calls them."""
+
+    @abstractmethod
     def kept_attempts(self, start: datetime) -> Collection[int]:
         """Attempts at a window whose files readers may still be looking at."""
 
@@ -101,7 +111,8 @@ class FileSink:
     def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
         public = self.public_entries([attempt.interval.start for attempt in attempts])
         for attempt in attempts:
-            settle_window(self.engine, attempt, public.get(attempt.interval.start))
+            start = attempt.interval.start
+            self.unsettled[start] = settle_window(self.engine, attempt, public.get(start))
         return staging.create_for_current(self.engine, attempts, staging.create_dead_letters)
 
     def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
@@ -110,13 +121,12 @@ class FileSink:
         directory = self.directory()
         paths = [directory.path_of(file) for file in files]
         rows = count_batches(lambda: counted_batches(paths, directory.filesystem))
-        return with_dead_letters(rows, dead)
+        return replace(with_dead_letters(rows, dead), files=content_hashes(directory, paths))
 
     def commit(self, load: SealedWindow, now: datetime) -> WindowCounts:
-        entry = entry_of(load, now)
         try:
-            counts = self.commit_entry(load, entry, now)
-        except (EquationMismatch, ErrorBudgetExceeded, AttemptSuperseded):
+            counts = self.commit_both(load, now)
+        except (EquationMismatch, ErrorBudgetExceeded, OtherRecords, AttemptSuperseded):
             with suppress(Exception):  # the refusal is what matters; files that stay are `maintain`'s
                 self.discard(load.attempt)
             raise
@@ -124,31 +134,52 @@ class FileSink:
             self.remove_leftovers(load.attempt)
         return counts
 
-    def commit_entry(self, load: SealedWindow, entry: LedgerEntry, now: datetime) -> WindowCounts:
+    def commit_both(self, load: SealedWindow, now: datetime) -> WindowCounts:
+        before = self.published_before(load)
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             try:
                 with self.engine.begin() as connection:
-                    counts = commit_in(connection, load, now, put_rows=put_none)
-                    self.publish(entry, load.files)
-                return counts
+                    done = commit_in(connection, load, now, put_none, before)
+                    self.publish(entry_of(load, now, done.values, done.other_records), load.files)
+                return done.counts
             except (OperationalError, InterfaceError) as error:
                 if not connection_died(error):
                     raise LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
-                done = committed_counts(self.engine, load.attempt)
-                if done is not None:
-                    return done
+                counts = committed_counts(self.engine, load.attempt)
+                if counts is not None:
+                    return counts
                 if not tries_left:
                     raise LoadFailed(
                         f"the connection died again and again while {load.attempt.interval} was committed"
                     ) from error
         raise AssertionError("the last try returns or raises")
 
+    def published_before(self, load: SealedWindow) -> LoadedRecords | None:
+        """What the table holds without the ledger's knowing; nothing to compare with where that is of other offsets."""
+        entry = self.unsettled.get(load.window.interval.start)
+        if entry is None or entry.ranges != load.window.ranges:
+            return None
+        return LoadedRecords(
+            attempt=entry.attempt, fingerprint=entry.fingerprint, read=entry.counts.read, partitions=entry.partitions
+        )
+
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
         dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
         with self.engine.connect() as connection:
             dead_letters = tally.count(connection, tally.NO_ROWS, dead, {"window_id": window.id})
-        rows = count_batches(lambda: self.public_batches(window.interval))
+        try:
+            rows = count_batches(lambda: self.public_batches(window.interval))
+        except FileNotFoundError:  # which one, `compare_values` says
+            rows = tally.Counted()
         return with_dead_letters(rows, dead_letters).tallies
+
+    def compare_values(self, window: FrozenWindow) -> ValuesReport:
+        then = of_window(window)
+        if then is None or then.files is None:
+            return NOT_WITNESSED
+        with self.engine.connect() as connection:
+            dead_letters = compare_dead_letters(connection, window)
+        return join(compare_files(self.directory(), then.files, self.public_paths(window.interval)), dead_letters)
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
         """Removes files that are not public, unless they are young or their attempt runs."""
@@ -179,5 +210,6 @@ class FileSink:
         self.directory().remove_attempts(start, lambda number: number < attempt.number and number not in published)
 
 
-def put_none(connection: Connection, load: SealedWindow) -> None:
+def put_none(connection: Connection, load: SealedWindow) -> Checksum | None:
     """The rows are not in this database."""
+    return None

@@ -123,7 +123,7 @@ class IcebergSink(FileSink):
         for tries_left in reversed(range(PUBLISH_TRIES_MAX)):
             table = self.table()
             public = newest_entry(table, entry.interval.start)
-            if public is not None and public.attempt == entry.attempt:
+            if public is not None and is_same_attempt(public, entry):
                 return
             if public is not None and public.attempt > entry.attempt:
                 raise AttemptSuperseded(f"the table holds window {entry.interval} as attempt {public.attempt} loaded it")
@@ -136,11 +136,16 @@ class IcebergSink(FileSink):
 
     def has_published(self, entry: LedgerEntry) -> bool:
         public = self.public_entry(entry.interval.start)
-        return public is not None and public.attempt == entry.attempt
+        return public is not None and is_same_attempt(public, entry)
 
     def public_batches(self, interval: Interval) -> Iterable[pa.RecordBatch]:
         scan = self.table().scan(row_filter=window_filter(interval), selected_fields=tuple(COUNTED_COLUMNS))
         return scan.to_arrow_batch_reader()
+
+    def public_paths(self, interval: Interval) -> list[str]:
+        directory = self.directory()
+        tasks = self.table().scan(row_filter=window_filter(interval)).plan_files()
+        return [directory.path_of(task.file.file_path) for task in tasks]
 
 
 class CommitTransaction(Transaction):
@@ -150,6 +155,11 @@ class CommitTransaction(Transaction):
     @property
     def table_metadata(self) -> TableMetadata:
         return super().table_metadata if self._updates else self._table.metadata
+
+
+def is_same_attempt(public: LedgerEntry, entry: LedgerEntry) -> bool:
+    """Of two with the same number one may be of a ledger that was restored from a backup since."""
+    return (public.attempt, public.key) == (entry.attempt, entry.key)
 
 
 AttemptKey = tuple[datetime, int]

@@ -106,9 +106,11 @@ class ParquetSink(FileSink):
             raise LoadFailed(f"window {entry.interval} was not committed to {self.root}: {error}") from error
 
     def public_batches(self, interval: Interval) -> Iterable[pa.RecordBatch]:
+        return counted_batches(self.public_paths(interval), self.directory().filesystem)
+
+    def public_paths(self, interval: Interval) -> list[str]:
         manifest = self.manifests.read(interval.start)
-        paths = [str(self.root / name) for name in manifest["files"]] if manifest else []
-        return counted_batches(paths, self.directory().filesystem)
+        return [str(self.root / name) for name in manifest["files"]] if manifest else []
 
 
 def table_directory(root: str | None, pipeline_name: str, table: str) -> Path:

@@ -15,11 +15,13 @@ from logbus.warehouse import commit, staging, target
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.leaves import merge_closed_days
 from logbus.warehouse.names import parse_table
+from logbus.warehouse.published import ROWS_OF_WINDOW, compare_dead_letters, compare_table, window_place
 from logbus.warehouse.sinks.base import Upkeep
 from logbus.windows import attempts as attempts_of
 from logbus.windows import schema, tally
-from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, utc
+from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.windows.places import SCHEMA
+from logbus.windows.values import ValuesReport, join
 
 
 class PostgresSink:
@@ -31,28 +33,34 @@ class PostgresSink:
         self.pipeline = pipeline
         self.engine = engine
         self.target = parse_table(pipeline.table)
+        self.filled: Mapping[str, str] | None = None  # the parser's columns, once the target was made ready for them
 
     def task_options(self) -> Mapping[str, Any]:
         return {"uri": libpq_uri(self.engine.url.render_as_string(hide_password=False))}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
         target.ensure_target(self.engine, self.target, columns)
+        self.filled = columns
 
     def create_staging(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
         return staging.create_staging(self.engine, attempts, self.target)
 
     def seal(self, attempt: Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
-        return staging.seal(self.engine, attempt, winners)
+        return staging.seal(self.engine, attempt, winners, self.filled)
 
     def commit(self, load: commit.SealedWindow, now: datetime) -> WindowCounts:
         return commit.commit_window(self.engine, load, now)
 
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
-        rows = tally.target_rows(self.target.sql, "_window_start = :start and _topic = :topic")
+        rows = tally.target_rows(self.target.sql, ROWS_OF_WINDOW)
         dead = tally.dead_letters(f"{SCHEMA}.{schema.dead_letter.name}", "window_id = :window_id")
-        parameters = {"start": utc(window.interval.start), "topic": self.pipeline.topic, "window_id": window.id}
+        parameters = {**window_place(self.pipeline, window), "window_id": window.id}
         with self.engine.connect() as connection:
             return tally.count(connection, rows, dead, parameters).tallies
+
+    def compare_values(self, window: FrozenWindow) -> ValuesReport:
+        with self.engine.connect() as connection:
+            return join(compare_table(connection, self.pipeline, window), compare_dead_letters(connection, window))
 
     def maintain(self, upkeep: Upkeep) -> list[str]:
         """Merges the hourly leaves of closed days; a table of the user's own is left alone."""

@@ -7,21 +7,26 @@ ledger does not say so. The next attempt at the window looks before it begins.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select, text, update
 
 from logbus.errors import UserError
 from logbus.warehouse.sinks.entry import LedgerEntry
-from logbus.windows import schema
+from logbus.windows import schema, stamped_hours
 from logbus.windows.attempts import COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.model import Attempt, utc
 from logbus.windows.rows import ATTEMPT_RUNNING, Row, count_values
 
 
-def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -> None:
-    """Brings the window's entry up to what the table says, before `attempt` goes on. Mostly there is nothing to do."""
+def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -> LedgerEntry | None:
+    """Brings the window's entry up to what the table says, before `attempt` goes on. Mostly there is nothing to do.
+
+    Gives the table's entry where the ledger goes without it: its dead letters are gone, or it is of an attempt that this ledger
+    never began, because it was restored from a backup since.
+    """
     if entry is None:
-        return
+        return None
     if entry.attempt > attempt.number:
         raise UserError(
             f"the table holds window {attempt.interval} of {attempt.pipeline} as attempt {entry.attempt} loaded it, "
@@ -32,8 +37,20 @@ def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -
         window = schema.window
         query = select(window).where(window.c.id == attempt.window_id).with_for_update()
         row = connection.execute(query).mappings().one()
-        if row["loaded_attempt"] != entry.attempt and dead_letters_kept(connection, attempt.window_id, entry):
+        if row["loaded_attempt"] == entry.attempt:
+            return None
+        if begun_here(connection, attempt.window_id, entry) and dead_letters_kept(connection, attempt.window_id, entry):
             write_entry(connection, row, entry)
+            return None
+        return entry
+
+
+def begun_here(connection: Connection, window_id: int, entry: LedgerEntry) -> bool:
+    """Whether the entry is of the attempt that has its number in this ledger. Older entries have no key to tell by."""
+    row_of = schema.attempt
+    mine = (row_of.c.window_id == window_id, row_of.c.number == entry.attempt)
+    found = connection.execute(select(row_of.c.key).where(*mine)).one_or_none()
+    return found is not None and entry.key in (None, found.key)
 
 
 def dead_letters_kept(connection: Connection, window_id: int, entry: LedgerEntry) -> bool:
@@ -49,12 +66,15 @@ def write_entry(connection: Connection, row: Row, entry: LedgerEntry) -> None:
     window, attempt, part = schema.window, schema.attempt, schema.window_range
     counted = {**count_values(entry.counts), "fingerprint": entry.fingerprint}
     public = {"loaded_attempt": entry.attempt, "loaded_at": entry.loaded_at, "audited_at": None, "audit_problems": None}
-    connection.execute(update(window).where(window.c.id == row["id"]).values(**counted, **public))
+    kept: dict[str, Any] = {"values_hash": entry.values and entry.values.to_json()}
+    kept |= {"other_records": list(entry.other_records)} if entry.other_records else {}
+    kept |= stamped_hours.write(connection, row["id"], entry.hours)
+    connection.execute(update(window).where(window.c.id == row["id"]).values(**counted, **public, **kept))
     for partition, span in entry.spans.items():
         mine = (part.c.window_id == row["id"], part.c.partition == partition)
         connection.execute(update(part).where(*mine).values(first_timestamp=span.first, last_timestamp=span.last))
     loaded = (attempt.c.window_id == row["id"], attempt.c.number == entry.attempt)
-    ended = {"state": COMMITTED, "ended_at": entry.loaded_at, "partitions": dict(entry.partitions)}
+    ended = {"state": COMMITTED, "ended_at": entry.loaded_at, "partitions": dict(entry.partitions), "key": entry.key}
     connection.execute(update(attempt).where(*loaded).values(**counted, **ended))
     stale = text("delete from logbus.dead_letter where window_id = :id and attempt <> :attempt")
     connection.execute(stale, {"id": row["id"], "attempt": entry.attempt})

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.stamped_lines import AHEAD_MS_MAX, Reading, StampedLine, merged
+from logbus.collector.stamped_lines import AHEAD_MS_MAX, Reading, StampedLine, TimeOf, merged
 
 NOW_MS = 1_800_000_000_000
 READING = Reading(now_ms=NOW_MS, line_bytes_max=1000, include_partial_line=False)
@@ -17,6 +19,10 @@ def write(path: Path, *lines: str, mtime: int = 1_700_000_000) -> Source:
     path.write_text("".join(f"{line}\n" for line in lines))
     os.utime(path, (mtime, mtime))
     return Source(source_id=path.name, path=str(path), device=0, inode=0, head=Fingerprint())
+
+
+def ms(*parts: int) -> int:
+    return int(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[arg-type, misc]
 
 
 def json_line(second: int, text: str = "") -> str:
@@ -30,20 +36,45 @@ def seconds(sources: Sequence[Source], reading: Reading = READING) -> list[float
 def test_a_line_without_a_time_has_that_of_the_line_before(tmp_path: Path) -> None:
     source = write(tmp_path / "a", json_line(100), "  at Main.java", json_line(200), "  at Other.java")
     lines = list(merged([source], READING))
-    assert [(line.timestamp_ms, line.has_own_time) for line in lines] == [
-        (100_000, True),
-        (100_000, False),
-        (200_000, True),
-        (200_000, False),
+    assert [(line.timestamp_ms, line.time_of) for line in lines] == [
+        (100_000, TimeOf.LINE),
+        (100_000, TimeOf.LINE_BEFORE),
+        (200_000, TimeOf.LINE),
+        (200_000, TimeOf.LINE_BEFORE),
     ]
 
 
 def test_lines_before_any_time_have_the_first_time_that_follows(tmp_path: Path) -> None:
-    assert seconds([write(tmp_path / "a", "# banner", "# version 1", json_line(100))]) == [100, 100, 100]
+    lines = list(merged([write(tmp_path / "a", "# banner", json_line(100), "  continued")], READING))
+    assert [line.timestamp_ms for line in lines] == [100_000] * 3
+    assert [line.time_of for line in lines] == [TimeOf.LINE_BEHIND, TimeOf.LINE, TimeOf.LINE_BEFORE]
 
 
 def test_a_file_without_any_time_has_the_time_it_was_written(tmp_path: Path) -> None:
-    assert seconds([write(tmp_path / "a", "one", "two", mtime=1_234)]) == [1_234, 1_234]
+    lines = list(merged([write(tmp_path / "a", "one", "two", mtime=1_234)], READING))
+    assert [(line.timestamp_ms, line.time_of) for line in lines] == [(1_234_000, TimeOf.FILE)] * 2
+
+
+BERLIN = READING._replace(zone=ZoneInfo("Europe/Berlin"))
+
+
+def local(*times: str) -> list[str]:
+    return [f"2026-10-25 {time} line" for time in times]
+
+
+def test_a_time_without_a_zone_is_taken_in_the_zone_that_was_named_and_marked(tmp_path: Path) -> None:
+    source = write(tmp_path / "a", "2026-11-22 10:00:00 local", "2026-11-22T10:00:00Z not local", "  continued")
+    lines = list(merged([source], BERLIN))
+    assert [line.timestamp_ms for line in lines] == [ms(2026, 11, 22, 9), ms(2026, 11, 22, 10), ms(2026, 11, 22, 10)]
+    assert [line.is_zoneless for line in lines] == [True, False, False]
+
+
+def test_the_hour_that_comes_twice_in_autumn_goes_on(tmp_path: Path) -> None:
+    """02:00 to 03:00 comes twice on the night on which Berlin's clocks are put back; lines slightly out of order stay so."""
+    source = write(tmp_path / "a", *local("01:59:59", "02:30:00", "02:59:59", "02:59:58", "02:00:01", "02:50:00", "03:00:00"))
+    times = [line.timestamp_ms for line in merged([source], BERLIN)]
+    day = (2026, 10, 24, 23, 59, 59), (2026, 10, 25, 0, 30), (2026, 10, 25, 0, 59, 59), (2026, 10, 25, 0, 59, 58)
+    assert times == [ms(*at) for at in (*day, (2026, 10, 25, 1, 0, 1), (2026, 10, 25, 1, 50), (2026, 10, 25, 2))]
 
 
 def test_a_time_ahead_of_what_brokers_accept_is_not_believed(tmp_path: Path) -> None:
@@ -59,7 +90,7 @@ def test_a_second_run_goes_on_from_the_last_time_it_knew(tmp_path: Path) -> None
         source_id="a", path=source.path, device=0, inode=0, head=Fingerprint(), position=len(first) + 1, timestamp_ms=100_000
     )
     assert list(merged([resumed], READING)) == [
-        StampedLine(100_000, "a", len(first) + 1, len(first) + 13, b"  continued", None, False)
+        StampedLine(100_000, "a", len(first) + 1, len(first) + 13, b"  continued", None, TimeOf.LINE_BEFORE)
     ]
 
 

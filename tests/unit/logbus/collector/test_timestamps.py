@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from logbus.collector.timestamps import NO_STAMP, Stamp, recognise
@@ -10,6 +11,7 @@ def ms(*parts: int) -> int:
     return int(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[arg-type, misc]
 
 
+BERLIN = ZoneInfo("Europe/Berlin")
 COMBINED = b'83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1 "-" "agent"'
 
 
@@ -44,7 +46,7 @@ def test_a_date_that_does_not_exist_is_no_time_but_the_client_stays(day: bytes) 
     ],
 )
 def test_an_iso_time_near_the_beginning_is_the_lines_time(line: bytes, expected: int) -> None:
-    assert recognise(line) == Stamp(expected, None)
+    assert recognise(line) == Stamp(expected, None, is_zoneless=b"5-05-17 10:05:03" in line)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,9 @@ def test_an_iso_time_near_the_beginning_is_the_lines_time(line: bytes, expected:
         (b'{"time": 1431857103000000000}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
         (b'{"time": "17/May/2015:10:05:03 +0000"}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
         (b'{"timestamp": "soon", "time": 1431857103}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
+        (b'{"time_iso8601": "2015-05-17T10:05:03+00:00", "status": 200}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
+        (b'{"time_local": "17/May/2015:12:05:03 +0200"}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
+        (b'{"time": "2015-05-17 10:05:03"}', Stamp(ms(2015, 5, 17, 10, 5, 3), None, is_zoneless=True)),
         (b'{"timestamp": true, "host": 7}', NO_STAMP),
     ],
 )
@@ -75,3 +80,17 @@ def test_a_line_of_no_known_kind_has_no_stamp(line: bytes) -> None:
 
 def test_an_iso_time_far_inside_a_line_is_data() -> None:
     assert recognise(b"x" * 200 + b" 2015-05-17T10:05:03Z") == NO_STAMP
+
+
+@pytest.mark.parametrize("line", [b"2015-05-17 10:05:03 x", b'{"time": "2015-05-17T10:05:03"}'])
+def test_a_time_without_a_zone_is_taken_in_the_zone_that_was_named(line: bytes) -> None:
+    assert recognise(line, BERLIN) == Stamp(ms(2015, 5, 17, 8, 5, 3), None, is_zoneless=True)
+
+
+def test_a_time_that_comes_twice_has_both() -> None:
+    first, second = ms(2026, 10, 25, 0, 30), ms(2026, 10, 25, 1, 30)
+    assert recognise(b"2026-10-25 02:30:00 x", BERLIN) == Stamp(first, None, is_zoneless=True, again_ms=second)
+
+
+def test_a_time_that_clocks_skip_is_taken_as_if_they_had_not() -> None:
+    assert recognise(b"2026-03-29 02:30:00 x", BERLIN) == Stamp(ms(2026, 3, 29, 1, 30), None, is_zoneless=True)

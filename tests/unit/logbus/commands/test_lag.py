@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -31,9 +32,11 @@ LAGS = {"a": BEHIND, "b": Lag(pipeline="b", topic="t", records_behind={}, proble
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pipelines, one of them with a problem."""
-    ledger = SimpleNamespace(engine=None, pipelines=lambda: [SimpleNamespace(name=name) for name in LAGS])
+    engine = SimpleNamespace(connect=nullcontext)
+    ledger = SimpleNamespace(engine=engine, pipelines=lambda: [SimpleNamespace(name=name) for name in LAGS])
     monkeypatch.setattr(command.options, "open_ledger", lambda url: ledger)
     monkeypatch.setattr(command.options, "clock", lambda: NOW)
+    monkeypatch.setattr(command, "elsewhere_notes", lambda connection, names: [])
     monkeypatch.setattr(command, "lag_of", lambda engine, log, name, now, measure: LAGS[name])
 
 

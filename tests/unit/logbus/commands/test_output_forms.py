@@ -21,6 +21,7 @@ WITHOUT_JSON = {
     "exporter": "serves until it is ended, and prints nothing",
     "ledger upgrade": ORDER,
     "pipeline rebase": ORDER,
+    "pipeline forget-dag": ORDER,
     "pipeline register": ORDER,
     "retention adopt": ORDER,
     "retention give-back": ORDER,
@@ -30,6 +31,7 @@ WITHOUT_JSON = {
     "sample": ORDER,
     "topic alter": ORDER,
     "topic create": ORDER,
+    "window accept-loss": ORDER,
 }
 
 

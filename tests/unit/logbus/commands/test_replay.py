@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import replay as command
-from logbus.loading import Loader
+from logbus.loading import Load, Loader
+from logbus.windows.model import Pipeline
 from logbus.windows.replay import ReplayPlan, ReplayWindow
 
-from tests.support.fake_ledger import window
+from tests.support.fake_ledger import FakeLedger, window
 
 HOURS = [datetime(2015, 5, 17, 10, tzinfo=UTC) + timedelta(hours=number) for number in range(3)]
 
@@ -28,9 +29,16 @@ def reloaded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ReplayWindow(window=window(HOURS[2]), busy="attempt 2 by run x"),
     )
     plan = ReplayPlan(pipeline="access_log", windows=windows, notes=("a note",))
-    monkeypatch.setattr(command.replay, "plan", lambda *words: plan)
-    monkeypatch.setattr(command.options, "open_ledger", lambda url: object())
-    monkeypatch.setattr(Loader, "reload", lambda self, load, starts: asked.append((load.pipeline, starts)) or [])
+    monkeypatch.setattr(command.replay, "plan", lambda *words, **how: plan)
+    ledger = FakeLedger()
+    ledger.registered.append(Pipeline(name="access_log", topic="access_log", table="t", parse="lines"))
+    monkeypatch.setattr(command.options, "open_ledger", lambda url: ledger)
+
+    def reload(self: Loader, load: Load, starts: Any) -> list[Any]:
+        asked.append((load.pipeline, starts, *(["accepted"] if load.accept_other_records else [])))
+        return []
+
+    monkeypatch.setattr(Loader, "reload", reload)
     return asked
 
 
@@ -62,3 +70,18 @@ def test_a_run_refuses_what_is_lost_or_busy_and_loads_the_rest_when_told_so(relo
     assert reloaded == []
     assert replay("run", "--skip-lost", "--supersede").exit_code == 0
     assert reloaded == [("access_log", HOURS[1:])]
+
+
+def test_a_run_refuses_windows_of_which_the_log_holds_other_records_unless_they_are_accepted(
+    reloaded: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    differing = ReplayWindow(window=window(HOURS[1], attempt=1), is_read=True, differs="3 of 10 records are gone (compaction?)")
+    plan = ReplayPlan(pipeline="access_log", windows=(differing,))
+    monkeypatch.setattr(command.replay, "plan", lambda *words, **how: plan)
+    assert "other records: 3 of 10 records are gone (compaction?)" in replay("plan").stdout
+    assert "1 windows hold other records now" in replay("plan").stdout
+    refused = replay("run")
+    assert refused.exit_code != 0
+    assert "error: the log gives other records now for 1 of 1 windows" in refused.stderr
+    assert replay("run", "--accept-other-records").exit_code == 0
+    assert reloaded == [("access_log", [HOURS[1]], "accepted")]

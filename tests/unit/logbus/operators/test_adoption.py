@@ -7,7 +7,7 @@ import pytest
 from logbus.errors import WindowNotClosed
 from logbus.operators import adoption
 from logbus.operators.adoption import Beside, beginning, is_loaded_since_asked
-from logbus.windows.model import Interval
+from logbus.windows.model import Interval, Pipeline
 
 from tests.support.airflow_context import ASKED_AT, HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger
@@ -22,12 +22,18 @@ class Known:
     def __init__(self) -> None:
         self.loaded: dict[datetime, datetime] = {}
         self.failing: set[datetime] = set()
+        self.taken: set[datetime] = set()
 
-    def begun_since(self, engine: object, name: str, starts: list[datetime], asked_at: datetime) -> set[datetime]:
+    def begun_since(
+        self, engine: object, name: str, starts: list[datetime], asked_at: datetime, definition: object = None
+    ) -> set[datetime]:
         return {start for start in starts if start in self.loaded and self.loaded[start] > asked_at}
 
     def are_failing(self, engine: object, name: str, starts: list[datetime]) -> set[datetime]:
         return self.failing & set(starts)
+
+    def at_work_elsewhere(self, engine: object, name: str, starts: list[datetime], run_id: str, now: datetime) -> set[datetime]:
+        return self.taken & set(starts)
 
 
 @pytest.fixture
@@ -35,6 +41,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     answers = Known()
     monkeypatch.setattr(adoption, "begun_since", answers.begun_since)
     monkeypatch.setattr(adoption, "failing", answers.are_failing)
+    monkeypatch.setattr(adoption, "at_work_elsewhere", answers.at_work_elsewhere)
     return answers
 
 
@@ -50,6 +57,11 @@ def test_hours_whose_runs_wait_are_frozen_and_taken(ledger: FakeLedger, known: K
 def test_hours_that_were_loaded_since_are_left_to_be_adopted(ledger: FakeLedger, known: Known) -> None:
     known.loaded = {NEXT[0]: ASKED_AT + timedelta(seconds=1), NEXT[1]: ASKED_AT - timedelta(days=1)}
     assert hours(ledger, run_context(waiting=NEXT)) == NEXT[1:]
+
+
+def test_an_hour_that_another_run_is_loading_is_left_to_it(ledger: FakeLedger, known: Known) -> None:
+    known.taken = {NEXT[1], HOUR_START}
+    assert hours(ledger, run_context(waiting=NEXT)) == [NEXT[0], *NEXT[2:]]
 
 
 def test_an_hour_that_keeps_failing_goes_alone(ledger: FakeLedger, known: Known) -> None:
@@ -73,11 +85,11 @@ def test_an_hour_that_is_still_open_is_left_to_its_own_run(
     assert hours(ledger, run_context(waiting=NEXT)) == NEXT[:-1]
 
 
-def test_only_a_load_that_began_after_the_asking_is_adopted(ledger: FakeLedger, known: Known) -> None:
+def test_only_a_load_that_began_after_the_asking_is_adopted(pipeline: Pipeline, ledger: FakeLedger, known: Known) -> None:
     known.loaded = {HOUR_START: ASKED_AT}
     later, earlier = (run_context(asked_at=ASKED_AT + timedelta(seconds=gap)) for gap in (1, -1))
-    assert not is_loaded_since_asked(ledger, "access_log", [HOUR_START], later)  # type: ignore[arg-type]
-    assert is_loaded_since_asked(ledger, "access_log", [HOUR_START], earlier)  # type: ignore[arg-type]
+    assert not is_loaded_since_asked(ledger, pipeline, [HOUR_START], later)  # type: ignore[arg-type]
+    assert is_loaded_since_asked(ledger, pipeline, [HOUR_START], earlier)  # type: ignore[arg-type]
 
 
 def test_a_retry_counts_from_its_runs_start() -> None:

@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import psutil
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as provider
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, TopicRecreated, UserError
 from logbus.operators import adoption, load_window
+from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.windows.model import Interval, Pipeline, TaskKey
 
@@ -36,11 +39,18 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
     return started
 
 
+@pytest.fixture
+def failing(submitted: list[FakeSubmit], ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application fails, and loads nothing."""
+    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+    monkeypatch.setattr(ledger, "window", lambda name, start: window(start))
+
+
 @pytest.fixture(autouse=True)
 def loaded_since(monkeypatch: pytest.MonkeyPatch) -> set[datetime]:
     """Hours that somebody has loaded since this run was asked for; the real question is tried on a real ledger."""
     hours: set[datetime] = set()
-    monkeypatch.setattr(adoption, "begun_since", lambda engine, name, starts, asked_at: hours & set(starts))
+    monkeypatch.setattr(adoption, "begun_since", lambda engine, name, starts, asked_at, definition=None: hours & set(starts))
     monkeypatch.setattr(adoption, "failing", lambda engine, name, starts: set())
     monkeypatch.setattr(adoption, "at_work_elsewhere", lambda engine, name, starts, run_id, now: set())
     return hours
@@ -58,6 +68,25 @@ def test_the_attempt_is_taken_before_submit_and_handed_over(
     assert (ledger.dags, ledger.tasks) == ([("access_log", "access_log")], [TaskKey(dag_id="access_log", task_id="load")])
     command = submitted[0].command
     assert command[-4:] == ["--pipeline", "access_log", "--window", "2015-05-17T10:00:00Z=1"]
+
+
+def test_a_load_registers_the_pipeline_as_its_dag_defines_it(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    """As the freeze does: a load that is cleared alone after its DAG was edited runs the new parser."""
+    operator(pipeline).execute(run_context())
+    assert (ledger.registered, ledger.begun_as) == ([pipeline], [pipeline])
+
+
+def test_tasks_of_one_dag_that_define_a_pipeline_differently_are_refused(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+) -> None:
+    with DAG("access_log") as dag:
+        load = operator(pipeline)
+        FreezeWindowOperator(task_id="freeze", pipeline=replace(pipeline, parse="raw"))
+    with pytest.raises(AirflowFailException, match="parse: combined against raw"):
+        load.execute({**run_context(), "dag": dag})
+    assert (ledger.registered, ledger.begun) == ([], [])
 
 
 def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]) -> None:
@@ -146,11 +175,8 @@ def test_somebody_elses_bad_hour_does_not_fail_ours(
     assert ledger.failed
 
 
-def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
-    monkeypatch.setattr(ledger, "window", lambda name, start: window(start))
+@pytest.mark.usefixtures("failing")
+def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(pipeline: Pipeline) -> None:
     with pytest.raises(LoadFailed):
         operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
 
@@ -167,10 +193,8 @@ def test_secrets_travel_in_the_environment_and_nowhere_else(
     assert not [text for text in seen_by_anyone if any(secret in text for secret in SECRETS)]
 
 
-def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+@pytest.mark.usefixtures("failing")
+def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(pipeline: Pipeline, ledger: FakeLedger) -> None:
     with pytest.raises(LoadFailed, match="out of luck") as failure:
         operator(pipeline).execute(run_context())
     assert "--pipeline" not in str(failure.value)
@@ -179,19 +203,26 @@ def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
     assert "out of luck" in error
 
 
-def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
+@pytest.mark.usefixtures("failing")
+def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(pipeline: Pipeline, ledger: FakeLedger) -> None:
     ledger.too_much.append("7 of the 10 records do not parse")
     with pytest.raises(AirflowFailException, match="7 of the 10"):
         operator(pipeline).execute(run_context())
 
 
+@pytest.mark.parametrize(("said", "accepted"), [(True, [HOUR_START]), ("True", [HOUR_START]), (False, []), ("False", [])])
+def test_other_records_are_accepted_for_the_hours_of_the_run_that_says_so_and_not_for_those_beside_it(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], said: bool | str, accepted: list[datetime]
+) -> None:
+    operator(pipeline, accept_other_records=said).execute(run_context(waiting=NEXT_HOURS))
+    assert ledger.accepted == accepted
+    assert len(ledger.begun[0][0]) == 1 + len(NEXT_HOURS)
+
+
 def test_a_recreated_topic_is_not_retried(
     pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*arguments: object) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
         raise TopicRecreated("another topic id")
 
     monkeypatch.setattr(ledger, "begin_attempts", refuse)

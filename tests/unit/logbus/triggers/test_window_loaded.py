@@ -72,7 +72,8 @@ def test_no_connection_is_held_while_it_waits(fire: Callable) -> None:
 
 
 def test_it_is_rebuilt_from_what_it_is_stored_as() -> None:
-    made = WindowLoadedTrigger(pipeline="p", **SPAN, audited=True, warehouse_conn_id="w", poll_seconds=1.5)
+    stamped = {"event_time": True, "lateness_seconds": 600.0}
+    made = WindowLoadedTrigger(pipeline="p", **SPAN, audited=True, **stamped, warehouse_conn_id="w", poll_seconds=1.5)
     path, arguments = made.serialize()
     assert path == f"{WindowLoadedTrigger.__module__}.{WindowLoadedTrigger.__qualname__}"
     assert WindowLoadedTrigger(**arguments).serialize() == (path, arguments)

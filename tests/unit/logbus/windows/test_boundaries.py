@@ -3,9 +3,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from logbus.errors import UserError
 from logbus.windows import boundaries
 from logbus.windows.boundaries import Neighbours
 from logbus.windows.log_offsets import FoundRecord
+from logbus.windows.model import Pipeline
 
 NOON = datetime(2015, 5, 17, 12, tzinfo=UTC)
 AT = boundaries.milliseconds(NOON)
@@ -86,3 +88,19 @@ def test_a_boundary_stays_between_its_frozen_neighbours(offset: int, expected: i
 
 def test_a_boundary_with_nothing_frozen_behind_it_has_no_upper_limit() -> None:
     assert boundaries.clamp(1_000, Neighbours(lower=10)) == 1_000
+
+
+def pipeline(**settings: object) -> Pipeline:
+    return Pipeline(name="p", topic="t", table="t", parse="lines", settings=settings)
+
+
+def test_how_far_ahead_a_stamp_may_lie_is_the_pipelines_own_word() -> None:
+    assert boundaries.max_ahead(pipeline()) == timedelta(hours=1)
+    assert boundaries.max_ahead(pipeline(max_ahead_minutes=2.5)) == timedelta(seconds=150)
+    assert boundaries.horizon_ms(NOON, timedelta(minutes=10)) == AT + 600_000
+
+
+@pytest.mark.parametrize("minutes", [-1, 1441, "60", True, float("nan")])
+def test_a_limit_that_makes_no_sense_is_refused(minutes: object) -> None:
+    with pytest.raises(UserError, match="max_ahead_minutes is a number of minutes, 0 to 1440"):
+        boundaries.max_ahead(pipeline(max_ahead_minutes=minutes))

@@ -12,8 +12,24 @@ def pipeline(**settings: Any) -> Pipeline:
     return Pipeline(name="p", topic="t", table="t", parse="lines", settings=settings)
 
 
-def test_without_settings_any_number_may_fail_to_parse() -> None:
-    assert budget_of(pipeline()).overrun(read=10, errors=10) is None
+@pytest.mark.parametrize(("read", "errors", "is_over"), [(1000, 100, False), (1000, 101, True), (20, 10, False), (20, 11, True)])
+def test_without_settings_a_tenth_may_fail_to_parse_and_ten_records_of_a_small_window(
+    read: int, errors: int, is_over: bool
+) -> None:
+    limit = budget_of(pipeline()).overrun(read=read, errors=errors)
+    assert (limit is not None) == is_over
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_errors": 1000}, {"max_error_rate": 0.99}])
+@pytest.mark.parametrize("read", [1, 5, 1000])
+def test_a_window_of_nothing_but_dead_letters_is_never_a_success(settings: dict[str, Any], read: int) -> None:
+    assert budget_of(pipeline(**settings)).overrun(read=read, errors=read) is not None
+
+
+@pytest.mark.parametrize("read", [0, 1, 1000])
+def test_who_wants_windows_of_dead_letters_says_so(read: int) -> None:
+    assert budget_of(pipeline(max_error_rate=1)).overrun(read=read, errors=read) is None
+    assert budget_of(pipeline()).overrun(read=0, errors=0) is None
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,18 @@ def upgrade() -> None:
         ("witness_hash", sa.BigInteger),
     ):
         op.add_column("boundary", sa.Column(name, kind), schema=SCHEMA)
-    op.add_column("window", sa.Column("values_hash", sa.Text), schema=SCHEMA)
+    op.add_column("pipeline", sa.Column("cluster_id", sa.Text), schema=SCHEMA)
+    op.add_column("anchor", sa.Column("lost_until", sa.DateTime(timezone=True)), schema=SCHEMA)
+    op.add_column("window", sa.Column("unstamped_count", sa.BigInteger), schema=SCHEMA)
+    op.add_column("window", sa.Column("far_count", sa.BigInteger), schema=SCHEMA)
+    op.add_column("window", sa.Column("values_hash", JSONB), schema=SCHEMA)
     op.add_column("window", sa.Column("other_records", JSONB), schema=SCHEMA)
     op.add_column("window", sa.Column("loss_accepted", JSONB), schema=SCHEMA)
     op.add_column("attempt", sa.Column("key", sa.Text), schema=SCHEMA)
     op.add_column("attempt", sa.Column("definition", JSONB), schema=SCHEMA)
+    op.add_column("attempt", sa.Column("error_kind", sa.Text), schema=SCHEMA)
+    accepts = sa.Column("accepts_other_records", sa.Boolean, nullable=False, server_default="false")
+    op.add_column("attempt", accepts, schema=SCHEMA)
     op.add_column("pipeline_dag", sa.Column("definition", JSONB), schema=SCHEMA)
     op.create_table(
         "window_hour",
@@ -35,3 +42,13 @@ def upgrade() -> None:
         schema=SCHEMA,
     )
     op.create_index("ix_logbus_window_hour_hour", "window_hour", ["hour"], schema=SCHEMA)
+    make_table_names_canonical()
+
+
+def make_table_names_canonical() -> None:
+    """`public.t` is `t`. Where another pipeline has that name both stay, and are told apart when they are compared: nothing is
+    loaded by either until one has a table of its own."""
+    op.execute(
+        f"update {SCHEMA}.pipeline one set table_name = substr(table_name, 8) where table_name like 'public.%' "
+        f"and not exists (select from {SCHEMA}.pipeline other where other.table_name = substr(one.table_name, 8))"
+    )

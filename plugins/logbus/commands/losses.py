@@ -1,0 +1,78 @@
+"""What is said of records that are gone: by `logbus pipeline rebase`, and by `logbus window accept-loss`."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from logbus.commands import options
+from logbus.windows.accepted_losses import loss_text
+from logbus.windows.log_offsets import LogOffsets
+from logbus.windows.model import Interval, instant_text
+from logbus.windows.rebasing import Rebase
+
+SHOWN_MAX = 24  # hours named one by one
+
+
+def rebase_lines(name: str, done: Rebase | None) -> Iterator[str]:
+    """What a rebase did, and which hours have to be given up by name."""
+    if done is None:
+        yield f"pipeline {name} is on its topic as it was: nothing is to be done"
+        return
+    yield f"pipeline {name} goes on with topic {done.pipeline.topic} as it is now; what is loaded stays"
+    hours = list(done.hours())
+    if hours:
+        yield f"records may be gone of {named(hours)}"
+    elif done.since is None:
+        yield f"records may be gone of every hour before {instant_text(done.until)}"
+    if done.unloaded:
+        yield f"records are gone of what was frozen and not loaded: {named(done.unloaded)}"
+    if hours or done.unloaded or done.since is None:
+        yield "these are refused until their loss is accepted by name:"
+        yield f"    logbus window accept-loss --pipeline {name} HOUR... --reason TEXT"
+    if done.again:
+        yield f"records may be loaded a second time, since nobody can tell them from those that are gone: {', '.join(done.again)}"
+
+
+def named(hours: Sequence[Interval]) -> str:
+    starts = [instant_text(hour.start) for hour in hours]
+    many = f"{len(starts)} windows" if len(starts) > 1 else "1 window"
+    return f"{many}: {', '.join(starts) if len(starts) <= SHOWN_MAX else f'{starts[0]} .. {starts[-1]}'}"
+
+
+@click.command("accept-loss")
+@options.pipeline_option
+@click.argument("starts", type=options.Instant(), nargs=-1, required=True)
+@click.option("--reason", required=True, help="Why it is accepted; kept with the window, and shown for ever.")
+@click.option("--by", help="Who accepts it; by default the user and machine this runs as.")
+@options.warehouse_option
+@options.bootstrap_option
+@options.client_config_option
+def accept_loss(
+    pipeline_name: str,
+    starts: Sequence[datetime],
+    reason: str,
+    by: str | None,
+    warehouse_url: str,
+    bootstrap: str,
+    client_config: Path | None,
+) -> None:
+    """Accept that records are gone of the windows that begin at STARTS: what is left of them may be loaded and audited then.
+
+    They are never called exact: every audit says who accepted the loss, when and why.
+    """
+    ledger, log = options.open_ledger(warehouse_url), LogOffsets(options.client_config(bootstrap, client_config))
+    length = ledger.pipeline(pipeline_name).interval
+    who = by or f"{getpass.getuser()}@{socket.gethostname()}"
+    for start in starts:
+        known = ledger.windows(pipeline_name, start, start)
+        interval = known[0].interval if known else Interval(start, start + length)
+        window = ledger.accept_loss(pipeline_name, interval, log, options.clock(), by=who, reason=reason)
+        click.echo(
+            f"{instant_text(start)} {window.record_count} records are left; loss accepted {loss_text(window.loss_accepted or {})}"
+        )

@@ -1,0 +1,127 @@
+"""A checksum over rows of a table, taken by the database: the same rows give the same one, wherever and in what order they lie.
+
+By partition of the log the sum of PostgreSQL's own hashes of the rows, modulo 2^64. Covered are the columns that a load fills, by
+name and as the type they had then; a column added later is none of the load's business. So the checksum survives new columns,
+another order of columns, a day's leaves that become one, a dump and restore, and a type that holds the same values (integer to
+bigint: they are cast back). It is equality as PostgreSQL sees it: -0 and 0, or 1.0 and 1.00 inside jsonb, are the same value.
+
+Hash functions stay the same between major versions as long as hash-partitioned tables depend on them, but nobody promises it,
+and they are others on a machine of the other byte order or under another server encoding. A probe tells: where the functions give
+something else for values that are always the same, the checksum cannot be compared, and that is said; it is never taken for a
+fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DataError, ProgrammingError
+
+from logbus.warehouse.names import TableName, quoted
+from logbus.warehouse.target import COLUMN_TYPES, SPELLINGS, SYSTEM_COLUMNS, table_columns
+from logbus.windows import schema
+from logbus.windows.fingerprint import MODULUS, as_text
+from logbus.windows.places import SCHEMA
+from logbus.windows.values import Checksum, ValuesReport
+
+# Pinned by whoever chooses a window's rows, so there is nothing to compare.
+CHOSEN_BY = ("_topic", "_window_start")
+
+HASHED_TYPES = frozenset(SPELLINGS.get(kind, kind) for kind in COLUMN_TYPES)
+
+# The record's partition, by which sums are kept apart so that a difference is named.
+PARTITION = "_partition"
+
+# One value of every type that a column may have, and the encoding in which texts are hashed.
+PROBE = (
+    "hash_record_extended(row(cast('logbus' as text) collate \"C\", 1, cast(-1 as bigint), cast(0.1 as double precision), true, "
+    "cast('2015-05-17 10:05:03.25+00' as timestamptz), cast('{\"a\": [1, null, \"x\"]}' as jsonb), decode('00ff', 'hex'), "
+    "cast(current_setting('server_encoding') as text) collate \"C\"), 0)"
+)
+
+DEAD_LETTERS = TableName(name=schema.dead_letter.name, schema=SCHEMA)
+
+# What a redrive does not change of a dead letter that stays.
+DEAD_LETTER_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "fingerprint")
+
+
+def covered(present: Mapping[str, str], filled: Mapping[str, str] | None) -> dict[str, str]:
+    """The columns to take a checksum of, with their types: those `filled` by the load, or all that a load could fill."""
+    names = present if filled is None else [name for name in (*SYSTEM_COLUMNS, *filled) if name in present]
+    return {name: present[name] for name in names if name not in CHOSEN_BY and present[name] in HASHED_TYPES}
+
+
+def take(
+    connection: Connection,
+    table: TableName,
+    columns: Mapping[str, str],
+    condition: str = "true",
+    parameters: Mapping[str, Any] | None = None,
+    partition: str = PARTITION,
+) -> Checksum:
+    """The checksum of the rows for which the condition holds. The table may have other types: the values are cast. They are
+    hashed in the order of their names, whatever the table's is."""
+    values, part = ", ".join(value_of(name, kind) for name, kind in sorted(columns.items())), quoted(partition)
+    query = text(
+        f"select {part} part, sum(hash_record_extended(row({values}), 0)) total from {table.sql} "
+        f"where {condition} group by 1 order by 1"
+    )
+    rows = connection.execute(query, parameters or {}).all()
+    probe = connection.execute(text(f"select {PROBE}")).scalar_one()
+    return Checksum(
+        sums={str(row.part): as_text(int(row.total) % MODULUS) for row in rows}, probe=as_text(probe), columns=dict(columns)
+    )
+
+
+def value_of(name: str, kind: str) -> str:
+    """Texts byte by byte, whatever the column's collation takes for equal."""
+    return f"cast({quoted(name)} as {kind})" + (' collate "C"' if kind == "text" else "")
+
+
+def take_dead_letters(connection: Connection, window_id: int) -> Checksum:
+    present = table_columns(connection, DEAD_LETTERS)
+    columns = {name: present[name] for name in DEAD_LETTER_COLUMNS}
+    return take(connection, DEAD_LETTERS, columns, "window_id = :window_id", {"window_id": window_id}, "partition")
+
+
+def compare(
+    connection: Connection,
+    what: str,
+    then: Checksum,
+    table: TableName,
+    condition: str,
+    parameters: Mapping[str, Any],
+    partition: str = PARTITION,
+) -> ValuesReport:
+    """Takes the checksum again. `what` names the rows in what is said: "rows", "dead letters"."""
+    present = table_columns(connection, table)
+    gone = [name for name in then.columns if name not in present]
+    if gone:
+        return ValuesReport(problems=(f"{table} has no column {', '.join(gone)} any more, which was loaded",))
+    changed = "; ".join(
+        f"{name} was {kind} and is {present[name]}" for name, kind in then.columns.items() if present[name] != kind
+    )
+    try:
+        with connection.begin_nested():
+            now = take(connection, table, then.columns, condition, parameters, partition)
+    except (DataError, ProgrammingError) as error:  # a type that does not hold the values any more
+        reason = str(error.orig).splitlines()[0]
+        return ValuesReport(problems=(f"the values of {table} cannot be compared, {changed or 'its columns changed'}: {reason}",))
+    if now.probe != then.probe:
+        return ValuesReport(
+            notes=(f"this server hashes values otherwise than the one that took the checksum of the {what}: {AGAIN}",)
+        )
+    differ = [part for part in sorted({*now.sums, *then.sums}, key=int) if now.sums.get(part) != then.sums.get(part)]
+    if not differ:
+        return ValuesReport()
+    retyped = f" ({changed})" if changed else ""
+    return ValuesReport(
+        problems=(
+            f"partition {', '.join(differ)}: {table} does not hold the values that were loaded, {what} were changed{retyped}",
+        )
+    )
+
+
+AGAIN = "they are not compared until the window is loaded again"

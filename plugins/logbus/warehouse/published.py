@@ -1,0 +1,60 @@
+"""The checksums of what a commit makes public, and the second look at them: of tables, and of the dead letters of any sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from logbus.warehouse import checksum
+from logbus.warehouse.checksum import DEAD_LETTERS
+from logbus.warehouse.names import parse_table
+from logbus.windows.fingerprint import as_text
+from logbus.windows.model import FrozenWindow, Pipeline, utc
+from logbus.windows.tally import Counted
+from logbus.windows.values import NOT_WITNESSED, Published, ValuesReport
+
+# A window's public rows in its target, whichever leaves they lie in; `window_place` gives the parameters.
+ROWS_OF_WINDOW = "_window_start = :start and _topic = :topic"
+
+
+def window_place(pipeline: Pipeline, window: FrozenWindow) -> dict[str, Any]:
+    return {"start": utc(window.interval.start), "topic": pipeline.topic}
+
+
+def published(connection: Connection, window_id: int, staged: Counted) -> Published:
+    """Of a window whose dead letters are in the ledger already; its rows are those that were sealed."""
+    has_dead_letters = any(part.dead_lettered for part in staged.tallies.values())
+    return Published(
+        staged={partition: as_text(part.fingerprint) for partition, part in staged.tallies.items()},
+        table=staged.table,
+        files=staged.files,
+        dead_letters=checksum.take_dead_letters(connection, window_id) if has_dead_letters else None,
+    )
+
+
+def of_window(window: FrozenWindow) -> Published | None:
+    """What its load kept; None where that was before there was something to keep."""
+    return None if window.values_hash is None else Published.from_json(window.values_hash)
+
+
+def compare_table(connection: Connection, pipeline: Pipeline, window: FrozenWindow) -> ValuesReport:
+    """The rows of a window in the pipeline's table."""
+    then = of_window(window)
+    if then is None or then.table is None:
+        return NOT_WITNESSED
+    return checksum.compare(
+        connection, "rows", then.table, parse_table(pipeline.table), ROWS_OF_WINDOW, window_place(pipeline, window)
+    )
+
+
+def compare_dead_letters(connection: Connection, window: FrozenWindow) -> ValuesReport:
+    """Where there were some. That there are more, or fewer, is seen by their number."""
+    then = of_window(window)
+    if then is None or then.dead_letters is None:
+        return ValuesReport()
+    mine: Mapping[str, Any] = {"window_id": window.id}
+    return checksum.compare(
+        connection, "dead letters", then.dead_letters, DEAD_LETTERS, "window_id = :window_id", mine, "partition"
+    )

@@ -1,0 +1,53 @@
+"""What the files of a window hold, byte for byte: hashed before they become public, and again by every audit.
+
+Files are written once and never changed, so a file is what it was or somebody has touched it. They are read in pieces, at some
+gigabytes a second; where they lie in an object store that is one more download of each, by the load and by the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import xxhash
+
+from logbus.warehouse.directory import Directory
+from logbus.windows.values import ValuesReport
+
+PIECE_BYTES = 4 * 1024 * 1024
+
+
+def content_hashes(directory: Directory, paths: Sequence[str]) -> dict[str, str]:
+    """By name below the directory, so that a table that moves with its files keeps them."""
+    return {name_of(directory, path): content_hash(directory, path) for path in paths}
+
+
+def name_of(directory: Directory, path: str) -> str:
+    return path.removeprefix(f"{directory.path}/")
+
+
+def content_hash(directory: Directory, path: str) -> str:
+    digest = xxhash.xxh3_128()
+    with directory.filesystem.open_input_stream(path) as stream:
+        while piece := stream.read(PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def compare_files(directory: Directory, then: Mapping[str, str], paths: Sequence[str]) -> ValuesReport:
+    """Whether the files that are the window's now are those that were loaded, with the content they had."""
+    return ValuesReport(problems=tuple(file_problems(directory, then, {name_of(directory, path): path for path in paths})))
+
+
+def file_problems(directory: Directory, then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    if missing := sorted(then.keys() - now.keys()):
+        yield f"the table does not name {', '.join(missing)} any more, which was loaded: somebody has replaced or removed it"
+    if others := sorted(now.keys() - then.keys()):
+        yield f"the table names {', '.join(others)}, which no load of this window wrote: somebody has rewritten or added rows"
+    for name in sorted(then.keys() & now.keys()):
+        try:
+            is_same = content_hash(directory, now[name]) == then[name]
+        except FileNotFoundError:
+            yield f"the file {name} is gone"
+            continue
+        if not is_same:
+            yield f"the file {name} does not hold what was loaded: somebody has changed it"

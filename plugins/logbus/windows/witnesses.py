@@ -1,0 +1,69 @@
+"""Is it still the same log? Offsets alone do not tell: the last record before each boundary is kept, and looked at again.
+
+Offsets are trusted because a log only ever grows at its end. It does not after a restore from a backup, after an unclean
+election, and where a topic was made again on a cluster that gives topics no ids: then it ends before offsets that are frozen, or
+holds other records there. The first is seen by the log's end. The second is seen by a boundary's witness, the last record before
+it: whatever was cut away before a boundary and written anew has changed that record, since the log grew over it. So one record a
+partition vouches for all before it.
+
+A witness that is gone says nothing where retention has been, or compaction that the pipeline has declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from logbus.windows.another_log import another_log, record_changed
+from logbus.windows.chain import ChainEnd
+from logbus.windows.log_offsets import OffsetLog
+from logbus.windows.model import Pipeline, Witness
+from logbus.windows.tally import OFFSET_GAPS
+
+# How far back a record is looked for, where the offsets just before a boundary hold none: the markers of transactions, holes of
+# compaction. A boundary behind more of them has no witness.
+OFFSETS_SEARCHED = 1_000
+
+
+def refuse_if_shorter(pipeline: Pipeline, reached: Mapping[int, int], end_offsets: Mapping[int, int]) -> None:
+    """`reached`: by partition an offset up to which the log was once there. Ask for the ends after these were frozen."""
+    short = [
+        f"{pipeline.topic}-{partition} ends at offset {end_offsets[partition]}, and windows are frozen up to {offset}"
+        for partition, offset in sorted(reached.items())
+        if partition in end_offsets and end_offsets[partition] < offset
+    ]
+    if short:
+        raise another_log(pipeline.name, short)
+
+
+def refuse_if_changed(pipeline: Pipeline, log: OffsetLog, ends: Mapping[int, ChainEnd]) -> None:
+    """Looks at the last frozen boundary of each partition: its witness vouches for everything before."""
+    expected = {partition: end.witness for partition, end in ends.items() if end.witness is not None}
+    different = differences(pipeline, log, expected)
+    if different:
+        raise another_log(pipeline.name, different.values())
+
+
+def differences(pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witness]) -> dict[int, str]:
+    """By partition how the log differs at the witness's offset. Where retention was there, or compaction that the pipeline has
+    declared, no record is no difference."""
+    topic = pipeline.topic
+    found = log.last_records(topic, {part: (witness.offset, witness.offset + 1) for part, witness in expected.items()})
+    gone = [part for part in expected if part not in found]
+    starts = {} if pipeline.settings.get(OFFSET_GAPS) else log.start_offsets(topic, gone)  # asked afterwards: they only rise
+    return {
+        part: record_changed(topic, part, witness, found.get(part))
+        for part, witness in sorted(expected.items())
+        if (found[part].hash != witness.hash if part in found else part in starts and starts[part] <= witness.offset)
+    }
+
+
+def last_before(
+    log: OffsetLog, topic: str, offsets: Mapping[int, int], start_offsets: Mapping[int, int]
+) -> dict[tuple[int, int], Witness]:
+    """By partition and offset the last record before it, which nearly always is the one just before."""
+    wanted = {part: offset for part, offset in offsets.items() if offset > start_offsets[part]}
+    found = log.last_records(topic, {part: (offset - 1, offset) for part, offset in wanted.items()})
+    holes = {part: offset for part, offset in wanted.items() if part not in found}
+    spans = {part: (max(start_offsets[part], offset - OFFSETS_SEARCHED), offset - 1) for part, offset in holes.items()}
+    found |= log.last_records(topic, {part: (start, end) for part, (start, end) in spans.items() if start < end})
+    return {(part, offsets[part]): witness for part, witness in found.items()}

@@ -1,0 +1,82 @@
+"""Two DAGs of one pipeline, and a DAG that is edited: the real operators over a real ledger, without Airflow and Spark around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+from logbus.hooks.broker import BrokerHook
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.operators.load_window import LoadWindowOperator
+from logbus.pipelines import catch_up, define_pipeline, hourly_ingest
+from logbus.warehouse.names import parse_table
+from logbus.warehouse.target import table_columns
+
+from spark_jobs.application import Application
+from tests.support.airflow_context import run_context
+from tests.support.ledgers import NOW, World, at, stamps
+
+COMMON: dict[str, Any] = {"topic": "t", "table": "t", "parse": "json"}
+HOURLY = {**COMMON, "columns": {"url": "text", "visitor": "bigint"}, "max_error_rate": 0.01}
+CATCH_UP = {**COMMON, "columns": {"url": "text"}}
+
+
+@pytest.fixture(autouse=True)
+def connected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hour 10 has no records, so that its load needs no Spark; hour 11 has one."""
+    world.log.append("t", *stamps(11))
+    monkeypatch.setattr(WarehouseHook, "ledger", lambda self: world.ledger)
+    monkeypatch.setattr(BrokerHook, "log_offsets", lambda self: world.log)
+    monkeypatch.setattr(LoadWindowOperator, "_submit", lambda self, context: drive(world, self.application_args))
+
+
+def drive(world: World, arguments: list[str]) -> None:
+    tokens = [token for name, token in zip(arguments, arguments[1:], strict=False) if name == "--window"]
+    Application(ledger=world.ledger, log=world.log, client_config={}, now=lambda: NOW, report=lambda outcome: None).load(
+        "p", tokens
+    )
+
+
+def run(dag: DAG, *task_ids: str) -> None:
+    for task_id in task_ids:
+        context = run_context(at(10), at(11))
+        context["ti"].dag_id, context["ti"].task_id, context["dag"] = dag.dag_id, task_id, dag
+        task = dag.get_task(task_id)
+        task._now = lambda: NOW
+        task.credentials_in_environment = False
+        task.since = task.until = None  # as the catch-up's templates come out where nothing was said
+        task.execute(context)
+
+
+def columns(world: World) -> set[str]:
+    with world.ledger.engine.connect() as connection:
+        return {name for name in table_columns(connection, parse_table("t")) if not name.startswith("_")}
+
+
+def test_a_catch_up_that_knows_less_of_the_pipeline_than_the_hourly_dag_fails_at_once(world: World) -> None:
+    """It used to load its hours with one column of two and without the error budget, and their audits were exact."""
+    run(hourly_ingest("p", **HOURLY), "freeze", "load")
+    with pytest.raises(AirflowFailException, match="DAG p_catchup defines pipeline p otherwise than DAG p does") as refused:
+        run(catch_up("p", **CATCH_UP), "freeze")
+    assert "max_error_rate: 0.01 against not given" in str(refused.value)
+    assert world.ledger.pipeline("p") == define_pipeline("p", **HOURLY)
+
+
+def test_one_definition_for_both_dags_can_be_loaded_and_edited(world: World) -> None:
+    shared = define_pipeline("p", **HOURLY)
+    run(hourly_ingest(shared), "freeze", "load")
+    run(catch_up(shared), "freeze")
+    edited = define_pipeline("p", **CATCH_UP)
+    run(catch_up(edited), "freeze")
+    run(hourly_ingest(edited), "freeze", "load")
+    assert world.ledger.pipeline("p") == edited
+
+
+def test_a_load_that_is_cleared_alone_after_its_dag_was_edited_runs_the_new_parser(world: World) -> None:
+    run(hourly_ingest("p", **CATCH_UP), "freeze", "load")
+    assert columns(world) == {"url"}
+    run(hourly_ingest("p", **HOURLY), "load")
+    assert columns(world) == {"url", "visitor"}
+    assert world.ledger.window("p", at(10)).loaded_attempt == 2

@@ -1,0 +1,143 @@
+"""The checksum over values: what it finds, what it survives, and where it says that it cannot compare. Real PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from logbus.warehouse import checksum
+from logbus.warehouse.leaves import merge_closed_days
+from logbus.warehouse.names import parse_table
+from logbus.warehouse.sinks import sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.model import AuditReport
+from logbus.windows.values import NOT_WITNESSED, Checksum, Published
+from sqlalchemy import text
+
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+VALUE = b'{"status": 404, "size": 12, "share": 0.5, "ok": true, "at": "2015-05-17T10:05:03Z", "more": {"a": 1}, "line": "x y"}'
+COLUMNS = {
+    "line": "text",
+    "status": "integer",
+    "size": "bigint",
+    "share": "double precision",
+    "ok": "boolean",
+    "at": "timestamptz",
+    "more": "jsonb",
+}
+
+
+@pytest.fixture
+def loaded(world: World, warehouse_url: str) -> World:
+    """The hours 10 and 11 in two partitions, every type among their columns."""
+    world.log.create("t", partitions=2)
+    for partition in (0, 1):
+        world.log.append("t", *stamps(10, 10.5, 11, 12), partition=partition)
+    world.register(parse="json", settings={"columns": COLUMNS})
+    for hour in (10, 11):
+        Loading(world=world, url=warehouse_url, window=world.freeze(hour)).load(VALUE)
+    return world
+
+
+def audit(world: World, hour: int = 10) -> AuditReport:
+    return audit_window(world.ledger.engine, world.log, "p", at(hour), NOW, sink_for)
+
+
+def change(world: World, *statements: str) -> None:
+    with world.ledger.engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+FORGERIES = {
+    "line": "'forged'",
+    "status": "200",
+    "size": "null",
+    "share": "share + 1e-9",
+    "ok": "false",
+    '"at"': "\"at\" + interval '1 microsecond'",
+    "more": "'{\"a\": 2}'",
+    "_timestamp": "_timestamp + interval '1 second'",
+    "_key": "'other'",
+    "_headers": "null",
+}
+
+
+@pytest.mark.parametrize(("column", "value"), FORGERIES.items(), ids=FORGERIES)
+def test_a_changed_value_of_any_column_is_found_and_its_partition_named(loaded: World, column: str, value: str) -> None:
+    assert audit(loaded).problems == ()
+    change(loaded, f"update t set {column} = {value} where _partition = 1 and _offset = 0")
+    assert audit(loaded).problems == ("partition 1: public.t does not hold the values that were loaded, rows were changed",)
+    assert audit(loaded, 11).ok
+
+
+def test_values_that_change_places_are_found(loaded: World) -> None:
+    change(loaded, "update t set line = 'z' where _partition = 0 and _offset = 0")
+    change(loaded, "update t set line = case line when 'z' then 'x y' else 'z' end where _partition = 0")
+    assert not audit(loaded).ok
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["alter table t add column note text", "update t set note = 'mine'"],
+        ["alter table t alter column status type bigint"],
+        ["alter table t alter column line type varchar(200)"],
+        ["alter table t alter column size type numeric"],
+        ["create table copied as select * from t", "delete from t", "insert into t select * from copied order by _offset desc"],
+    ],
+    ids=["a column of the user's", "integer to bigint", "text to varchar", "bigint to numeric", "written anew"],
+)
+def test_what_holds_the_same_values_is_exact(loaded: World, statements: list[str]) -> None:
+    change(loaded, *statements)
+    assert audit(loaded).problems == ()
+
+
+def test_leaves_that_are_merged_into_days_keep_their_checksums(loaded: World) -> None:
+    merged, _ = merge_closed_days(loaded.ledger.engine, parse_table("t"), NOW - timedelta(days=35), lambda seconds: None)
+    assert merged == [at(0)]
+    assert (audit(loaded).problems, audit(loaded, 11).problems) == ((), ())
+    change(loaded, "update t set line = 'forged' where _partition = 0 and _offset = 0")
+    assert (audit(loaded).ok, audit(loaded, 11).ok) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("alter table t drop column status", "public.t has no column status any more, which was loaded"),
+        (
+            "alter table t alter column ok type double precision using 1",
+            "the values of public.t cannot be compared, ok was boolean and is double precision: cannot cast",
+        ),
+        ("alter table t alter column share type integer", "does not hold the values that were loaded"),
+    ],
+    ids=["a column dropped", "a type that cannot be cast back", "a type that rounds"],
+)
+def test_what_took_the_values_away_is_a_problem_that_says_so(loaded: World, statement: str, problem: str) -> None:
+    change(loaded, statement)
+    assert problem in audit(loaded).problems[0]
+
+
+def test_a_server_that_hashes_otherwise_is_noted_and_no_problem(loaded: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a major upgrade with other hash functions, or on a machine of the other byte order."""
+    monkeypatch.setattr(checksum, "PROBE", "cast(7 as bigint)")
+    report = audit(loaded)
+    assert report.ok
+    assert "hashes values otherwise" in report.notes[0]
+
+
+def test_a_window_that_was_loaded_before_there_were_checksums_is_exact_with_a_note(loaded: World) -> None:
+    change(loaded, "update logbus.window set values_hash = null")
+    report = audit(loaded)
+    assert (report.ok, report.notes) == (True, NOT_WITNESSED.notes)
+
+
+def test_checksums_are_read_from_the_ledger_as_they_were_written() -> None:
+    table = Checksum(sums={"0": "1" * 16}, probe="2" * 16, columns={"line": "text"})
+    for values in (
+        Published(staged={0: "3" * 16}, table=table, dead_letters=table),
+        Published(staged={}, files={"a.parquet": "4" * 32}),
+    ):
+        assert Published.from_json(values.to_json()) == values

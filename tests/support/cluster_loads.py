@@ -1,0 +1,140 @@
+"""A load as the task of a DAG run, over tries and clears, by a cluster of tests.support.resource_managers.
+
+Operator, Spark provider, ledger and table are the real ones; a driver runs the load's own code here, over a log in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logbus.hooks.broker import BrokerHook
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.operators.load_window import LoadWindowOperator
+from logbus.windows.model import Attempt, Pipeline
+from logbus.windows.schema import attempt as attempt_table
+from sqlalchemy import select, text
+
+from spark_jobs.application import Application
+from spark_jobs.outcomes import SUCCESSFUL, WindowOutcome
+from tests.support.airflow_context import run_context
+from tests.support.in_process import TASKS, Tasks
+from tests.support.ledgers import NOW, World, at, hour, stamps
+from tests.support.resource_managers import (
+    IN_CLIENT_MODE,
+    OPERATOR_ARGUMENTS,
+    PROGRAMS,
+    Cluster,
+    Manager,
+    TaskStateStore,
+    Work,
+    running,
+)
+
+HOUR = 10
+PIPELINE = Pipeline(name="p", topic="t", table="t", parse="lines", settings={"max_error_rate": 0.5})
+
+
+def tokens(arguments: Sequence[str]) -> list[str]:
+    return [word for before, word in zip(arguments, arguments[1:], strict=False) if before == "--window"]
+
+
+def nothing(arguments: Sequence[str]) -> int:
+    """A driver that ends well and has loaded nothing."""
+    return 0
+
+
+@dataclass
+class Task:
+    """The task `load` of one DAG run over the hour 10, with its cluster, over tries and clears."""
+
+    world: World
+    cluster: Cluster
+    store: TaskStateStore = field(default_factory=TaskStateStore)
+    asked_at: datetime = NOW - timedelta(minutes=1)
+    try_number: int = 0
+    operator: LoadWindowOperator | None = None
+
+    def run(self, work: Work | None = None, *, waiting: Sequence[datetime] = (), **arguments: Any) -> dict[str, Any]:
+        """One try, by a process that knows nothing of those before."""
+        self.try_number += 1
+        self.cluster.work = work or self.load
+        self.operator = LoadWindowOperator(
+            task_id="load",
+            pipeline=PIPELINE,
+            credentials_in_environment=self.cluster.manager in IN_CLIENT_MODE,
+            now=lambda: NOW,
+            status_poll_interval=0,
+            **OPERATOR_ARGUMENTS.get(self.cluster.manager, {}),
+            **arguments,
+        )
+        context = run_context(at(HOUR), at(HOUR + 1), self.try_number, asked_at=self.asked_at, waiting=waiting)
+        context["task_state_store"] = self.store
+        return self.operator.execute(context)  # type: ignore[arg-type]
+
+    def clear(self) -> None:
+        """The user asks for another load; Airflow keeps what it noted for the task."""
+        self.asked_at = NOW + timedelta(minutes=1)
+
+    def load(self, arguments: Sequence[str]) -> int:
+        """A driver's work; its exit status as that of the load's program."""
+        return int(not all(outcome.state in SUCCESSFUL for outcome in self.outcomes(arguments)))
+
+    def outcomes(self, arguments: Sequence[str]) -> list[WindowOutcome]:
+        application = Application(
+            ledger=self.world.ledger,
+            log=self.world.log,
+            client_config={TASKS: Tasks(log=self.world.log)},
+            now=lambda: NOW,
+            report=lambda outcome: None,
+        )
+        return application.load("p", tokens(arguments))
+
+    def begin_elsewhere(self) -> Attempt:
+        (attempt,) = self.world.ledger.begin_attempts("p", [at(HOUR)], "another", 1, NOW)
+        return attempt
+
+    @property
+    def loaded_by(self) -> int | None:
+        """Which attempt's rows the hour has."""
+        return self.world.ledger.window("p", at(HOUR)).loaded_attempt
+
+    def states(self) -> list[str]:
+        """Of the hour's attempts, oldest first."""
+        window, row = self.world.ledger.window("p", at(HOUR)), attempt_table
+        with self.world.ledger.engine.connect() as connection:
+            return list(
+                connection.execute(select(row.c.state).where(row.c.window_id == window.id).order_by(row.c.number)).scalars()
+            )
+
+    def rows(self) -> int:
+        with self.world.ledger.engine.connect() as connection:
+            return int(connection.execute(text("select count(*) from t")).scalar_one())
+
+
+StartTask = Callable[..., Task]  # by the manager, and by the programs that are stand-ins
+
+
+@pytest.fixture
+def start_task(world: World, warehouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartTask]:
+    """Starts a cluster and freezes the hours 10 to 13 of five records each."""
+    monkeypatch.setattr(WarehouseHook, "ledger", lambda hook: world.ledger)
+    monkeypatch.setattr(WarehouseHook, "url", warehouse_url)
+    monkeypatch.setattr(BrokerHook, "log_offsets", lambda hook: world.log)
+    monkeypatch.setattr(BrokerHook, "client_config", lambda hook: {"bootstrap.servers": "b:1"})
+    world.ledger.register(PIPELINE, world.log, NOW)
+    for number in range(HOUR, HOUR + 4):
+        world.log.append("t", *stamps(*(number + minute / 60 for minute in range(5))))
+        world.ledger.freeze_or_get("p", hour(number), world.log, NOW)
+    with ExitStack() as clusters:
+
+        def start(manager: Manager, programs: Sequence[str] = PROGRAMS) -> Task:
+            cluster = Cluster(manager=manager, work=nothing)
+            return Task(world=world, cluster=clusters.enter_context(running(cluster, tmp_path, monkeypatch, programs)))
+
+        yield start
