@@ -110,7 +110,10 @@ def begin_one(
     task: TaskKey | None = None,
 ) -> Attempt:
     window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
-    name = f"w{row['id']}_a{number}"
+    key = secrets.token_hex(KEY_BYTES)
+    name = (
+        f"w{row['id']}_a{number}_{key}"  # an attempt that the ledger has forgotten may have had the number, and its driver lives
+    )
     values = {
         "window_id": row["id"],
         "number": number,
@@ -119,7 +122,7 @@ def begin_one(
         "try_number": try_number,
         "staging_table": name,
         "dead_letter_table": f"{name}_dead",
-        "key": secrets.token_hex(KEY_BYTES),
+        "key": key,
         "began_at": now,
         "heartbeat_at": now,
         "definition": definition,
