@@ -22,14 +22,17 @@ demo: $(READY) java  ## broker, warehouse and Airflow; ships LOG (or a sample), 
 
 # Two workers, in the order of the folders: the end-to-end tests, which wait most, begin once the fast ones are through.
 WORKERS ?= 2
-SUITE := tests/unit tests/property tests/e2e tests/contract tests/fault tests/integration
+SUITE := tests/unit tests/property tests/proof tests/e2e tests/contract tests/fault tests/integration
 
 test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"] [WORKERS=2]
 	@scripts/test-tools.sh
 	@$(RUN)/python -m pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) --no-loadscope-reorder $(SUITE))
 
+proof: $(READY)  ## the proof machine: seeded histories in which nothing false may be called exact [SEEDS=3000] [SEED=17] [FAULT=election] [SWITCHED_OFF=fence]
+	@$(RUN)/python -m tests.proof $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--fault $(FAULT)) $(if $(SWITCHED_OFF),--switched-off $(SWITCHED_OFF))
+
 soak: $(READY)  ## the long tests: properties on new cases, a hundred kill -9 under load, a million mutated requests [ARGS="-k kill"]
-	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP -m "" tests/soak tests/property tests/fault/pipeline/test_every_statement.py $(ARGS)
+	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP -m "" tests/soak tests/property tests/proof tests/fault/pipeline/test_every_statement.py $(ARGS)
 	@$(RUN)/python -m pytest -rP -m long tests/contract tests/fault tests/e2e
 
 check: $(READY)  ## formatting, lint, types and the import arrows
@@ -57,4 +60,4 @@ pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
-.PHONY: help env java demo test soak check bench compose-up docs docs-serve pictures clean
+.PHONY: help env java demo test proof soak check bench compose-up docs docs-serve pictures clean

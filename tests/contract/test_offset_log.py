@@ -145,6 +145,19 @@ def test_no_partitions_no_answer(subject: Subject, topic: str) -> None:
     assert subject.log.start_offsets(topic, []) == {}
 
 
+def test_a_partition_that_does_not_exist_is_an_error_and_no_answer(subject: Subject, topic: str) -> None:
+    asked = (
+        lambda partitions: subject.log.start_offsets(topic, partitions),
+        lambda partitions: subject.log.end_offsets(topic, partitions, "read_committed"),
+        lambda partitions: subject.log.first_at_or_after(topic, partitions, START_MS),
+    )
+    for ask in asked:
+        with pytest.raises(BrokerUnavailable):
+            ask([2])
+        with pytest.raises(TopicMissing):
+            ask([1, 2])
+
+
 def test_a_broker_that_is_not_there_is_named_within_the_time_limit() -> None:
     log = LogOffsets({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=1.0)
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 .*Check that it runs"):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from logbus.errors import TopicMissing, UserError
+from logbus.errors import BrokerUnavailable, TopicMissing, UserError
 from logbus.windows.fingerprint import as_signed, record_hash
 from logbus.windows.log_offsets import FoundRecord, TopicFacts
 from logbus.windows.model import Witness
@@ -29,12 +29,19 @@ def value_of(topic_id: str, partition: int, offset: int, epoch: int = 0) -> byte
 class FakePartition:
     """Timestamps by offset; those below `start_offset` are deleted. None is an offset without a record, as a transaction's marker or
     compaction leaves. `stable_end` is the first offset of a transaction that is still open. `cuts` are the offsets at which the log
-    once ended again, as it does after a restore from a backup: what is appended there are other records."""
+    once ended again, as it does after a restore from a backup: what is appended there are other records. `values` are those given."""
 
     stamps_ms: list[int | None] = field(default_factory=list)
     start_offset: int = 0
     stable_end: int | None = None
     cuts: list[int] = field(default_factory=list)
+    values: dict[int, bytes] = field(default_factory=dict)
+
+    def cut(self, end_offset: int) -> None:
+        del self.stamps_ms[end_offset:]
+        self.values = {at: value for at, value in self.values.items() if at < end_offset}
+        self.cuts.append(end_offset)
+        self.start_offset, self.stable_end = min(self.start_offset, end_offset), None
 
     def first_from(self, timestamp_ms: int) -> FoundRecord | None:
         found = (record for record in self.records(0, len(self.stamps_ms)) if record.timestamp_ms >= timestamp_ms)
@@ -87,19 +94,24 @@ class FakeLog:
     def append(self, name: str, *stamps_ms: int | None, partition: int = 0) -> None:
         self.topics[name][partition].stamps_ms.extend(stamps_ms)
 
-    def delete_records(self, name: str, before_offset: int, partition: int = 0) -> None:
-        self.topics[name][partition].start_offset = before_offset
+    def append_values(self, name: str, records: Iterable[tuple[int, bytes]], partition: int = 0) -> None:
+        """The same with what the records hold: (timestamp, value)."""
+        part = self.topics[name][partition]
+        for stamp, value in records:
+            part.values[len(part.stamps_ms)] = value
+            part.stamps_ms.append(stamp)
 
     def cut(self, name: str, end_offset: int, partition: int = 0) -> None:
         """Takes the records from `end_offset` on away, as a restore or an unclean election does. The topic's id stays."""
-        part = self.topics[name][partition]
-        del part.stamps_ms[end_offset:]
-        part.cuts.append(end_offset)
+        self.topics[name][partition].cut(end_offset)
 
     def compact(self, name: str, *offsets: int, partition: int = 0) -> None:
         """Takes single records away."""
         for offset in offsets:
             self.topics[name][partition].stamps_ms[offset] = None
+
+    def delete_records(self, name: str, before_offset: int, partition: int = 0) -> None:
+        self.topics[name][partition].start_offset = before_offset
 
     def topic(self, name: str) -> TopicFacts:
         self.interrupt("topic")
@@ -107,17 +119,26 @@ class FakeLog:
             raise TopicMissing(f"the broker at (memory) has no topic {name!r}")
         return TopicFacts(name=name, topic_id=self.ids[name], partitions=tuple(range(len(self.topics[name]))))
 
+    def parts(self, topic: str, numbers: Iterable[int]) -> dict[int, FakePartition]:
+        """Asked for a partition that is not there, the client says that the topic is missing; for nothing else, that nobody leads it."""
+        numbers, found = list(numbers), dict(enumerate(self.topics[topic]))
+        if numbers and not found.keys() & set(numbers):
+            raise BrokerUnavailable(f"the broker at (memory) did not answer what was asked: nobody leads {topic}-{numbers[0]}")
+        if set(numbers) - found.keys():
+            raise TopicMissing(f"the broker at (memory) has no topic {topic!r}")
+        return {number: found[number] for number in numbers}
+
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         self.interrupt("start_offsets")
-        return {part: self.topics[topic][part].start_offset for part in partitions}
+        return {number: part.start_offset for number, part in self.parts(topic, partitions).items()}
 
     def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
         self.interrupt("end_offsets")
-        return {part: self.topics[topic][part].end_offset(isolation_level) for part in partitions}
+        return {number: part.end_offset(isolation_level) for number, part in self.parts(topic, partitions).items()}
 
     def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
         self.interrupt("first_at_or_after")
-        found = {part: self.topics[topic][part].first_from(timestamp_ms) for part in partitions}
+        found = {number: part.first_from(timestamp_ms) for number, part in self.parts(topic, partitions).items()}
         return {part: record for part, record in found.items() if record is not None}
 
     def first_at_or_after_each(
@@ -131,14 +152,19 @@ class FakeLog:
 
     def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
         self.interrupt("last_records")
-        found = {part: self.topics[topic][part].last_record(start, end) for part, (start, end) in ranges.items()}
+        parts = self.parts(topic, ranges)
+        found = {part: parts[part].last_record(start, end) for part, (start, end) in ranges.items()}
         return {part: self.witness(topic, part, record) for part, record in found.items() if record is not None}
 
     def cluster_id(self) -> str | None:
         return self.cluster
 
+    def value(self, topic: str, partition: int, record: FoundRecord) -> bytes:
+        given = self.topics[topic][partition].values.get(record.offset)
+        return value_of(self.ids[topic], partition, record.offset, record.leader_epoch or 0) if given is None else given
+
     def witness(self, topic: str, partition: int, record: FoundRecord) -> Witness:
-        value = value_of(self.ids[topic], partition, record.offset, record.leader_epoch or 0)
+        value = self.value(topic, partition, record)
         hashed = as_signed(record_hash(partition, record.offset, record.timestamp_ms, KEY, value))
         return Witness(offset=record.offset, timestamp_ms=record.timestamp_ms, hash=hashed, leader_epoch=record.leader_epoch)
 

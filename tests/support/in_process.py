@@ -27,7 +27,7 @@ from spark_jobs.packing import Run, TaskPlan
 from spark_jobs.parsers import Parser, Unparsable
 from spark_jobs.records import Records
 from spark_jobs.task_job import TaskJob, TaskResult
-from tests.support.fake_log import KEY, FakeLog, value_of
+from tests.support.fake_log import KEY, FakeLog
 
 TASKS = "tasks"
 
@@ -84,9 +84,7 @@ class Tasks:
                 offsets=[record.offset for record in chosen],
                 stamps_ms=[record.timestamp_ms for record in chosen],
                 keys=[KEY] * len(chosen),
-                values=[
-                    value_of(self.log.ids[topic], run.partition, record.offset, record.leader_epoch or 0) for record in chosen
-                ],
+                values=[self.log.value(topic, run.partition, record) for record in chosen],
             )
 
 

@@ -1,7 +1,7 @@
 """Staging tables that no running attempt owns: what drivers left that died, or whose attempt was taken over.
 
 The ledger knows most of them by the attempts it has not cleaned; others belong to windows that a restored ledger does not
-know any more. A table's name is its attempt's (`w<window>_a<number>`), so nothing else in the schema is ever touched.
+know any more. A table's name is its attempt's (`w<window>_a<number>_<key>`), so nothing else in the schema is ever touched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from logbus.windows.attempts import DROP_LOCK_TIMEOUT_MS, FAILED, LOCK_NOT_AVAIL
 from logbus.windows.places import STAGING_SCHEMA
 from logbus.windows.rows import ATTEMPT_RUNNING
 
-OURS = re.compile(r"w\d+_a\d+(_dead)?(_sealed)?")
+OURS = re.compile(r"w\d+_a\d+(_[0-9a-f]{16})?(_dead)?(_sealed)?")
 
 
 def ownerless(engine: Engine) -> list[str]:

@@ -60,6 +60,12 @@ def test_after_a_crash_between_the_commits_the_table_is_whole_and_the_ledger_is_
     assert audit(bench).ok
 
 
+def test_an_attempt_that_comes_after_a_newer_one_is_superseded_and_not_told_that_the_ledger_is_lost(bench: Bench) -> None:
+    older = bench.start(10).begin()
+    bench.start(10).load()
+    assert older.sink.create_staging([older.attempt]) == ([], [older.attempt])
+
+
 def test_after_a_crash_between_the_commits_a_rerun_replaces_the_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     crash_between_the_commits(bench, monkeypatch, bench.start(10).begin().create().run_task(1))
     bench.start(10).load()

@@ -402,6 +402,18 @@ def test_an_attempt_from_before_a_restore_of_the_ledger_is_refused_though_its_nu
     assert public(world) == HOUR_TEN
 
 
+def test_a_driver_that_a_restored_ledger_has_forgotten_writes_into_tables_of_its_own(world: World, start: Start) -> None:
+    """Not into those of the next attempt that gets its number, whose tasks may have the numbers of its tasks as well."""
+    forgotten = start().begin().create()
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.window set last_attempt = 0"))
+        connection.execute(text("delete from logbus.attempt"))
+    again = start().begin().create().run_task(7)
+    forgotten.run_task(7)
+    again.commit()
+    assert public(world) == HOUR_TEN
+
+
 def test_the_checksum_is_of_what_is_public_where_a_trigger_changes_it_on_its_way(world: World, start: Start) -> None:
     start(12).begin().create()
     trigger = (

@@ -27,16 +27,16 @@ def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -
     """
     if entry is None:
         return None
-    if entry.attempt > attempt.number:
-        raise UserError(
-            f"the table holds window {attempt.interval} of {attempt.pipeline} as attempt {entry.attempt} loaded it, "
-            f"but the ledger knows of {attempt.number} attempts: it was lost, or it is another one. "
-            f"`logbus ledger rebuild --pipeline {attempt.pipeline}` makes it again from the table"
-        )
     with engine.begin() as connection:
         window = schema.window
         query = select(window).where(window.c.id == attempt.window_id).with_for_update()
         row = connection.execute(query).mappings().one()
+        if entry.attempt > row["last_attempt"]:  # newer than `attempt` alone says only that this one is superseded
+            raise UserError(
+                f"the table holds window {attempt.interval} of {attempt.pipeline} as attempt {entry.attempt} loaded it, "
+                f"but the ledger knows of {row['last_attempt']} attempts: it was lost, or it is another one. "
+                f"`logbus ledger rebuild --pipeline {attempt.pipeline}` makes it again from the table"
+            )
         if row["loaded_attempt"] == entry.attempt:
             return None
         if begun_here(connection, attempt.window_id, entry) and dead_letters_kept(connection, attempt.window_id, entry):

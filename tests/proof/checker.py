@@ -1,0 +1,196 @@
+"""Compares what the product says with what is so. Values are parsed by a few lines of its own, table and ledger are read by plain SQL
+(files as they lie on the disk): nothing here is the product's. A claim that does not hold raises `Violation`:
+
+    published   a load made something public that is not exactly what its window held when it was frozen
+    exact       an audit says exact, and a record of the window is lost, doubled, foreign or changed
+    hole        an acknowledged record lies in no window, or in another than its own, though its hour is loaded, and nobody said so
+    alarm       a history without a fault was refused, or an audit complains about what is as it must be
+    misnamed    what is wrong is said of another hour or partition
+    fence       an attempt committed although a newer one had begun
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tests.proof.truth import HOUR, OUT_OF_SIGHT, Place, Row, Truth, Window, ms, parsed
+
+PARSES = ("lines", "json")
+
+
+class Violation(Exception):
+    """The product has said something that is not so."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(f"{kind}: {what}")
+        self.kind = kind
+
+
+class Checker(Truth):
+    """One pipeline's truth against its claims. `files` reads a table of files; None: the table is PostgreSQL's."""
+
+    def __init__(self, name: str, *, healthy: bool, files: Callable[[], Iterable[Mapping[str, Any]]] | None = None) -> None:
+        super().__init__()
+        self.name, self.healthy, self.files = name, healthy, files
+        self.counts: Counter[str] = Counter()
+
+    # Hours and loads
+
+    def froze(self, start: datetime, ranges: Mapping[int, tuple[int, int]], now: datetime) -> None:
+        """An hour is frozen, or was: the ranges are those of the rule, and what they hold now is what the hour holds for ever."""
+        if start not in self.known.windows:
+            self.known.windows[start] = window = self.new_window(start, ranges, now)
+            if self.ends_in_the_open(window):
+                raise Violation("hole", f"{start:%H} was frozen up to a transaction that is open: its records would come later")
+        if dict(ranges) != self.known.windows[start].ranges:
+            raise Violation("hole", f"{start:%H} was frozen as {dict(ranges)}, it is {self.known.windows[start].ranges}")
+
+    def begun(self, start: datetime, number: int, parse: str) -> None:
+        window = self.known.windows[start]
+        window.newest, window.parses = number, {**window.parses, number: parse}
+
+    def catch_up(self, connection: Connection) -> None:
+        """Whoever was killed behind his commit has told nobody: the ledger knows."""
+        query = text("select starts_at, loaded_attempt from logbus.window where pipeline = :name and loaded_attempt is not null")
+        for start, number in connection.execute(query, {"name": self.name}).all():
+            if start in self.known.windows:
+                self.committed(connection, start, number)
+
+    def committed(self, connection: Connection, start: datetime, number: int) -> None:
+        """A load has published: exactly the window's records, by the definition its attempt began with."""
+        window = self.known.windows[start]
+        if number in window.loaded:
+            return
+        if number < window.newest and number in window.parses:
+            raise Violation("fence", f"attempt {number} at {start:%H} committed, attempt {window.newest} had begun")
+        window.loaded.add(number)
+        self.forgotten.discard(start)
+        gone = {(index, at) for index, part in enumerate(self.parts) for at in part.gone if window.chain == self.log}
+        places = set(window.held) - gone if window.rows is None else set(window.rows)
+        for parse in [window.parses[number]] if number in window.parses else PARSES:  # an attempt that the ledger has forgotten
+            window.rows = {place: parsed(window.held[place], parse) for place in places}
+            if not (wrong := self.differences(connection, start)):
+                break
+        else:
+            raise Violation("published", f"attempt {number} at {start:%H} published {describe(wrong)}")
+        self.counts["commits"] += 1
+
+    def redriven(self, start: datetime, parse: str) -> None:
+        window = self.known.windows[start]
+        rows = window.rows or {}
+        window.rows = {place: parsed(window.held[place], parse) if row[0] == "dead" else row for place, row in rows.items()}
+
+    # What a reader sees
+
+    def differences(self, connection: Connection, start: datetime) -> dict[int, list[str]]:
+        """By partition what the table holds otherwise than it must of a loaded window."""
+        expected = Counter((self.known.windows[start].rows or {}).items())
+        actual = Counter(self.public(connection, start))
+        wrong: dict[int, list[str]] = {}
+        for sign, surplus in (("+", actual - expected), ("-", expected - actual)):
+            for (partition, offset), row in surplus.elements():
+                wrong.setdefault(partition, []).append(f"{sign}{offset} {row}")
+        return wrong
+
+    def public(self, connection: Connection, start: datetime) -> Iterator[tuple[Place, Row]]:
+        if self.files is None:
+            found = connection.execute(text(f"select * from {self.name} where _window_start = :start"), {"start": start})
+            rows: Iterable[Mapping[str, Any]] = map(dict, found.mappings())
+        else:
+            rows = (row for row in self.files() if row["_window_start"] == start)
+        for row in rows:
+            stamp = row["_timestamp"] and ms(row["_timestamp"])
+            yield (row["_partition"], row["_offset"]), ("row", stamp, row.get("line"), row.get("name"))
+        query = (
+            'select d.partition, d."offset", d.timestamp, d.value from logbus.dead_letter d join logbus.window w on w.id = d.window_id '
+            "where w.pipeline = :name and w.starts_at = :start"
+        )
+        for partition, offset, stamp, value in connection.execute(text(query), {"name": self.name, "start": start}):
+            yield (partition, offset), ("dead", stamp and ms(stamp), bytes(value))
+
+    # Claims
+
+    def audited(self, connection: Connection, start: datetime, problems: Sequence[str]) -> None:
+        """Exact, or not: and if not, said of the partitions where it is so."""
+        window, said = self.known.windows[start], "; ".join(problems)
+        wrong = {} if window.rows is None else self.differences(connection, start)
+        doubtful = self.may_have_lost(window) or start in self.forgotten
+        excused = self.shaken(window) | (set(window.ranges) if doubtful else set())
+        if not problems and (wrong or window.rows is None):
+            raise Violation("exact", f"{start:%H} holds {describe(wrong)}" if wrong else f"{start:%H} is not loaded")
+        if problems and not wrong and not excused and not doubtful and window.rows is not None:
+            raise Violation("alarm", f"{start:%H} is as it must be, and the audit says: {said}")
+        if problems and (missed := miscounted(wrong) - named(said)):
+            raise Violation("misnamed", f"{start:%H} is wrong in partition {missed}, the audit says: {said}")
+        if accused := named(said) - set(wrong) - excused:
+            raise Violation("misnamed", f"{start:%H} is right in partition {accused}, the audit says: {said}")
+        self.counts["named" if problems else "exact"] += 1
+
+    def shaken(self, window: Window) -> set[int]:
+        """The partitions in which the log is not what it was when the window was frozen: an audit may say so."""
+        if window.chain != self.log:
+            return set(window.ranges)
+        now = self.records_of(window.ranges)
+        changed = {place[0] for place, was in window.held.items() if now.get(place) != was}
+        return changed | {part for part, (_, end) in window.ranges.items() if len(self.parts[part].records) < end}
+
+    def may_have_lost(self, window: Window) -> bool:
+        return any(when < window.frozen for _, when, _ in self.lost)
+
+    def refused(self, what: str, start: datetime | None, error: str) -> None:
+        """Somebody would not go on. In a healthy history that is right only where retention has taken what was loaded before."""
+        self.counts["refused"] += 1
+        window = self.known.windows.get(start) if start else None
+        if self.healthy and not (window and self.is_deleted(window)):
+            raise Violation("alarm", f"{what} was refused: {error}")
+
+    def is_deleted(self, window: Window) -> bool:
+        return any(self.parts[part].start > start for part, (start, end) in window.ranges.items() if start < end)
+
+    def found(self, findings: Sequence[tuple[str, str]]) -> None:
+        """Everything is loaded and audited: whoever looks after a healthy pipeline finds nothing that wants him."""
+        if self.healthy and (wrong := [message for severity, message in findings if severity in ("error", "warning")]):
+            raise Violation("alarm", f"the doctor says: {wrong[0]}")
+
+    def finish(self, connection: Connection) -> None:
+        """No acknowledged record is nowhere, between hours that are frozen or in one that is said to be audited; none is in two."""
+        query = text("select starts_at from logbus.window where pipeline = :name and audited_at is not null")
+        for start in set(connection.execute(query, {"name": self.name}).scalars()) & set(self.known.windows):
+            self.check_losses(self.known.windows[start])
+        windows = [window for window in self.known.windows.values() if window.chain == self.log]
+        held = Counter(place for window in windows for place in window.held)
+        if twice := [place for place, count in held.items() if count > 1]:
+            raise Violation("hole", f"in two windows: {twice}")
+        for earlier, later in pairwise(sorted(windows, key=lambda window: window.start)):
+            for number in earlier.ranges.keys() & later.ranges.keys():
+                end, start = earlier.ranges[number][1], later.ranges[number][0]
+                if start < end or (start > end and later.start == earlier.start + HOUR):
+                    raise Violation(
+                        "hole", f"partition {number}: {earlier.start:%H} ends at {end}, {later.start:%H} begins at {start}"
+                    )
+
+    def check_losses(self, window: Window) -> None:
+        for record, when, why in self.lost:
+            if why != OUT_OF_SIGHT and when < window.frozen and window.start <= record.at < window.start + HOUR:
+                raise Violation("hole", f"{window.start:%H} is audited; {record.value!r} of that hour is lost: {why}")
+
+
+def miscounted(wrong: Mapping[int, Sequence[str]]) -> set[int]:
+    """The partitions that hold more or fewer rows than they must."""
+    return {part for part, found in wrong.items() if sum(one[0] == "+" for one in found) != sum(one[0] == "-" for one in found)}
+
+
+def named(said: str) -> set[int]:
+    """The partitions a message speaks of: `topic-1 [0, 5)`, `partition 1`."""
+    return {int(one or other) for one, other in re.findall(r"-(\d+) \[|partition (\d+)", said)}
+
+
+def describe(wrong: Mapping[int, Sequence[str]]) -> str:
+    return "; ".join(f"partition {partition}: {', '.join(found[:4])}" for partition, found in sorted(wrong.items()))

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from logbus.warehouse.embedded import EmbeddedPostgres
+
+from tests.proof.bench import Bench
+from tests.support.in_process import without_spark  # noqa: F401
+from tests.support.postgres import postgres_server, server_directory  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def bench_of_the_session(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:  # noqa: F811
+    found = Bench(postgres_server.create_database("proof"), tmp_path_factory.mktemp("proof"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def bench(bench_of_the_session: Bench, without_spark: None) -> Bench:  # noqa: F811
+    return bench_of_the_session

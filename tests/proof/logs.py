@@ -1,0 +1,154 @@
+"""The log under a story: in memory for most, and a real broker. What is asked of it by the product is one thing, what is done to it here
+another."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+from logbus.windows.log_offsets import LogOffsets, OffsetLog
+
+from benchmarks.peers.logbus import LogbusBroker
+from tests.proof.truth import Record
+from tests.support.fake_log import FakeLog
+from tests.support.in_process import TASKS, Tasks
+from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic, delete_topic
+
+logger = logging.getLogger("tests.proof.producer")  # a broker that is restarted is no news
+
+
+class Log(Protocol):
+    """What happens to the topics of stories. `asked` is what the product asks."""
+
+    asked: OffsetLog
+
+    def client_config(self, tasks: Tasks) -> dict[str, Any]:
+        """How a driver is told to read."""
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Makes the topic, or makes it again."""
+
+    def widen(self, topic: str, partitions: int) -> None: ...
+
+    def append(self, topic: str, partition: int, records: Sequence[Record]) -> None: ...
+
+    def delete(self, topic: str, partition: int, offset: int) -> None:
+        """Retention, up to the offset."""
+
+    def back_up(self, ends: Mapping[int, int]) -> None:
+        """A copy is made of the log, whose partitions end there."""
+
+    def restored(self, topic: str, ends: Mapping[int, int], share: float) -> Mapping[int, int]:
+        """An older copy takes the log's place; where each partition ends then."""
+
+    def close(self) -> None: ...
+
+
+class MemoryLog:
+    """A log that can be cut anywhere, compacted, and held up by a transaction."""
+
+    def __init__(self) -> None:
+        self.asked: Any = FakeLog()
+
+    def client_config(self, tasks: Tasks) -> dict[str, Any]:
+        return {TASKS: tasks}
+
+    def create(self, topic: str, partitions: int) -> None:
+        self.asked.create(topic, partitions)
+
+    def widen(self, topic: str, partitions: int) -> None:
+        self.asked.add_partitions(topic, partitions)
+
+    def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        self.asked.append_values(topic, records, partition)
+
+    def delete(self, topic: str, partition: int, offset: int) -> None:
+        self.asked.delete_records(topic, offset, partition)
+
+    def back_up(self, ends: Mapping[int, int]) -> None:
+        pass
+
+    def restored(self, topic: str, ends: Mapping[int, int], share: float) -> Mapping[int, int]:
+        offsets = {number: int(share * end) for number, end in ends.items()}
+        for number, offset in offsets.items():
+            self.cut(topic, number, offset)
+        return offsets
+
+    def cut(self, topic: str, partition: int, offset: int) -> None:
+        self.asked.cut(topic, offset, partition)
+
+    def compact(self, topic: str, partition: int, offsets: Iterable[int]) -> None:
+        self.asked.compact(topic, *offsets, partition=partition)
+
+    def open_transaction(self, topic: str, partition: int, offset: int) -> None:
+        self.asked.topics[topic][partition].stable_end = offset
+
+    def end_transaction(self, topic: str, partition: int) -> None:
+        self.asked.topics[topic][partition].stable_end = None
+        self.asked.append(topic, None, partition=partition)
+
+    def close(self) -> None:
+        pass
+
+
+class BrokerLog:
+    """One broker for many stories, which keep apart by topic names; its directory can be copied and put back."""
+
+    def __init__(self, directory: Path) -> None:
+        self.server, self.copy = LogbusBroker(directory / "broker"), directory / "copy"
+        self.server.start()
+        self.settings = {"bootstrap.servers": self.server.bootstrap}
+        self.asked = LogOffsets(self.settings)
+        self.producer = self.new_producer()
+        self.ends: Mapping[int, int] = {}
+
+    def new_producer(self) -> Producer:
+        return Producer(self.settings, logger=logger)
+
+    def client_config(self, tasks: Tasks) -> dict[str, Any]:
+        return dict(self.settings)
+
+    def create(self, topic: str, partitions: int) -> None:
+        if topic in admin(self.server.bootstrap).list_topics(timeout=TIMEOUT_SECONDS).topics:
+            delete_topic(self.server.bootstrap, topic)
+        create_topic(self.server.bootstrap, topic, partitions=partitions, config={"retention.ms": "-1"})
+        self.producer, self.ends = self.new_producer(), {}
+
+    def widen(self, topic: str, partitions: int) -> None:
+        wanted, client = NewPartitions(topic, partitions), admin(self.server.bootstrap)
+        client.create_partitions([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
+        self.producer = self.new_producer()  # the one before does not know of them yet
+
+    def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        for record in records:
+            self.producer.produce(topic, record.value, key=b"key", partition=partition, timestamp=record.stamp_ms)
+        assert self.producer.flush(TIMEOUT_SECONDS) == 0
+
+    def delete(self, topic: str, partition: int, offset: int) -> None:
+        until, client = TopicPartition(topic, partition, offset), admin(self.server.bootstrap)
+        client.delete_records([until], request_timeout=TIMEOUT_SECONDS)[until].result(TIMEOUT_SECONDS)
+
+    def back_up(self, ends: Mapping[int, int]) -> None:
+        self.server.stop()
+        shutil.rmtree(self.copy, ignore_errors=True)
+        shutil.copytree(self.server.data, self.copy)
+        self.server.start()
+        self.ends = dict(ends)
+
+    def restored(self, topic: str, ends: Mapping[int, int], share: float) -> Mapping[int, int]:
+        """The copy, if one was made since the topic was."""
+        if not self.ends:
+            return ends
+        self.server.kill9()
+        shutil.rmtree(self.server.data)
+        shutil.copytree(self.copy, self.server.data)
+        self.server.start()
+        return {number: self.ends.get(number, 0) for number in ends}
+
+    def close(self) -> None:
+        self.server.stop()

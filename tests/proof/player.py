@@ -1,0 +1,447 @@
+"""Plays a story on the product's own code: ledger, driver, tasks and audit on a real PostgreSQL, without Spark.
+
+Whatever the product does is told to the checker, and so is whatever was done to the log; the player itself judges nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from logbus.errors import LogbusError
+from logbus.reparsing import reparser_for
+from logbus.warehouse import commit
+from logbus.warehouse.redrive import Redrive
+from logbus.warehouse.sinks import Upkeep, sink_for
+from logbus.windows.audit import audit_window
+from logbus.windows.checkup import check_all
+from logbus.windows.ledger import Ledger
+from logbus.windows.model import Attempt, Interval, Pipeline
+
+from spark_jobs.application import Application
+from spark_jobs.outcomes import LoadState
+from spark_jobs.packing import Run
+from spark_jobs.records import Records
+from tests.proof.bench import Bench
+from tests.proof.by_hand import ByHand
+from tests.proof.checker import Checker
+from tests.proof.logs import Log, MemoryLog
+from tests.proof.story import Step, Story
+from tests.proof.truth import HOUR, Partition, Record, ms
+from tests.support.in_process import Tasks
+from tests.support.stepping import Killed
+
+DAY = datetime(2015, 5, 17, tzinfo=UTC)
+FIRST = DAY + 9 * HOUR  # no record is stamped earlier
+BEGIN = DAY + timedelta(hours=10, minutes=20)
+LATENESS = timedelta(minutes=5)
+IN_2099 = datetime(2099, 1, 1, tzinfo=UTC)
+COLUMNS = {"columns": {"name": "text"}}
+
+
+class Reading(Tasks):
+    """Tasks whose reader does what it must not: it leaves a record out, or gives one twice."""
+
+    reader: str | None = None
+
+    def read(self, run: Run, topic: str) -> Iterator[Records]:
+        for records in super().read(run, topic):
+            places = list(range(len(records)))
+            if self.reader == "skips":
+                places.pop()
+            elif self.reader == "doubles":
+                places.append(places[-1])
+            self.reader = None
+            if places:
+                yield Records(
+                    window_id=records.window_id,
+                    partition=records.partition,
+                    offsets=[records.offsets[place] for place in places],
+                    stamps_ms=[records.stamps_ms[place] for place in places],
+                    keys=[records.keys[place] for place in places],
+                    values=[records.values[place] for place in places],
+                )
+
+
+class Player:
+    """One story, step by step. The steps' kinds are this class' methods."""
+
+    def __init__(self, bench: Bench, story: Story, log: Log) -> None:
+        self.bench, self.story, self.log = bench, story, log
+        self.name = bench.new_name()
+        self.now, self.parse = BEGIN, story.parse
+        self.ledger = Ledger(bench.engine)
+        self.begun: list[list[Attempt]] = []
+        self.saved: tuple[Any, Any] | None = None
+        self.serials, self.runs = itertools.count(1), itertools.count(1)
+        self.directory = bench.directory / self.name
+        self.hand = ByHand(bench.engine, self.name, self.directory if story.sink == "parquet" else None)
+        self.truth = Checker(
+            self.name,
+            healthy=not story.faults,
+            files=self.hand.public_rows if story.sink == "parquet" else None,
+        )
+        self.log.create(self.name, story.partitions)
+        self.ledger.register(self.pipeline(), self.log.asked, self.now)
+        self.truth.registered(story.partitions)
+
+    def pipeline(self, **changes: Any) -> Pipeline:
+        settings: dict[str, Any] = {**COLUMNS, "max_error_rate": 1, **({"offset_gaps": True} if self.story.gaps else {})}
+        if self.story.sink == "parquet":
+            settings |= {"sink": "parquet", "directory": str(self.directory)}
+        values: dict[str, Any] = {
+            "name": self.name,
+            "topic": self.name,
+            "table": self.name,
+            "parse": self.parse,
+            "lateness": LATENESS,
+            "settings": settings,
+        }
+        return Pipeline(**{**values, **changes})
+
+    def play(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            getattr(self, step.kind)(**step.arguments)
+
+    @contextmanager
+    def refusable(self, what: str, start: datetime | None = None) -> Iterator[None]:
+        """The product may refuse this; whether it was right to is the checker's to say."""
+        try:
+            yield
+        except LogbusError as error:
+            self.truth.refused(what, start, str(error))
+
+    # Records and time
+
+    def produce(self, partition: float, minutes: Sequence[Any], kinds: Sequence[str]) -> None:
+        number = chosen(range(len(self.partitions)), partition)
+        records = [Record(self.stamp(ago), self.value(kind)) for ago, kind in zip(minutes, kinds, strict=True)]
+        self.log.append(self.name, number, records)
+        self.truth.produced(number, records)
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return self.truth.parts
+
+    def stamp(self, minutes_ago: Any) -> int:
+        if minutes_ago is None:
+            return -1
+        return ms(IN_2099 if minutes_ago == "2099" else self.now - timedelta(minutes=minutes_ago))
+
+    def value(self, kind: str) -> bytes:
+        name = f"r{next(self.serials)}"
+        return {"json": f'{{"name": "{name}"}}'.encode(), "text": name.encode(), "bytes": b"\xff" + name.encode()}[kind]
+
+    def regrow(self, partition: int, count: int) -> None:
+        share = (partition + 0.5) / len(self.partitions)
+        if count:
+            self.produce(share, [0] * count, ["json"] * count)
+
+    def pass_time(self, hours: float) -> None:
+        self.now += timedelta(hours=hours)
+
+    # The ordinary day
+
+    def closed(self) -> list[datetime]:
+        count = (self.now - LATENESS - FIRST) // HOUR
+        return [FIRST + number * HOUR for number in range(count)]
+
+    def freeze(self, places: Sequence[float]) -> None:
+        for place in places:
+            self.freeze_hour(chosen(self.closed(), place))
+
+    def freeze_hour(self, start: datetime) -> None:
+        with self.refusable("freeze", start):
+            window = self.ledger.freeze_or_get(self.name, Interval(start, start + HOUR), self.log.asked, self.now)
+            self.truth.froze(start, {part.partition: (part.start_offset, part.end_offset) for part in window.ranges}, self.now)
+
+    def load(self, places: Sequence[float], **disturbance: Any) -> None:
+        self.run(self.begin_some(places), **disturbance)
+
+    def begin(self, places: Sequence[float]) -> None:
+        """An attempt is taken; its driver comes later, or much later."""
+        self.begun.append(self.begin_some(places))
+
+    def drive(self) -> None:
+        """The driver of the oldest attempt that waits for one."""
+        if self.begun:
+            self.run(self.begun.pop(0))
+
+    def begin_some(self, places: Sequence[float]) -> list[Attempt]:
+        frozen = sorted(self.truth.known.windows)
+        return self.begin_at(sorted({chosen(frozen, place) for place in places}) if frozen else [])
+
+    def begin_at(self, starts: Sequence[datetime]) -> list[Attempt]:
+        attempts: list[Attempt] = []
+        self.catch_up()
+        with self.refusable("begin"):
+            if starts:
+                attempts = self.ledger.begin_attempts(self.name, starts, f"run {next(self.runs)}", 1, self.now)
+        for attempt in attempts:
+            self.truth.begun(attempt.interval.start, attempt.number, self.parse)
+        return attempts
+
+    def run(
+        self,
+        attempts: Sequence[Attempt],
+        at: int | None = None,
+        steps: Sequence[Step] = (),
+        kill: int | None = None,
+        repeats: bool = False,
+        reader: str | None = None,
+    ) -> None:
+        """A driver. Before its n-th transaction something else happens, or it is killed; then a retry comes, as Airflow's does."""
+        if not attempts:
+            return
+        tasks = Reading(log=self.log.asked, repeats=itertools.cycle([repeats]))
+        tasks.reader = reader
+        do: Callable[[], None] = die if kill is not None else lambda: self.play(steps)
+        with self.refusable("load"), self.bench.before_transaction(kill if at is None else at, do), suppress(Killed):
+            self.driver(tasks, self.report).load(self.name, [attempt.token for attempt in attempts])
+        self.catch_up()
+        if kill is not None:
+            known = self.truth.known.windows
+            self.run(self.begin_at([attempt.interval.start for attempt in attempts if attempt.interval.start in known]))
+
+    def catch_up(self) -> None:
+        with self.bench.engine.connect() as connection:
+            self.truth.catch_up(connection)
+
+    def driver(self, tasks: Tasks, report: Callable[[Any], None]) -> Application:
+        return Application(
+            ledger=Ledger(self.bench.driver),
+            log=self.log.asked,
+            client_config=self.log.client_config(tasks),
+            now=lambda: self.now,
+            report=report,
+        )
+
+    def report(self, outcome: Any) -> None:
+        start, number = outcome.attempt.interval.start, outcome.attempt.number
+        window = self.truth.known.windows.get(start)
+        if outcome.state is LoadState.COMMITTED:
+            with self.bench.engine.connect() as connection:
+                self.truth.committed(connection, start, number)
+        elif outcome.state is LoadState.FAILED or window is None or number == window.newest:
+            self.truth.refused("load", start, outcome.error)
+
+    def audit(self, place: float) -> None:
+        frozen = sorted(self.truth.known.windows)
+        if frozen:
+            self.audit_hour(chosen(frozen, place))
+
+    def audit_hour(self, start: datetime) -> None:
+        with self.refusable("audit", start):
+            report = audit_window(self.bench.engine, self.log.asked, self.name, start, self.now, sink_for)
+            with self.bench.engine.connect() as connection:
+                self.truth.audited(connection, start, report.problems)
+
+    def reparse(self) -> None:
+        """Somebody mends the parser: the definition changes, what is loaded stays."""
+        parse = "json" if self.parse == "lines" else "lines"
+        with self.refusable("register"):
+            self.ledger.register(self.pipeline(parse=parse), self.log.asked, self.now)
+            self.parse = parse
+
+    def register_again(self) -> None:
+        with self.refusable("register"):
+            self.ledger.register(self.pipeline(), self.log.asked, self.now)
+
+    def redrive(self) -> None:
+        pipeline = self.ledger.pipeline(self.name)
+        work = Redrive(
+            engine=self.bench.engine,
+            pipeline=pipeline,
+            reparser=reparser_for(pipeline),
+            run_id="redrive",
+            now=lambda: self.now,
+        )
+        for window in work.windows():
+            with self.refusable("redrive", window.interval.start):
+                work.run(window)
+                self.truth.redriven(window.interval.start, self.parse)
+
+    def add_partition(self) -> None:
+        if len(self.partitions) < 3 and self.truth.known.chain == self.truth.log:
+            self.log.widen(self.name, len(self.partitions) + 1)
+            self.truth.widened()
+
+    def retention(self, partition: float, share: float) -> None:
+        """Records that are loaded, from the first hour on without a gap."""
+        number, done = chosen(range(len(self.partitions)), partition), 0
+        for start in self.closed():
+            window = self.truth.known.windows.get(start)
+            if window is None or window.rows is None or window.chain != self.truth.log:
+                break
+            done = window.ranges.get(number, (0, 0))[1]
+        self.delete(number, int(share * (done + 1)))
+
+    def delete(self, number: int, offset: int) -> None:
+        offset = min(offset, len(self.partitions[number].records))
+        if offset > self.partitions[number].start:
+            self.log.delete(self.name, number, offset)
+            self.truth.deleted(number, offset)
+
+    def upkeep(self) -> None:
+        """The nightly maintenance, long after: hours become days, files that nobody needs go."""
+        later = datetime.now(UTC) + timedelta(days=400)
+        sink = sink_for(self.ledger.pipeline(self.name), self.bench.engine)
+        sink.maintain(Upkeep(now=later, sleep=lambda seconds: None))
+
+    # What goes wrong with the log
+
+    def ends(self) -> dict[int, int]:
+        return {number: len(part.records) for number, part in enumerate(self.partitions)}
+
+    def back_up(self) -> None:
+        self.log.back_up(self.ends())
+
+    def restored(self, share: float, regrow: int) -> None:
+        for number, offset in self.log.restored(self.name, self.ends(), share).items():
+            self.truth.cut(number, offset)
+            self.regrow(number, regrow)
+
+    def election(self, partition: float, count: int, regrow: int) -> None:
+        number = chosen(range(len(self.partitions)), partition)
+        offset = max(0, len(self.partitions[number].records) - count)
+        self.memory.cut(self.name, number, offset)
+        self.truth.cut(number, offset)
+        self.regrow(number, regrow)
+
+    @property
+    def memory(self) -> MemoryLog:
+        """For what a broker does not do on command."""
+        assert isinstance(self.log, MemoryLog)
+        return self.log
+
+    def made_again(self, partitions: int, regrow: int) -> None:
+        self.log.create(self.name, partitions)
+        self.truth.made_again(partitions)
+        for number in range(partitions):
+            self.regrow(number, regrow)
+
+    def rebase(self) -> None:
+        with self.refusable("rebase"):
+            self.ledger.rebase(self.name, self.log.asked, self.now)
+            self.truth.rebased()
+
+    def compacted(self, partition: float, share: float) -> None:
+        """All but the newest records lose some of their number."""
+        number = chosen(range(len(self.partitions)), partition)
+        gone = [at for at, _ in self.partitions[number].readable()][: -1 : 2 if share < 0.5 else 1]
+        self.memory.compact(self.name, number, gone)
+        self.truth.compacted(number, gone)
+
+    def greedy_retention(self, partition: float, share: float) -> None:
+        number = chosen(range(len(self.partitions)), partition)
+        self.delete(number, int(share * (len(self.partitions[number].records) + 1)))
+
+    def hanging(self, partition: float) -> None:
+        number = chosen(range(len(self.partitions)), partition)
+        part = self.partitions[number]
+        if part.open_from is None:
+            part.open_from = len(part.records)
+            self.memory.open_transaction(self.name, number, part.open_from)
+
+    def end_transactions(self) -> None:
+        for number, part in enumerate(self.partitions):
+            if part.open_from is not None:
+                part.open_from = None
+                self.memory.end_transaction(self.name, number)
+                self.truth.produced(number, [None])
+
+    # What goes wrong with the table, the ledger, the configuration
+
+    def row_changed(self, place: float, other: float) -> None:
+        self.hand.change_row(place)
+
+    def row_deleted(self, place: float, other: float) -> None:
+        self.hand.delete_row(place)
+
+    def row_doubled(self, place: float, other: float) -> None:
+        self.hand.double_row(place)
+
+    def row_swapped(self, place: float, other: float) -> None:
+        self.hand.swap_rows(place, other)
+
+    def row_moved(self, place: float, other: float) -> None:
+        self.hand.move_row(place, other)
+
+    def dead_letter_deleted(self, place: float, other: float) -> None:
+        self.hand.delete_dead_letter(place)
+
+    def dead_letter_changed(self, place: float, other: float) -> None:
+        self.hand.change_dead_letter(place)
+
+    def file_removed(self, place: float, other: float) -> None:
+        self.hand.remove_file(place)
+
+    def file_of_another(self, place: float, other: float) -> None:
+        self.hand.copy_file(place, other)
+
+    def save_ledger(self) -> None:
+        self.saved = self.hand.dump(), self.truth.save()
+
+    def restore_ledger(self) -> None:
+        if self.saved:
+            self.hand.restore(self.saved[0])
+            self.truth.restore(self.saved[1])
+            self.saved = None
+
+    def sink_moved(self) -> None:
+        before = self.directory
+        self.directory = self.bench.directory / f"{self.name}-moved"
+        with self.refusable("register"):
+            self.ledger.register(self.pipeline(), self.log.asked, self.now)
+            self.hand.directory = self.directory
+            return
+        self.directory = before
+
+    def alias(self, own_topic: bool, swaps: bool) -> None:
+        """Another pipeline whose table is this one's under another name."""
+        other = f"{self.name}q"
+        topic = other if own_topic else self.name
+        if own_topic:
+            self.log.create(other, 1)
+            self.log.append(other, 0, [Record(self.stamp(90), b'{"name": "stranger"}')])
+        pipeline = self.pipeline(name=other, topic=topic, table=f"public.{self.name}", parse="json")
+        frozen = sorted(self.truth.known.windows)
+        with self.refusable("register"):
+            self.ledger.register(pipeline, self.log.asked, self.now)
+            window = self.ledger.freeze_or_get(other, Interval(frozen[-1], frozen[-1] + HOUR), self.log.asked, self.now)
+            (attempt,) = self.ledger.begin_attempts(other, [window.interval.start], "stranger", 1, self.now)
+            limit, commit.SWAPPED_ROWS_MIN = commit.SWAPPED_ROWS_MIN, 0 if swaps else commit.SWAPPED_ROWS_MIN
+            try:
+                self.driver(Tasks(log=self.log.asked), lambda outcome: None).load(other, [attempt.token])
+            finally:
+                commit.SWAPPED_ROWS_MIN = limit
+
+    # The end
+
+    def settle(self) -> None:
+        """The next hour closes: everything is frozen, loaded and audited that anybody will."""
+        self.end_transactions()
+        while self.begun:
+            self.drive()
+        self.now += HOUR + timedelta(minutes=10)
+        for start in self.closed():
+            self.freeze_hour(start)
+        self.run(self.begin_at([start for start, window in sorted(self.truth.known.windows.items()) if window.rows is None]))
+        for start in sorted(self.truth.known.windows):
+            if self.truth.known.windows[start].rows is not None:
+                self.audit_hour(start)
+        findings = check_all(self.ledger, self.log.asked, [self.ledger.pipeline(self.name)], self.now)
+        self.truth.found([(str(found.severity), found.message) for found in findings])
+        with self.bench.engine.connect() as connection:
+            self.truth.finish(connection)
+
+
+def chosen(things: Sequence[Any], share: float) -> Any:
+    return things[min(int(share * len(things)), len(things) - 1)]
+
+
+def die() -> None:
+    raise Killed

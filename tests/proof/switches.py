@@ -1,0 +1,115 @@
+"""The product's checks, one by one, and how to switch each off: the machine must notice when one is missing.
+
+A check that stands twice, here and behind it, cannot be seen to be missing as long as the other one stands; those are one switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from logbus.windows.values import ValuesReport
+
+
+def nothing(*arguments: Any, **named: Any) -> None:
+    """Nothing is refused."""
+
+
+def no_differences(*arguments: Any, **named: Any) -> dict[Any, Any]:
+    return {}
+
+
+def no_problems(*arguments: Any, **named: Any) -> list[str]:
+    return []
+
+
+def no(*arguments: Any, **named: Any) -> bool:
+    return False
+
+
+def as_it_is(offset: int, *arguments: Any) -> int:
+    """A boundary as it was found."""
+    return offset
+
+
+def as_registered(registered: Any, attempts: Any) -> list[tuple[Any, list[Any]]]:
+    """Every attempt is loaded by the definition of now."""
+    return [(registered, list(attempts))]
+
+
+def values_are_well(*arguments: Any) -> ValuesReport:
+    return ValuesReport()
+
+
+def one_key(size: int) -> str:
+    """Attempts that cannot be told apart but by their numbers."""
+    return "0" * size
+
+
+@dataclass(frozen=True)
+class Switch:
+    """`by` stands in the place of each of `names`. `fault`: what the histories have that need the check; None: any has it."""
+
+    fault: str | None
+    by: Callable[..., Any] | str
+    names: tuple[str, ...]
+
+    def off(self, patch: pytest.MonkeyPatch) -> None:
+        for name in self.names:
+            patch.setattr(name, self.by)
+
+
+SWITCHES: dict[str, Switch] = {
+    # Where an hour begins
+    "neighbours": Switch(None, as_it_is, ("logbus.windows.boundaries.clamp",)),
+    "stamps_ahead": Switch(None, no, ("logbus.windows.boundaries.needs_scan",)),
+    "unstamped_head": Switch(None, as_it_is, ("logbus.windows.boundaries.with_the_head",)),
+    "unknown_head": Switch("greedy_retention", no, ("logbus.windows.freezing.Freeze.head_is_unknown",)),
+    # Whether it is the same log
+    "topic_id": Switch(
+        "made_again",
+        nothing,
+        (
+            "logbus.windows.retained.refuse_if_recreated",
+            "logbus.windows.freezing.refuse_if_recreated",
+            "spark_jobs.application.refuse_if_recreated",
+        ),
+    ),
+    "end_of_the_log": Switch(
+        "election", nothing, ("logbus.windows.witnesses.refuse_if_shorter", "logbus.windows.testimony.refuse_if_shorter")
+    ),
+    "witnesses": Switch(
+        "restored",
+        no_differences,
+        (
+            "logbus.windows.witnesses.differences",
+            "logbus.windows.testimony.differences",
+            "spark_jobs.load_task.refuse_other_records",
+        ),
+    ),
+    # Who may publish what
+    "fence": Switch(
+        None,
+        nothing,
+        (
+            "logbus.windows.attempts.lock_if_current",
+            "logbus.warehouse.staging.lock_if_current",
+            "logbus.warehouse.commit.lock_if_current",
+        ),
+    ),
+    "key_of_an_attempt": Switch("ledger_restored_within_a_load", one_key, ("secrets.token_hex",)),
+    "definition_of_an_attempt": Switch(None, as_registered, ("spark_jobs.application.by_definition",)),
+    "winners": Switch(None, "true", ("logbus.warehouse.staging.WON",)),
+    "equation": Switch("reader_skips", nothing, ("logbus.warehouse.commit.refuse_mismatch",)),
+    "same_records": Switch("compacted", nothing, ("logbus.warehouse.commit.other_records",)),
+    "one_owner": Switch(
+        "alias",
+        nothing,
+        ("logbus.windows.registration.refuse_shared_table", "logbus.windows.attempts.refuse_shared_table"),
+    ),
+    # The second witness
+    "counts": Switch("row_deleted", no_problems, ("logbus.windows.audit.table_problems",)),
+    "values": Switch("row_changed", values_are_well, ("logbus.warehouse.sinks.postgres.PostgresSink.compare_values",)),
+}

@@ -1,0 +1,68 @@
+"""Seeded histories of broker, ledger, loads and faults: whatever happens, nothing false is called exact (`make proof` runs more of them)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.proof.bench import Bench
+from tests.proof.logs import BrokerLog
+from tests.proof.machine import play, run
+from tests.proof.story import FAULTS, FILE_FAULTS, draw
+from tests.proof.switches import SWITCHES
+from tests.support.examples import ALWAYS_THE_SAME, examples
+
+SEEDS = examples(200)
+FIRST = 0 if ALWAYS_THE_SAME else random.randrange(10**9)
+
+# Within so many histories that have the fault, a check that is missing is noticed.
+NOTICED_WITHIN = 60
+
+
+@pytest.mark.timeout(7_200)  # of a long run
+def test_nothing_false_is_called_exact(bench: Bench) -> None:
+    told: list[str] = []
+    summary = run(bench, range(FIRST, FIRST + SEEDS), tell=told.append)
+    assert not summary.failures, told[0]
+    assert all(summary.verdicts[word] for word in ("exact", "refused", "named")), f"nothing was tried: {summary}"
+
+
+@pytest.fixture(scope="module")
+def broker_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerLog]:
+    log = BrokerLog(tmp_path_factory.mktemp("broker"))
+    yield log
+    log.close()
+
+
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("fault", [None, "restored", "made_again_and_rebased", "greedy_retention"])
+def test_nothing_false_is_called_exact_over_a_real_broker(bench: Bench, broker_log: BrokerLog, fault: str | None) -> None:
+    told: list[str] = []
+    summary = run(bench, range(FIRST, FIRST + examples(1)), fault=fault, log=broker_log, tell=told.append)
+    assert not summary.failures, told[0]
+
+
+@pytest.mark.parametrize("fault", sorted({*FAULTS, *FILE_FAULTS}))
+def test_each_fault_is_named_or_refused(bench: Bench, fault: str) -> None:
+    """Not in every history has it an effect; where it has, somebody says so."""
+    verdicts: Counter[str] = Counter()
+    for seed in range(NOTICED_WITHIN):
+        played = play(bench, draw(seed, fault))
+        assert played.violation is None, f"{played.story}\n{played.violation}"
+        verdicts[played.verdict] += 1
+        if verdicts["refused"] or verdicts["named"]:
+            return
+    pytest.fail(f"it never had an effect: {verdicts}")
+
+
+@pytest.mark.parametrize("name", sorted(SWITCHES))
+def test_a_check_that_is_switched_off_is_noticed(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = SWITCHES[name]
+    switch.off(monkeypatch)
+    for seed in range(NOTICED_WITHIN):
+        if play(bench, draw(seed, switch.fault)).violation:
+            return
+    pytest.fail(f"without the check {name} {NOTICED_WITHIN} histories went as they do with it")

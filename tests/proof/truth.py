@@ -1,0 +1,217 @@
+"""What was produced, where an hour begins, and what each frozen hour holds: worked out a second time, record by record.
+
+Nothing here is the product's. Records are kept as they were sent, by partition and offset; what happens to the log happens to them;
+the boundary of an hour is found by looking at every one of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+HOUR = timedelta(hours=1)
+AHEAD = timedelta(hours=1)  # how far ahead of the clock a stamp is believed
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Place = tuple[int, int]  # partition, offset
+Ranges = dict[int, tuple[int, int]]  # by partition the first offset and the one behind the last
+Row = tuple[Any, ...]  # what a reader sees of one record: where it is kept, its stamp, its values
+
+OUT_OF_SIGHT = "cut behind every boundary"  # nothing that the ledger remembers reaches there
+
+
+class Record(NamedTuple):
+    stamp_ms: int
+    value: bytes
+
+    @property
+    def at(self) -> datetime:
+        return EPOCH + timedelta(milliseconds=self.stamp_ms)
+
+
+def ms(instant: datetime) -> int:
+    return (instant - EPOCH) // timedelta(milliseconds=1)
+
+
+def parsed(record: Record, parse: str) -> Row:
+    """What the table, or the dead letters, must hold of a record."""
+    stamp = None if record.stamp_ms < 0 else record.stamp_ms
+    try:
+        line = record.value.decode()
+        return ("row", stamp, line, None) if parse == "lines" else ("row", stamp, None, json.loads(line)["name"])
+    except ValueError:
+        return ("dead", stamp, record.value)
+
+
+@dataclass
+class Partition:
+    """A partition's records by offset, as they are in the log now; None is an offset without one. `gone` are those compacted away."""
+
+    records: list[Record | None] = field(default_factory=list)
+    start: int = 0
+    open_from: int | None = None  # the first offset of a transaction that is open
+    gone: set[int] = field(default_factory=set)
+
+    def readable(self) -> Iterator[tuple[int, Record]]:
+        return ((at, found) for at, found in enumerate(self.records) if found is not None and at >= self.start)
+
+
+@dataclass
+class Window:
+    """A frozen hour: `held` are its records as they were then, `rows` what the table must hold since the last load."""
+
+    start: datetime
+    frozen: int  # when, in events
+    chain: int
+    ranges: Ranges
+    held: dict[Place, Record]
+    newest: int = 0
+    loaded: set[int] = field(default_factory=set)
+    parses: dict[int, str] = field(default_factory=dict)
+    rows: dict[Place, Row] | None = None
+
+
+@dataclass
+class Chain:
+    """Where windows begin in each partition, and the boundaries that are decided."""
+
+    anchors: dict[int, tuple[datetime | None, int]] = field(default_factory=dict)
+    bounds: dict[int, dict[datetime, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Known:
+    """What goes with the ledger when an older copy of it is put back."""
+
+    windows: dict[datetime, Window] = field(default_factory=dict)
+    chains: dict[int, Chain] = field(default_factory=dict)
+    chain: int = 0
+
+
+class Truth:
+    """One pipeline's records and hours."""
+
+    def __init__(self) -> None:
+        self.parts: list[Partition] = []
+        self.known = Known()
+        self.log = 0  # how often the topic was made under an id of its own
+        self.lost: list[tuple[Record, int, str]] = []  # acknowledged, and gone before any window held them; when, and why
+        self.events = itertools.count()
+        self.forgotten: set[datetime] = set()  # hours that were loaded after the copy of the ledger that was put back
+
+    # What happens to the log
+
+    def registered(self, partitions: int) -> None:
+        self.parts = [Partition() for _ in range(partitions)]
+        self.known.chains[0] = Chain(dict.fromkeys(range(partitions), (None, 0)), {part: {} for part in range(partitions)})
+
+    def produced(self, partition: int, records: Iterable[Record | None]) -> None:
+        self.parts[partition].records += records
+
+    def widened(self) -> None:
+        self.parts.append(Partition())
+
+    def cut(self, partition: int, offset: int) -> None:
+        """Records from `offset` on are gone. The ledger can know of it only where it has frozen a boundary behind that offset."""
+        part, bounds = self.parts[partition], self.known.chains.get(self.log, Chain()).bounds
+        reached = max(bounds.get(partition, {}).values(), default=0)
+        self.lose(partition, range(offset, len(part.records)), "cut" if offset < reached else OUT_OF_SIGHT)
+        del part.records[offset:]
+        part.start, part.open_from = min(part.start, offset), None
+        part.gone = {at for at in part.gone if at < offset}
+
+    def deleted(self, partition: int, offset: int) -> None:
+        part = self.parts[partition]
+        self.lose(partition, range(part.start, offset), "retention")
+        part.start = max(part.start, offset)
+
+    def made_again(self, partitions: int) -> None:
+        for partition, part in enumerate(self.parts):
+            self.lose(partition, range(part.start, len(part.records)), "the topic was made again")
+        self.parts, self.log = [Partition() for _ in range(partitions)], self.log + 1
+
+    def lose(self, partition: int, offsets: Iterable[int], why: str) -> None:
+        when = next(self.events)
+        held = {place for window in self.known.windows.values() if window.chain == self.log for place in window.held}
+        records = self.parts[partition].records
+        self.lost += [(found, when, why) for at in offsets if (found := records[at]) is not None and (partition, at) not in held]
+
+    def compacted(self, partition: int, offsets: Iterable[int]) -> None:
+        for at in offsets:
+            self.parts[partition].records[at] = None
+            self.parts[partition].gone.add(at)
+
+    def rebased(self) -> None:
+        if self.known.chain != self.log:
+            starts = {number: (self.last_end(), part.start) for number, part in enumerate(self.parts)}
+            self.known.chains[self.log] = Chain(starts, {number: {} for number in starts})
+            self.known.chain = self.log
+
+    def save(self) -> Known:
+        return copy.deepcopy(self.known)
+
+    def restore(self, known: Known) -> None:
+        """An older copy of the ledger is put back. The table stays what it is."""
+        self.forgotten |= {start for start, window in known.windows.items() if window.loaded != self.known.windows[start].loaded}
+        self.known = known
+
+    # Where an hour begins
+
+    @property
+    def chain(self) -> Chain:
+        return self.known.chains[self.known.chain]
+
+    def last_end(self) -> datetime | None:
+        return max((start + HOUR for start in self.known.windows), default=None)
+
+    def new_window(self, start: datetime, ranges: Mapping[int, tuple[int, int]], now: datetime) -> Window:
+        """The hour as it must be frozen now. It holds what lies in the ranges that the product has chosen."""
+        for partition in range(len(self.parts)):
+            self.chain.anchors.setdefault(partition, (self.last_end(), 0))
+            self.chain.bounds.setdefault(partition, {})
+        expected = {number: self.span(number, start, now) for number in range(len(self.parts))}
+        held = {place: found for place, found in self.records_of(ranges).items() if found is not None}
+        return Window(start, next(self.events), self.known.chain, expected, held)
+
+    def span(self, partition: int, start: datetime, now: datetime) -> tuple[int, int]:
+        return self.boundary(partition, start, now), self.boundary(partition, start + HOUR, now)
+
+    def boundary(self, partition: int, at: datetime, now: datetime) -> int:
+        """The first record from `at` on whose stamp is believed, between the boundaries that are decided already."""
+        bounds, (anchored_at, anchor) = self.chain.bounds[partition], self.chain.anchors[partition]
+        if anchored_at is not None and anchored_at >= at:
+            return anchor
+        if at not in bounds:
+            part, horizon = self.parts[partition], ms(now + AHEAD)
+            below = [offset for when, offset in bounds.items() if when < at]
+            above = [offset for when, offset in bounds.items() if when > at]
+            end = len(part.records) if part.open_from is None else part.open_from
+            believed = [place for place, found in part.readable() if ms(at) <= found.stamp_ms <= horizon]
+            offset = min([*believed, end])
+            if not below and not any(0 <= found.stamp_ms <= horizon for place, found in part.readable() if place < offset):
+                offset = anchor  # what leads the log without a usable stamp goes with what comes behind it
+            bounds[at] = min([max([offset, *below, anchor]), *above])
+        return bounds[at]
+
+    def ends_in_the_open(self, window: Window) -> bool:
+        """Whether an hour was ended by a transaction that is still open, and not by a record of a later hour."""
+        for number, (_, end) in window.ranges.items():
+            part = self.parts[number]
+            if part.open_from == end < len(part.records):
+                first = part.records[end]
+                if first is None or first.at < window.start + HOUR:
+                    return True
+        return False
+
+    def records_of(self, ranges: Mapping[int, tuple[int, int]]) -> dict[Place, Record | None]:
+        """What the log holds in these ranges; None where the log does not reach, or nothing is left."""
+        found: dict[Place, Record | None] = {}
+        for partition, (start, end) in ranges.items():
+            records = self.parts[partition].records if partition < len(self.parts) else []
+            found |= {(partition, at): records[at] if at < len(records) else None for at in range(start, end)}
+        return found
