@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -18,3 +20,8 @@ class FakeSubmit:
         return self.exit_code
 
     exit_code = 0
+
+
+def subprocess_with(popen: Callable[..., FakeSubmit]) -> SimpleNamespace:
+    """The module as the provider's hook sees it. The module itself stays: what is first imported meanwhile may start processes."""
+    return SimpleNamespace(**{**vars(subprocess), "Popen": popen})

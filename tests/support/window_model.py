@@ -62,34 +62,38 @@ class ChainModel:
         if known is not None:
             return known
         lower, upper, is_first = self.around(number, at)
-        found = max(lower, self.candidate(part, at, now, lower if is_first else None))
+        found = max(lower, self.candidate(part, at, now, lower, is_first))
         self.boundaries[number][at] = found if upper is None else min(found, upper)
         return self.boundaries[number][at]
 
-    def candidate(self, part: FakePartition, at: datetime, now: datetime, first_of_all: int | None) -> int:
-        """The first record from `at` on that is not from the future, else the end. What leads the whole log without a usable time
-        goes with what comes behind it."""
+    def candidate(self, part: FakePartition, at: datetime, now: datetime, lower: int, is_first: bool) -> int:
+        """The first record from `at` on that is not from the future, else the end; where one from the future hides it, the first one
+        behind the boundary before. What leads the whole log without a usable time goes with what comes behind it."""
         end, horizon, at_ms = part.end_offset("read_committed"), milliseconds(now + FUTURE), milliseconds(at)
         records = list(part.records(0, len(part.stamps_ms)))
+        if any(record.timestamp_ms > horizon for record in [one for one in records if one.timestamp_ms >= at_ms][:1]):
+            records = [record for record in records if record.offset >= lower]
         found = min([record.offset for record in records if at_ms <= record.timestamp_ms <= horizon] + [end])
         older = [record for record in records if record.offset < found and 0 <= record.timestamp_ms < at_ms]
-        return found if older or first_of_all is None else first_of_all
+        return found if older or not is_first else lower
 
     def may_be_cut(self, number: int, part: FakePartition, at: datetime, now: datetime) -> bool:
         """Whether deleted records may have come at or after `at`: nothing left from before shows that they did not."""
         lower, upper, is_first = self.around(number, at)
         if upper is not None and upper <= lower:
             return False
-        return part.start_offset > lower and self.candidate(part, at, now, lower if is_first else None) <= part.start_offset
+        return part.start_offset > lower and self.candidate(part, at, now, lower, is_first) <= part.start_offset
 
 
-def is_undecided(part: FakePartition, interval: Interval, now: datetime) -> bool:
+def is_undecided(part: FakePartition, interval: Interval, now: datetime, lower: int) -> bool:
     """Whether an open transaction holds records that may be the interval's: no record before it, nor its first one, shows that the
-    interval was over."""
+    interval was over. Where one from the future hides that, only what lies behind the boundary before is looked at."""
     if part.stable_end is None:
         return False
     horizon, end_ms = milliseconds(now + FUTURE), milliseconds(interval.end)
     later = [record for record in part.records(0, len(part.stamps_ms)) if record.timestamp_ms >= end_ms]
+    if later and later[0].timestamp_ms > horizon:
+        later = later[:1] + [record for record in later[1:] if record.offset >= lower]
     if any(record.offset < part.stable_end and record.timestamp_ms <= horizon for record in later):
         return False
     is_over_there = bool(later) and later[0].timestamp_ms <= horizon

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, insert, select, text, tuple_, update
 from sqlalchemy.exc import OperationalError
 
-from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LoadFailed, OtherRecords, WindowUnknown
+from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LogbusError, LogChanged, OtherRecords, WindowUnknown
 from logbus.windows import schema
 from logbus.windows.definition import Definition, definition_of
 from logbus.windows.fixed import refuse_elsewhere, refuse_fixed
@@ -244,11 +244,11 @@ def fail(
 
 
 # Errors of a driver that no retry mends.
-BEYOND_RETRY: Mapping[str, type[LoadFailed]] = {kind.__name__: kind for kind in (ErrorBudgetExceeded, OtherRecords)}
+BEYOND_RETRY: Mapping[str, type[LogbusError]] = {kind.__name__: kind for kind in (ErrorBudgetExceeded, OtherRecords, LogChanged)}
 
 
-def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LoadFailed | None:
-    """Why the first of the attempts failed for good, if one did: too much did not parse, or the records were others."""
+def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LogbusError | None:
+    """Why the first of the attempts failed for good, if one did: too much did not parse, or the log holds other records."""
     row_of = schema.attempt
     mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
     final = (mine, row_of.c.error_kind.in_(list(BEYOND_RETRY)))

@@ -164,7 +164,7 @@ def window_note(window: WindowFacts, state: CellState, gone: int) -> str | None:
     if window.lost:
         return f"{window.lost} records are declared lost"
     if window.head_unknown:
-        return "retention had cut the log before the hour was frozen: nobody knows what it held"
+        return "records were gone, or may have been, before the hour was frozen: nobody knows what it held"
     if window.last_state == "failed" and window.last_error:
         return first_line(window.last_error)
     if window.audit_problem:

@@ -16,8 +16,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.windows import leftovers, schema
+from logbus.errors import AnotherCluster, BrokerUnavailable, LogbusError, LogChanged
+from logbus.windows import clusters, leftovers, schema, witnesses
 from logbus.windows.attempts import FAILED, end_expired
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from logbus.windows.ledger import Ledger
@@ -25,7 +25,7 @@ from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.missing import behind, empty
 from logbus.windows.model import FrozenWindow, Pipeline, instant_text
 from logbus.windows.retained import lost_ranges
-from logbus.windows.rows import ATTEMPT_RUNNING
+from logbus.windows.rows import ATTEMPT_RUNNING, pipeline_row
 from logbus.windows.table_owners import others_of_table
 
 # A window that was frozen this long ago and that nobody has tried to load: somebody waits for something that does not come.
@@ -121,10 +121,17 @@ def check_topic(case: Case) -> Iterator[Finding]:
         yield error(case.subject, str(problem), f"create the topic {topic}, or ship something to it")
         return
     with case.ledger.engine.connect() as connection:
-        row = schema.pipeline
-        registered = connection.execute(select(row.c.topic_id).where(row.c.name == name)).scalar_one()
-    if found != registered:
-        yield error(case.subject, f"topic {topic} was deleted and made again", f"logbus pipeline rebase {name}")
+        row = pipeline_row(connection, name)
+    try:
+        if found != row["topic_id"]:
+            clusters.refuse_another_cluster(row, case.log)
+            yield error(case.subject, f"topic {topic} was deleted and made again", f"logbus pipeline rebase {name}")
+        else:
+            witnesses.refuse_another_log(case.ledger.engine, case.pipeline, found, case.log)
+    except AnotherCluster as problem:
+        yield error(case.subject, str(problem), "name the right broker")
+    except LogChanged as problem:
+        yield error(case.subject, str(problem), f"logbus pipeline rebase {name}")
 
 
 def check_attempts(case: Case) -> Iterator[Finding]:

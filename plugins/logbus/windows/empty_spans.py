@@ -74,6 +74,9 @@ def freeze_part(
         topic_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         chain = Chain(connection, pipeline.name, topic_id)
         offsets = None if {first.topic_id, last.topic_id} != {topic_id} else offsets_between(chain, first, last)
+        gone_until = chain.lost_until()
+        if gone_until is not None and span.start < gone_until:  # empty now; nobody knows what they held on the former log
+            return False
         if offsets is None or connection.execute(TAKEN, place).scalar_one():
             return False
         place |= {"topic_id": topic_id, "length": pipeline.interval, "now": now, "decided_at": last.interval.start}

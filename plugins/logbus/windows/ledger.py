@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Engine, select, update
 
-from logbus.errors import LoadFailed, WindowUnknown
+from logbus.errors import LogbusError, WindowUnknown
 from logbus.windows import (
     accepted_losses,
     attempts,
@@ -208,7 +208,7 @@ class Ledger:
         """Where attempts stand whose program is over. Those that still run are ended: no driver commits them later."""
         return standing.settle(self.engine, over, utc(now))
 
-    def beyond_retry(self, failed: Sequence[Attempt]) -> LoadFailed | None:
+    def beyond_retry(self, failed: Sequence[Attempt]) -> LogbusError | None:
         """The error of the first of the attempts that failed in a way that no retry mends."""
         return attempts.beyond_retry(self.engine, failed)
 

@@ -74,7 +74,7 @@ def onto_another_topic(connection: Connection, row: Row, facts: TopicFacts, log:
 def lost_until(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, since: datetime | None, now: datetime) -> datetime:
     """The end of the hour that the new topic's first record is stamped with: the former topic was gone by then. Where there is no
     such record, or older logs were sent to it first, that is no evidence: then hours up to now may have lost some."""
-    horizon = boundaries.horizon_ms(now)
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     first = log.first_at_or_after(pipeline.topic, facts.partitions, 0).values()
     stamps = [EPOCH + record.timestamp_ms * MILLISECOND for record in first if record.timestamp_ms <= horizon]
     begun = min(stamps, default=None)

@@ -23,7 +23,7 @@ from logbus.windows.chain import Chain
 from logbus.windows.definition import Difference, differences
 from logbus.windows.error_budget import budget_of
 from logbus.windows.fixed import refuse_fixed, refuse_moved
-from logbus.windows.log_offsets import OffsetLog, TopicFacts
+from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.migrations import create_ledger
 from logbus.windows.model import Pipeline
 from logbus.windows.rows import pipeline_row, pipeline_values, to_pipeline
@@ -104,7 +104,7 @@ def is_registered(engine: Engine, name: str) -> bool:
 def beginning_of(pipeline: Pipeline, log: OffsetLog, now: datetime) -> Beginning:
     facts = log.topic(pipeline.topic)
     starts = log.start_offsets(pipeline.topic, facts.partitions)
-    anchors = {part: anchor_offset(pipeline, log, facts, part, starts[part], now) for part in facts.partitions}
+    anchors = anchor_offsets(pipeline, log, facts.partitions, starts, now)
     return Beginning(topic_id=facts.topic_id, anchors=anchors)
 
 
@@ -164,15 +164,21 @@ def refuse_change(registered: Pipeline, changes: Sequence[Difference]) -> None:
     )
 
 
-def anchor_offset(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, partition: int, start_offset: int, now: datetime) -> int:
-    """Where the chain of windows begins in a partition: its first record, or the boundary at the pipeline's start."""
+def anchor_offsets(
+    pipeline: Pipeline, log: OffsetLog, partitions: Sequence[int], start_offsets: Mapping[int, int], now: datetime
+) -> dict[int, int]:
+    """Where the chain of windows begins in each partition: its first record, or the boundary at the pipeline's start."""
     if pipeline.starts_at is None:
-        return start_offset
+        return {partition: start_offsets[partition] for partition in partitions}
     at_ms, horizon = boundaries.milliseconds(pipeline.starts_at), boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
-    end = log.end_offsets(pipeline.topic, [partition], pipeline.isolation_level)[partition]
-    first = log.first_at_or_after(pipeline.topic, [partition], at_ms).get(partition)
-    around = Neighbours(lower=start_offset)
-    if not boundaries.needs_scan(first, horizon):
-        return boundaries.clamp(boundaries.decide(first, end), around)
-    records = log.records(pipeline.topic, partition, start_offset, end)
-    return boundaries.clamp(boundaries.scan(records, at_ms=at_ms, horizon=horizon, end_offset=end).offset, around)
+    ends = log.end_offsets(pipeline.topic, partitions, pipeline.isolation_level)
+    first = log.first_at_or_after(pipeline.topic, partitions, at_ms)
+    found = {}
+    for partition in partitions:
+        start, end = start_offsets[partition], ends[partition]
+        offset = boundaries.decide(first.get(partition), end)
+        if boundaries.needs_scan(first.get(partition), horizon):
+            records = log.records(pipeline.topic, partition, start, end)
+            offset = boundaries.scan(records, at_ms=at_ms, horizon=horizon, end_offset=end).offset
+        found[partition] = boundaries.clamp(offset, Neighbours(lower=start))
+    return found

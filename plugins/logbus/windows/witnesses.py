@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sqlalchemy import Engine
+
 from logbus.windows.another_log import another_log, record_changed
-from logbus.windows.chain import ChainEnd
+from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Pipeline, Witness
 from logbus.windows.tally import OFFSET_GAPS
@@ -22,6 +24,16 @@ from logbus.windows.tally import OFFSET_GAPS
 # How far back a record is looked for, where the offsets just before a boundary hold none: the markers of transactions, holes of
 # compaction. A boundary behind more of them has no witness.
 OFFSETS_SEARCHED = 1_000
+
+
+def refuse_another_log(engine: Engine, pipeline: Pipeline, topic_id: str, log: OffsetLog) -> None:
+    """`LogChanged` where the log is not the one on which the last boundaries were frozen; for those who only look."""
+    with engine.connect() as connection:
+        reached = Chain(connection, pipeline.name, topic_id).ends()
+    known = {part: end for part, end in reached.items() if part in log.topic(pipeline.topic).partitions}
+    ends = log.end_offsets(pipeline.topic, list(known), pipeline.isolation_level)
+    refuse_if_shorter(pipeline, {part: end.offset for part, end in known.items()}, ends)
+    refuse_if_changed(pipeline, log, known)
 
 
 def refuse_if_shorter(pipeline: Pipeline, reached: Mapping[int, int], end_offsets: Mapping[int, int]) -> None:

@@ -168,7 +168,7 @@ def test_an_empty_span_of_years_is_frozen_in_bulk_and_hours_touch(two: World, mo
     two.log.interrupt = questions.append
     steps: list[int] = []
     windows = two.ledger.freeze_plan(plan, two.log, NOW, steps.append)
-    assert len(questions) < 60
+    assert len(questions) < 100  # five windows ask; hour by hour would be five thousand
     assert (sum(steps), len(windows), frozen_count(two)) == (391, 391, 391)
     assert all(one.interval.end == other.interval.start for one, other in zip(windows, windows[1:], strict=False))
     for part in (0, 1):

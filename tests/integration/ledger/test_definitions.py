@@ -29,7 +29,7 @@ def connected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.log.append("t", *stamps(11))
     monkeypatch.setattr(WarehouseHook, "ledger", lambda self: world.ledger)
     monkeypatch.setattr(BrokerHook, "log_offsets", lambda self: world.log)
-    monkeypatch.setattr(LoadWindowOperator, "_submit", lambda self, context: drive(world, self.application_args))
+    monkeypatch.setattr(LoadWindowOperator, "_submit", lambda self, *_: drive(world, self.application_args))
 
 
 def drive(world: World, arguments: list[str]) -> None:

@@ -140,6 +140,23 @@ def test_a_topic_made_again_is_an_error_with_the_way_out(healthy: World) -> None
     assert (found.severity, found.advice) == ("error", "logbus pipeline rebase p")
 
 
+@pytest.mark.parametrize("grown_again", [False, True])
+def test_a_log_that_is_another_one_is_an_error_with_the_way_out(healthy: World, grown_again: bool) -> None:
+    healthy.log.cut("t", 0)
+    if grown_again:
+        healthy.log.append("t", *stamps(10, 10.1, 10.2, 10.3, 11))
+    found = next(one for one in checkup.check_all(healthy.ledger, healthy.log, healthy.ledger.pipelines(), NOW))
+    assert (found.severity, found.advice) == ("error", "logbus pipeline rebase p")
+    assert "the log is not what the ledger remembers: t-0" in found.message
+
+
+def test_another_cluster_is_an_error_that_does_not_say_rebase(healthy: World) -> None:
+    healthy.log.create("t")
+    healthy.log.cluster = "the wrong one"
+    (found,) = checkup.check_all(healthy.ledger, healthy.log, healthy.ledger.pipelines(), NOW)
+    assert (found.severity, found.advice) == ("error", "name the right broker")
+
+
 def test_a_window_that_an_audit_found_wrong_is_an_error_and_one_not_audited_a_warning(healthy: World) -> None:
     change(healthy, "delete from t where _offset = 0")
     audit_window(healthy.ledger.engine, healthy.log, "p", at(10), NOW, sink_for)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from logbus.errors import ErrorBudgetExceeded, UserError
+from logbus.errors import ErrorBudgetExceeded, LogbusError, LogChanged, OtherRecords, ShortRead, UserError
 from logbus.windows.error_budget import samples_of
 from sqlalchemy import text
 
@@ -60,6 +60,16 @@ def test_an_attempt_that_failed_otherwise_may_be_retried(world: World, warehouse
     attempt = loading(world, warehouse_url).begin().attempt
     world.ledger.fail_attempts([attempt], "the broker was away", NOW)
     assert world.ledger.beyond_retry([attempt]) is None
+
+
+@pytest.mark.parametrize(("kind", "is_final"), [(LogChanged, True), (OtherRecords, True), (ShortRead, False)])
+def test_what_the_driver_said_no_retry_mends_is_told_as_what_it_was(
+    world: World, warehouse_url: str, kind: type[LogbusError], is_final: bool
+) -> None:
+    attempt = loading(world, warehouse_url).begin().attempt
+    world.ledger.fail_attempts([attempt], "the reason", NOW, kind=kind.__name__)
+    found = world.ledger.beyond_retry([attempt])
+    assert (type(found), str(found)) == ((kind, "the reason") if is_final else (type(None), "None"))
 
 
 def test_within_budget_the_window_is_loaded_with_its_dead_letters(world: World, warehouse_url: str) -> None:

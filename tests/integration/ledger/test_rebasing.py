@@ -8,6 +8,7 @@ import pytest
 from logbus.errors import AnotherCluster, LogChanged, RecordsLost, UserError
 from logbus.warehouse.sinks import sink_for
 from logbus.windows.audit import audit_window
+from logbus.windows.empty_spans import freeze_between
 from logbus.windows.model import AuditReport, FrozenWindow, WindowState
 from logbus.windows.rebasing import Rebase
 
@@ -66,6 +67,19 @@ def test_an_hour_before_the_last_window_that_was_left_out_does_not_become_an_emp
     for number in (10, 11):
         with pytest.raises(RecordsLost):
             world.freeze(number)
+
+
+def test_hours_that_lost_what_they_had_are_not_frozen_in_bulk_as_empty_ones(world: World) -> None:
+    world.log.append("t", *stamps(10))
+    world.register()
+    world.freeze(10)
+    world.log.create("t")
+    world.log.append("t", *stamps(14.5, 17))
+    rebase(world)
+    first, last = accept(world, 11), world.freeze(15)
+    assert list(freeze_between(world.ledger.engine, world.ledger.pipeline("p"), first, last, NOW)) == []
+    with pytest.raises(RecordsLost):
+        world.freeze(12)
 
 
 def test_an_accepted_loss_is_loaded_and_says_so_for_ever_and_is_never_called_exact(made_again: World, warehouse_url: str) -> None:

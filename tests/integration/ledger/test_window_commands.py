@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
-from logbus.commands import options, pipeline, progress
+from logbus.commands import losses, options, pipeline, progress
 from logbus.errors import ErrorBudgetExceeded
 from logbus.exit_codes import ExitCode
 from logbus.windows.missing import Missing
-from logbus.windows.model import Pipeline, TaskKey
+from logbus.windows.model import Pipeline, TaskKey, instant_text
 from logbus.windows.pipeline_dags import dags_by_pipeline
 from sqlalchemy import text
 
@@ -27,8 +27,8 @@ TEN = "2015-05-17T10:00:00Z"
 
 @pytest.fixture
 def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(progress, "LogOffsets", lambda *arguments, **options: world.log)
-    monkeypatch.setattr(pipeline, "LogOffsets", lambda *arguments, **options: world.log)
+    for module in (losses, pipeline, progress):
+        monkeypatch.setattr(module, "LogOffsets", lambda *arguments, **options: world.log)
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
     def call(*arguments: str) -> Result:
@@ -170,6 +170,29 @@ def test_a_pipeline_is_shown_with_its_settings_and_its_gaps(loaded: World, run: 
     assert "max_errors: 1" in text
     assert "p is 3 hours behind" in text
     assert len(shown(run("pipeline", "show", "p", "--json"))["gaps"]) == 3
+
+
+def test_a_rebase_names_the_hours_that_may_have_lost_records_and_each_is_accepted_by_name(loaded: World, run: Run) -> None:
+    loaded.log.create("t")
+    loaded.log.append("t", *stamps(14.5, 15))
+    said = run("pipeline", "rebase", "p").stdout.splitlines()
+    assert said == [
+        "pipeline p goes on with topic t as it is now; what is loaded stays",
+        "records may be gone of 2 windows: 2015-05-17T13:00:00Z, 2015-05-17T14:00:00Z",
+        "records are gone of what was frozen and not loaded: 1 window: 2015-05-17T12:00:00Z",
+        "these are refused until their loss is accepted by name:",
+        "    logbus window accept-loss --pipeline p HOUR... --reason TEXT",
+    ]
+    assert "nothing is to be done" in run("pipeline", "rebase", "p").stdout
+    hours = ("2015-05-17T12:00:00Z", "2015-05-17T14:00:00Z")
+    accepted = run("window", "accept-loss", "--pipeline", "p", *hours, "--reason", "a test", "--by", "mary").stdout.splitlines()
+    by_mary = f"loss accepted by mary at {instant_text(NOW)}: a test"
+    assert accepted == [f"{hours[0]} 0 records are left; {by_mary}", f"{hours[1]} 1 records are left; {by_mary}"]
+    assert (
+        f"  the loss was accepted by mary at {instant_text(NOW)}: a test"
+        in run("window", "show", "--pipeline", "p", hours[1]).stdout.splitlines()
+    )
+    assert shown(run("window", "show", "--pipeline", "p", hours[1], "--json"))["loss_accepted"]["by"] == "mary"
 
 
 REGISTER = ("pipeline", "register", "p", "--topic", "t", "--table", "t")

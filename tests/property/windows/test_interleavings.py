@@ -82,7 +82,9 @@ class Interleavings(LogMachine):
         assert self.ledger.freeze_or_get(self.name, known.frozen.interval, self.log, self.now).ranges == known.frozen.ranges
 
     def freeze_new(self, interval: Interval) -> None:
-        if any(is_undecided(part, interval, self.now) for part in self.partitions):
+        if any(
+            is_undecided(part, interval, self.now, self.reached(number, interval)) for number, part in enumerate(self.partitions)
+        ):
             with pytest.raises(TransactionOpen):
                 self.ledger.freeze_or_get(self.name, interval, self.log, self.now)
             return
@@ -102,6 +104,10 @@ class Interleavings(LogMachine):
         assert {part.partition: (part.start_offset, part.end_offset, part.lost) for part in found.ranges} == expected
         self.chain = trial
         self.windows[interval.start] = Window(found)
+
+    def reached(self, number: int, interval: Interval) -> int:
+        """The boundary before the interval's end."""
+        return self.chain.around(number, interval.end)[0] if number in self.chain.anchors else 0
 
     def is_readable(self, window: Window) -> bool:
         """Whether the log still holds the window's records."""

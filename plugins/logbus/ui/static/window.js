@@ -97,7 +97,9 @@ function warnings(data) {
       ? notice(
           "warn",
           "Records may be missing at its beginning",
-          "Retention had deleted before the hour was frozen; how much belonged to it nobody can know.",
+          data.loss_accepted
+            ? `The loss was accepted by ${data.loss_accepted.by} at ${data.loss_accepted.at}: ${data.loss_accepted.reason}.`
+            : "Records were gone, or may have been, before they were read; how many were its own nobody can know.",
         )
       : null,
     ...(data.other_records ?? []).map((one) =>

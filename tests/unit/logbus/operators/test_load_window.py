@@ -20,7 +20,7 @@ from logbus.windows.model import Interval, Pipeline, TaskKey
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger, window
-from tests.support.fake_submit import FakeSubmit
+from tests.support.fake_submit import FakeSubmit, subprocess_with
 
 SECRETS = ("warehouse-password", "broker-password")
 
@@ -35,7 +35,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
         return started[-1]
 
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
-    monkeypatch.setattr(provider.subprocess, "Popen", popen)
+    monkeypatch.setattr(provider, "subprocess", subprocess_with(popen))
     return started
 
 
@@ -78,10 +78,16 @@ def test_a_load_registers_the_pipeline_as_its_dag_defines_it(
     assert (ledger.registered, ledger.begun_as) == ([pipeline], [pipeline])
 
 
+@pytest.fixture
+def dag() -> DAG:
+    """Made before submitting is faked: the first DAG of a process runs the program `file`, to learn what its interpreter is."""
+    return DAG("access_log")
+
+
 def test_tasks_of_one_dag_that_define_a_pipeline_differently_are_refused(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+    dag: DAG, pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
 ) -> None:
-    with DAG("access_log") as dag:
+    with dag:
         load = operator(pipeline)
         FreezeWindowOperator(task_id="freeze", pipeline=replace(pipeline, parse="raw"))
     with pytest.raises(AirflowFailException, match="parse: combined against raw"):

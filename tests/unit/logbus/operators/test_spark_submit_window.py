@@ -13,7 +13,7 @@ from logbus.windows.model import Interval, Pipeline
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger
-from tests.support.fake_submit import FakeSubmit
+from tests.support.fake_submit import FakeSubmit, subprocess_with
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
         return started[-1]
 
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
-    monkeypatch.setattr(provider.subprocess, "Popen", popen)
+    monkeypatch.setattr(provider, "subprocess", subprocess_with(popen))
     return started
 
 
