@@ -44,7 +44,7 @@ def main() -> int:
         fault = options.fault
         if options.switched_off:
             SWITCHES[options.switched_off].off(patch)
-            fault = fault or SWITCHES[options.switched_off].fault
+            fault = fault or SWITCHES[options.switched_off].wanted
         bench = Bench(server.create_database("proof"), Path(place) / "files")
         if options.seed is not None:
             print(draw(options.seed, fault, on_a_broker=options.broker))

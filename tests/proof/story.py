@@ -85,6 +85,15 @@ ORDINARY: dict[str, tuple[int, Draw]] = {
     "overtaken": (2, lambda rng: [load(rng, **meanwhile(rng, load(rng)))]),
     "killed": (1, lambda rng: [load(rng, kill=rng.randint(0, 14))]),
     "appended": (1, lambda rng: [load(rng, **meanwhile(rng, produce(rng), Step("freeze", {"places": some(rng)})))]),
+    "quiet_then_late": (
+        1,
+        lambda rng: [
+            Step("pass_time", {"hours": 3.0}),
+            Step("freeze", {"places": [1.0]}),
+            Step("produce", {"partition": rng.random(), "minutes": [110, 100], "kinds": ["json", "text"]}),
+            Step("freeze", {"places": [0.7, 0.6, 0.5]}),
+        ],
+    ),
     "reparse": (1, lambda rng: [Step("reparse"), load(rng)]),
     "changed_between": (1, lambda rng: [Step("begin", {"places": some(rng)}), Step("reparse"), Step("drive", {})]),
     "redrive": (1, lambda rng: [Step("reparse"), Step("redrive")]),
@@ -93,6 +102,8 @@ ORDINARY: dict[str, tuple[int, Draw]] = {
     "retention": (1, lambda rng: [Step("retention", {"partition": rng.random(), "share": rng.random()})]),
     "upkeep": (1, lambda rng: [Step("upkeep")]),
 }
+
+UNUSABLE_HEAD = "unusable_head"  # a log that begins with records whose stamps say nothing
 
 
 def table_fault(kind: str) -> Draw:
@@ -104,6 +115,11 @@ FAULTS: dict[str, Draw] = {
     "restored": lambda rng: [Step("restored", {"share": rng.random(), "regrow": rng.randint(0, 12)})],
     "election": lambda rng: [
         Step("election", {"partition": rng.random(), "count": rng.randint(1, 6), "regrow": rng.randint(0, 9)})
+    ],
+    "shortened": lambda rng: [
+        Step("election", {"partition": rng.random(), "count": rng.randint(4, 7), "regrow": 0}),
+        produce(rng),
+        Step("pass_time", {"hours": 1.0}),
     ],
     "restored_under_a_load": lambda rng: [
         Step("freeze", {"places": some(rng)}),
@@ -165,29 +181,30 @@ FILE_FAULTS: dict[str, Draw] = {
 TABLE_ONLY = ("row_moved", "row_swapped", "alias", "redrive")
 
 # What a broker does not do on command.
-MEMORY_ONLY = ("election", "compacted", "hanging", "made_again_without_an_id", "reader_skips", "reader_doubles")
+MEMORY_ONLY = ("election", "shortened", "compacted", "hanging", "made_again_without_an_id", "reader_skips", "reader_doubles")
 
-# Each would be seen if the topic had no holes; with holes nobody can tell.
+# Each would be seen if the topic had no holes; with holes nobody can tell. The others want them.
 NOT_WITH_GAPS = ("reader_skips",)
-ONLY_WITH_GAPS = ("compacted", "hanging")
+ONLY_WITH_GAPS = ("compacted", "hanging", "shortened")
 
 
-def draw(seed: int, fault: str | None = None, *, on_a_broker: bool = False) -> Story:
-    """The story of a seed. `fault`: the one that it is to have, where somebody wants to see that."""
+def draw(seed: int, wanted: str | None = None, *, on_a_broker: bool = False) -> Story:
+    """The story of a seed. `wanted`: the fault, or the piece of an ordinary day, that it is to have."""
     rng = random.Random(seed)
+    fault = None if wanted in ORDINARY or wanted == UNUSABLE_HEAD else wanted
     sink = "parquet" if (fault in FILE_FAULTS or rng.random() < 0.15) and fault not in TABLE_ONLY else "postgres"
     gaps = fault in ONLY_WITH_GAPS or (rng.random() < 0.2 and fault not in NOT_WITH_GAPS)
     unfit = {*(NOT_WITH_GAPS if gaps else ONLY_WITH_GAPS), *(TABLE_ONLY if sink != "postgres" else FILE_FAULTS)}
     if on_a_broker:
         unfit.update(MEMORY_ONLY)
-    faults = [fault] if fault else draw_faults(rng, sorted({*FAULTS, *FILE_FAULTS} - unfit))
+    faults = draw_faults(rng, sorted({*FAULTS, *FILE_FAULTS} - unfit)) if wanted is None else [fault] if fault else []
     return Story(
         seed=seed,
         sink=sink,
         partitions=rng.choice([1, 1, 2]),
         parse=rng.choice(["lines", "lines", "json"]),
         gaps=gaps,
-        steps=tuple(without_2099(step) if on_a_broker else step for step in draw_steps(rng, sink, faults)),
+        steps=tuple(without_2099(step) if on_a_broker else step for step in draw_steps(rng, sink, faults, wanted)),
         faults=tuple(faults),
     )
 
@@ -209,9 +226,11 @@ def without_2099(step: Step) -> Step:
     return Step(step.kind, changed)
 
 
-def draw_steps(rng: random.Random, sink: str, faults: Sequence[str]) -> list[Step]:
+def draw_steps(rng: random.Random, sink: str, faults: Sequence[str], wanted: str | None) -> list[Step]:
     """Hours in which records come; then loads and the rest of the day; the faults between them, once something is loaded."""
     steps: list[Step] = []
+    if wanted == UNUSABLE_HEAD or rng.random() < 0.1:
+        steps.append(Step("produce", {"partition": 0.0, "minutes": ["2099", None], "kinds": ["json", "text"]}))
     for _ in range(rng.choice([1, 1, 2, 2, 3])):
         steps += [produce(rng) for _ in range(rng.randint(1, 2))]
         steps.append(Step("pass_time", {"hours": rng.choice([0.5, 1.0, 1.0])}))
@@ -221,6 +240,8 @@ def draw_steps(rng: random.Random, sink: str, faults: Sequence[str]) -> list[Ste
     if rng.random() < 0.5:
         steps += [produce(rng), Step("pass_time", {"hours": 1.0})]
     pieces = [ordinary(rng, sink) for _ in range(rng.randint(1, 3))]
+    if wanted in ORDINARY:
+        pieces.append(ORDINARY[wanted][1](rng))
     for name in faults:
         pieces.insert(rng.randint(0, len(pieces)), {**FAULTS, **FILE_FAULTS}[name](rng))
     for piece in pieces:

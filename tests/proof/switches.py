@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from logbus.windows.values import ValuesReport
 
+from tests.proof.story import UNUSABLE_HEAD
+
 
 def nothing(*arguments: Any, **named: Any) -> None:
     """Nothing is refused."""
@@ -50,9 +52,9 @@ def one_key(size: int) -> str:
 
 @dataclass(frozen=True)
 class Switch:
-    """`by` stands in the place of each of `names`. `fault`: what the histories have that need the check; None: any has it."""
+    """`by` stands in the place of each of `names`. `wanted`: the fault or the piece of a day that needs the check."""
 
-    fault: str | None
+    wanted: str
     by: Callable[..., Any] | str
     names: tuple[str, ...]
 
@@ -63,9 +65,9 @@ class Switch:
 
 SWITCHES: dict[str, Switch] = {
     # Where an hour begins
-    "neighbours": Switch(None, as_it_is, ("logbus.windows.boundaries.clamp",)),
-    "stamps_ahead": Switch(None, no, ("logbus.windows.boundaries.needs_scan",)),
-    "unstamped_head": Switch(None, as_it_is, ("logbus.windows.boundaries.with_the_head",)),
+    "neighbours": Switch("quiet_then_late", as_it_is, ("logbus.windows.boundaries.clamp",)),
+    "stamps_ahead": Switch(UNUSABLE_HEAD, no, ("logbus.windows.boundaries.needs_scan",)),
+    "unstamped_head": Switch(UNUSABLE_HEAD, as_it_is, ("logbus.windows.boundaries.with_the_head",)),
     "unknown_head": Switch("greedy_retention", no, ("logbus.windows.freezing.Freeze.head_is_unknown",)),
     # Whether it is the same log
     "topic_id": Switch(
@@ -78,7 +80,13 @@ SWITCHES: dict[str, Switch] = {
         ),
     ),
     "end_of_the_log": Switch(
-        "election", nothing, ("logbus.windows.witnesses.refuse_if_shorter", "logbus.windows.testimony.refuse_if_shorter")
+        "shortened",
+        no_problems,
+        (
+            "logbus.windows.witnesses.refuse_if_shorter",
+            "logbus.windows.testimony.refuse_if_shorter",
+            "logbus.windows.audit.broker_problems",
+        ),
     ),
     "witnesses": Switch(
         "restored",
@@ -91,7 +99,7 @@ SWITCHES: dict[str, Switch] = {
     ),
     # Who may publish what
     "fence": Switch(
-        None,
+        "overtaken",
         nothing,
         (
             "logbus.windows.attempts.lock_if_current",
@@ -100,8 +108,8 @@ SWITCHES: dict[str, Switch] = {
         ),
     ),
     "key_of_an_attempt": Switch("ledger_restored_within_a_load", one_key, ("secrets.token_hex",)),
-    "definition_of_an_attempt": Switch(None, as_registered, ("spark_jobs.application.by_definition",)),
-    "winners": Switch(None, "true", ("logbus.warehouse.staging.WON",)),
+    "definition_of_an_attempt": Switch("changed_between", as_registered, ("spark_jobs.application.by_definition",)),
+    "winners": Switch("repeated_task", "true", ("logbus.warehouse.staging.WON",)),
     "equation": Switch("reader_skips", nothing, ("logbus.warehouse.commit.refuse_mismatch",)),
     "same_records": Switch("compacted", nothing, ("logbus.warehouse.commit.other_records",)),
     "one_owner": Switch(

@@ -63,6 +63,6 @@ def test_a_check_that_is_switched_off_is_noticed(bench: Bench, name: str, monkey
     switch = SWITCHES[name]
     switch.off(monkeypatch)
     for seed in range(NOTICED_WITHIN):
-        if play(bench, draw(seed, switch.fault)).violation:
+        if play(bench, draw(seed, switch.wanted)).violation:
             return
     pytest.fail(f"without the check {name} {NOTICED_WITHIN} histories went as they do with it")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -101,6 +101,7 @@ class Truth:
         self.known = Known()
         self.log = 0  # how often the topic was made under an id of its own
         self.lost: list[tuple[Record, int, str]] = []  # acknowledged, and gone before any window held them; when, and why
+        self.sent: dict[bytes, int] = {}  # when, by value
         self.events = itertools.count()
         self.forgotten: set[datetime] = set()  # hours that were loaded after the copy of the ledger that was put back
 
@@ -110,8 +111,9 @@ class Truth:
         self.parts = [Partition() for _ in range(partitions)]
         self.known.chains[0] = Chain(dict.fromkeys(range(partitions), (None, 0)), {part: {} for part in range(partitions)})
 
-    def produced(self, partition: int, records: Iterable[Record | None]) -> None:
+    def produced(self, partition: int, records: Sequence[Record | None]) -> None:
         self.parts[partition].records += records
+        self.sent |= {record.value: next(self.events) for record in records if record is not None}
 
     def widened(self) -> None:
         self.parts.append(Partition())
