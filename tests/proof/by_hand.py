@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +123,12 @@ class ByHand:
         manifests = (json.loads(path.read_text()) for path in sorted((self.root / "_manifests").glob("*.json")))
         return [self.root / name for manifest in manifests if manifest["entry"] for name in manifest["files"]]
 
-    def public_rows(self) -> Iterator[Mapping[str, Any]]:
-        """What the manifests say is public, read as anybody would."""
-        for path in self.public_files():
-            if path.exists():
-                yield from pq.read_table(path, partitioning=None).to_pylist()
+    def public_rows(self, start: datetime) -> Iterator[Mapping[str, Any]]:
+        """What the window's manifest says is public, read as anybody would."""
+        manifest = self.root / "_manifests" / f"{start.astimezone(UTC):%Y%m%dT%H%M%SZ}.json"
+        for name in json.loads(manifest.read_text())["files"] if manifest.exists() else []:
+            if (self.root / name).exists():
+                yield from pq.read_table(self.root / name, partitioning=None).to_pylist()
 
     def rewrite(self, place: float, change: Callable[[pa.Table], pa.Table]) -> None:
         if path := self.file_at(place):

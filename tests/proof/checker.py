@@ -34,9 +34,11 @@ class Violation(Exception):
 
 
 class Checker(Truth):
-    """One pipeline's truth against its claims. `files` reads a table of files; None: the table is PostgreSQL's."""
+    """One pipeline's truth against its claims. `files` reads an hour of a table of files; None: the table is PostgreSQL's."""
 
-    def __init__(self, name: str, *, healthy: bool, files: Callable[[], Iterable[Mapping[str, Any]]] | None = None) -> None:
+    def __init__(
+        self, name: str, *, healthy: bool, files: Callable[[datetime], Iterable[Mapping[str, Any]]] | None = None
+    ) -> None:
         super().__init__()
         self.name, self.healthy, self.files = name, healthy, files
         self.counts: Counter[str] = Counter()
@@ -104,7 +106,7 @@ class Checker(Truth):
             found = connection.execute(text(f"select * from {self.name} where _window_start = :start"), {"start": start})
             rows: Iterable[Mapping[str, Any]] = map(dict, found.mappings())
         else:
-            rows = (row for row in self.files() if row["_window_start"] == start)
+            rows = self.files(start)
         for row in rows:
             stamp = row["_timestamp"] and ms(row["_timestamp"])
             yield (row["_partition"], row["_offset"]), ("row", stamp, row.get("line"), row.get("name"))

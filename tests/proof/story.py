@@ -90,7 +90,7 @@ ORDINARY: dict[str, tuple[int, Draw]] = {
         lambda rng: [
             Step("pass_time", {"hours": 3.0}),
             Step("freeze", {"places": [1.0]}),
-            Step("produce", {"partition": rng.random(), "minutes": [110, 100], "kinds": ["json", "text"]}),
+            Step("produce", {"partition": rng.random(), "minutes": [190, 110], "kinds": ["json", "text"]}),
             Step("freeze", {"places": [0.7, 0.6, 0.5]}),
         ],
     ),
