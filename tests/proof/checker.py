@@ -187,17 +187,21 @@ class Checker(Truth):
                 raise Violation("hole", f"{window.start:%H} is audited; {record.value!r} of that hour is lost: {why}")
 
     def check_passed_over(self, audited: Sequence[Window], windows: Sequence[Window]) -> None:
-        """Records that are in the log, before where windows end, and in none of them."""
+        """Records that are in the log, before where an hour and those that follow on it end, and in no window."""
         held = {record for window in windows for record in window.held.values()}
-        for number, part in enumerate(self.parts):
-            reach = max((window.ranges[number][1] for window in windows if number in window.ranges), default=0)
-            for at, record in part.readable():
-                if at < reach and record not in held:
-                    for window in audited:
-                        if self.sent[record.value] < window.frozen and is_of(record, window):
-                            raise Violation(
-                                "hole", f"{window.start:%H} is audited; {number}/{at} {record.value!r} is in no window"
-                            )
+        for window in audited:
+            reach = self.reach(window)
+            for number, part in enumerate(self.parts):
+                for at, record in part.readable():
+                    is_missing = at < reach.get(number, 0) and record not in held and self.sent[record.value] < window.frozen
+                    if is_missing and is_of(record, window):
+                        raise Violation("hole", f"{window.start:%H} is audited; {number}/{at} {record.value!r} is in no window")
+
+    def reach(self, window: Window) -> dict[int, int]:
+        """Where the last of the hours ends that follow on this one without a gap, by partition."""
+        while following := self.known.windows.get(window.start + HOUR):
+            window = following
+        return {number: end for number, (_, end) in window.ranges.items()}
 
 
 def is_of(record: Record, window: Window) -> bool:
