@@ -162,6 +162,7 @@ class Application:
         self, spark: SparkSession, pipeline: Pipeline, sink: Sink, plans: Sequence[TaskPlan], windows: Sequence[StagedWindow]
     ) -> Reads:
         job = TaskJob(
+            pipeline=pipeline.name,
             topic=pipeline.topic,
             parse=pipeline.parse,
             settings=pipeline.settings,

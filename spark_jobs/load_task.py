@@ -76,7 +76,7 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     """One chunk to the rows and the dead letters of its window."""
     window, schema, stamps = job.windows[records.window_id], row_schema(parser.columns), pa.array(records.stamps_ms, pa.int64())
     hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
-    refuse_other_records(records, job.topic, window, hashes)
+    refuse_other_records(records, job, window, hashes)
     parsed = parse_chunk(parser, pa.schema(list(schema)[len(ROW_FIELDS) :]), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), Tally())
     count(tally, records, hashes, parsed.filtered)
@@ -87,14 +87,14 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
         sink.write_dead_letters(window, to_dead_letters(records, job.topic, window, hashes, parsed))
 
 
-def refuse_other_records(records: Records, topic: str, window: StagedWindow, hashes: Sequence[int]) -> None:
+def refuse_other_records(records: Records, job: TaskJob, window: StagedWindow, hashes: Sequence[int]) -> None:
     """A record that was looked at when the window was frozen is still the same one, or the log is another one."""
     for (partition, offset), witness in window.witnesses.items():
         if partition == records.partition and records.offsets[0] <= offset <= records.offsets[-1]:
             place = bisect_left(records.offsets, offset)
             if records.offsets[place] == offset and as_signed(hashes[place]) != witness.hash:
                 found = Witness(offset=offset, timestamp_ms=records.stamps_ms[place], hash=as_signed(hashes[place]))
-                raise another_log("NAME", [record_changed(topic, partition, witness, found)])
+                raise another_log(job.pipeline, [record_changed(job.topic, partition, witness, found)])
 
 
 def count_stamps(tally: Tally, window: StagedWindow, stamps_ms: pa.Array, interval_ms: int) -> None:

@@ -29,6 +29,7 @@ class StagedWindow:
 class TaskJob:
     """Everything a task needs. `sink_options` may hold secrets: the job travels pickled, never in an option or argument."""
 
+    pipeline: str
     topic: str
     parse: str
     settings: Mapping[str, Any]

@@ -85,6 +85,7 @@ class Loading:
 
     def job(self) -> TaskJob:
         return TaskJob(
+            pipeline=self.window.pipeline,
             topic=self.window.topic,
             parse=MENDED if self.mended else self.pipeline.parse,
             settings=self.pipeline.settings,
