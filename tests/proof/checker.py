@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tests.proof.truth import HOUR, OUT_OF_SIGHT, Place, Record, Row, Truth, Window, ms, parsed
+from tests.proof.truth import HOUR, OUT_OF_SIGHT, Place, Record, Row, Truth, Try, Window, ms, parsed
 
 PARSES = ("lines", "json")
 
@@ -54,29 +54,36 @@ class Checker(Truth):
         if dict(ranges) != self.known.windows[start].ranges:
             raise Violation("hole", f"{start:%H} was frozen as {dict(ranges)}, it is {self.known.windows[start].ranges}")
 
-    def begun(self, start: datetime, number: int, parse: str) -> None:
+    def begun(self, start: datetime, attempt: Try, parse: str) -> None:
         window = self.known.windows[start]
-        window.newest, window.parses = number, {**window.parses, number: parse}
+        window.newest, window.parses = attempt[0], {**window.parses, attempt: parse}
 
     def catch_up(self, connection: Connection) -> None:
         """Whoever was killed behind his commit has told nobody: the ledger knows."""
-        query = text("select starts_at, loaded_attempt from logbus.window where pipeline = :name and loaded_attempt is not null")
-        for start, number in connection.execute(query, {"name": self.name}).all():
+        query = text(
+            "select w.starts_at, a.number, a.key from logbus.window w join logbus.attempt a "
+            "on a.window_id = w.id and a.number = w.loaded_attempt where w.pipeline = :name"
+        )
+        for start, number, key in connection.execute(query, {"name": self.name}).all():
             if start in self.known.windows:
-                self.committed(connection, start, number)
+                self.committed(connection, start, (number, key))
 
-    def committed(self, connection: Connection, start: datetime, number: int) -> None:
-        """A load has published: exactly the window's records, by the definition its attempt began with."""
-        window = self.known.windows[start]
-        if number in window.loaded:
+    def committed(self, connection: Connection, start: datetime, attempt: Try) -> None:
+        """A load has published: exactly the window's records, by the definition its attempt began with. An attempt that the ledger
+        has forgotten was begun with whatever the definition was then, and a later one may have its number."""
+        window, number, is_known = self.known.windows[start], attempt[0], attempt in self.known.windows[start].parses
+        if attempt in window.loaded:
             return
-        if number < window.newest and number in window.parses:
+        if number < window.newest and is_known:
             raise Violation("fence", f"attempt {number} at {start:%H} committed, attempt {window.newest} had begun")
-        window.loaded.add(number)
-        self.forgotten.discard(start)
+        window.loaded.add(attempt)
+        if is_known:
+            self.forgotten.discard(start)
+        else:
+            self.forgotten.add(start)
         gone = {(index, at) for index, part in enumerate(self.parts) for at in part.gone if window.chain == self.log}
         places = set(window.held) - gone if window.rows is None else set(window.rows)
-        for parse in [window.parses[number]] if number in window.parses else PARSES:  # an attempt that the ledger has forgotten
+        for parse in [window.parses[attempt]] if is_known else PARSES:
             window.rows = {place: parsed(window.held[place], parse) for place in places}
             if not (wrong := self.differences(connection, start)):
                 break
@@ -93,8 +100,9 @@ class Checker(Truth):
 
     def differences(self, connection: Connection, start: datetime) -> dict[int, list[str]]:
         """By partition what the table holds otherwise than it must of a loaded window."""
-        expected = Counter((self.known.windows[start].rows or {}).items())
-        actual = Counter(self.public(connection, start))
+        rows = self.known.windows[start].rows or {}
+        expected = Counter(rows.items())
+        actual = Counter((place, published(row, rows.get(place))) for place, row in self.public(connection, start))
         wrong: dict[int, list[str]] = {}
         for sign, surplus in (("+", actual - expected), ("-", expected - actual)):
             for (partition, offset), row in surplus.elements():
@@ -145,7 +153,7 @@ class Checker(Truth):
         return changed | {part for part, (_, end) in window.ranges.items() if len(self.parts[part].records) < end}
 
     def may_have_lost(self, window: Window) -> bool:
-        return any(when < window.frozen for _, when, _ in self.lost)
+        return any(lost.when < window.frozen for lost in self.lost)
 
     def refused(self, what: str, start: datetime | None, error: str) -> None:
         """Somebody would not go on. In a healthy history that is right only where retention has taken what was loaded before."""
@@ -182,9 +190,9 @@ class Checker(Truth):
                     )
 
     def check_lost(self, window: Window) -> None:
-        for record, when, why in self.lost:
-            if why != OUT_OF_SIGHT and when < window.frozen and is_of(record, window):
-                raise Violation("hole", f"{window.start:%H} is audited; {record.value!r} of that hour is lost: {why}")
+        for lost in self.lost:
+            if lost.why != OUT_OF_SIGHT and lost.may_be_of(window):
+                raise Violation("hole", f"{window.start:%H} is audited; {lost.record.value!r} of that hour is lost: {lost.why}")
 
     def check_passed_over(self, audited: Sequence[Window], windows: Sequence[Window]) -> None:
         """Records that are in the log, before where an hour and those that follow on it end, and in no window."""
@@ -206,6 +214,14 @@ class Checker(Truth):
 
 def is_of(record: Record, window: Window) -> bool:
     return window.start <= record.at < window.start + HOUR
+
+
+def published(row: Row, expected: Row | None) -> Row:
+    """The row without the columns that its load has not filled: an earlier parser's, of which this load claims nothing."""
+    if expected is None or row[0] != "row" or expected[0] != "row":
+        return row
+    filled = (None if wanted is None else value for value, wanted in zip(row[2:], expected[2:], strict=True))
+    return (*row[:2], *filled)
 
 
 def miscounted(wrong: Mapping[int, Sequence[str]]) -> set[int]:

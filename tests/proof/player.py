@@ -181,7 +181,7 @@ class Player:
             if starts:
                 attempts = self.ledger.begin_attempts(self.name, starts, f"run {next(self.runs)}", 1, self.now)
         for attempt in attempts:
-            self.truth.begun(attempt.interval.start, attempt.number, self.parse)
+            self.truth.begun(attempt.interval.start, (attempt.number, attempt.key), self.parse)
         return attempts
 
     def run(
@@ -224,7 +224,7 @@ class Player:
         window = self.truth.known.windows.get(start)
         if outcome.state is LoadState.COMMITTED:
             with self.bench.engine.connect() as connection:
-                self.truth.committed(connection, start, number)
+                self.truth.committed(connection, start, (number, outcome.attempt.key))
         elif outcome.state is LoadState.FAILED or window is None or number == window.newest:
             self.truth.refused("load", start, outcome.error)
 

@@ -61,6 +61,9 @@ class Partition:
         return ((at, found) for at, found in enumerate(self.records) if found is not None and at >= self.start)
 
 
+Try = tuple[int, str | None]  # an attempt's number and its random key: a ledger that was put back gives numbers again
+
+
 @dataclass
 class Window:
     """A frozen hour: `held` are its records as they were then, `rows` what the table must hold since the last load."""
@@ -71,9 +74,24 @@ class Window:
     ranges: Ranges
     held: dict[Place, Record]
     newest: int = 0
-    loaded: set[int] = field(default_factory=set)
-    parses: dict[int, str] = field(default_factory=dict)
+    loaded: set[Try] = field(default_factory=set)
+    parses: dict[Try, str] = field(default_factory=dict)
     rows: dict[Place, Row] | None = None
+
+
+class Lost(NamedTuple):
+    """An acknowledged record that was gone before any window held it: when in events, and why. By boundaries that were decided by
+    then it was of no hour that ends at `behind` or earlier, whatever its stamp says."""
+
+    record: Record
+    when: int
+    why: str
+    behind: datetime | None
+
+    def may_be_of(self, window: Window) -> bool:
+        """Whether its window would have been this one, had it been there when that was frozen."""
+        is_of = window.start <= self.record.at < window.start + HOUR
+        return self.when < window.frozen and is_of and (self.behind is None or window.start >= self.behind)
 
 
 @dataclass
@@ -100,7 +118,7 @@ class Truth:
         self.parts: list[Partition] = []
         self.known = Known()
         self.log = 0  # how often the topic was made under an id of its own
-        self.lost: list[tuple[Record, int, str]] = []  # acknowledged, and gone before any window held them; when, and why
+        self.lost: list[Lost] = []
         self.sent: dict[bytes, int] = {}  # when, by value
         self.events = itertools.count()
         self.forgotten: set[datetime] = set()  # hours that were loaded after the copy of the ledger that was put back
@@ -140,8 +158,11 @@ class Truth:
     def lose(self, partition: int, offsets: Iterable[int], why: str) -> None:
         when = next(self.events)
         held = {place for window in self.known.windows.values() if window.chain == self.log for place in window.held}
-        records = self.parts[partition].records
-        self.lost += [(found, when, why) for at in offsets if (found := records[at]) is not None and (partition, at) not in held]
+        records, bounds = self.parts[partition].records, self.known.chains.get(self.log, Chain()).bounds.get(partition, {})
+        for at in offsets:
+            if (found := records[at]) is not None and (partition, at) not in held:
+                behind = max((instant for instant, bound in bounds.items() if bound <= at), default=None)
+                self.lost.append(Lost(found, when, why, behind))
 
     def compacted(self, partition: int, offsets: Iterable[int]) -> None:
         for at in offsets:

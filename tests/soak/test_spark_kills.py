@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.usefixtures("without_spark"), pytest.mark.timeout(600)
 # Where the driver stands when it is killed.
 STEPS = {
     "before it has asked anything": "SELECT logbus.pipeline",
-    "while staging tables are made": 'create table "logbus_staging"',
-    "with staging tables and no rows": 'create table "logbus_staging"|after commit',
-    "with everything staged": 'create table "logbus_staging"|after commit|SELECT logbus."window".last_attempt',
+    "while staging tables are made": 'create table if not exists "logbus_staging"',
+    "with staging tables and no rows": 'create table if not exists "logbus_staging"|after commit',
+    "with everything staged": 'create table if not exists "logbus_staging"|after commit|SELECT logbus."window".last_attempt',
     "while a table is sealed": 'alter table "logbus_staging"',
     "with a sealed table": 'alter table "logbus_staging"|after commit',
     "inside the commit": "UPDATE logbus.window_range",

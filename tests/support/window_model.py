@@ -15,6 +15,7 @@ from logbus.windows.model import Interval
 from tests.support.fake_log import FakePartition
 
 FUTURE = timedelta(hours=1)
+LATENESS = timedelta(minutes=5)
 
 Ranges = dict[int, tuple[int, int, int]]  # partition to start, end and how many at its head are lost
 
@@ -78,11 +79,15 @@ class ChainModel:
         return found if older or not is_first else lower
 
     def may_be_cut(self, number: int, part: FakePartition, at: datetime, now: datetime) -> bool:
-        """Whether deleted records may have come at or after `at`: nothing left from before shows that they did not."""
-        lower, upper, is_first = self.around(number, at)
+        """Whether deleted records may be stamped at or after `at`: they were written before the first one that is left, which came
+        in time, by clocks that are not further ahead than is believed."""
+        lower, upper, _ = self.around(number, at)
         if upper is not None and upper <= lower:
             return False
-        return part.start_offset > lower and self.candidate(part, at, now, lower, is_first) <= part.start_offset
+        horizon = milliseconds(now + FUTURE)
+        left = [record.timestamp_ms for record in part.records(0, len(part.stamps_ms)) if 0 <= record.timestamp_ms <= horizon]
+        latest = left[0] + (LATENESS + FUTURE) // timedelta(milliseconds=1) if left else horizon
+        return part.start_offset > lower and milliseconds(at) <= latest
 
 
 def is_undecided(part: FakePartition, interval: Interval, now: datetime, lower: int) -> bool:

@@ -69,12 +69,12 @@ def create_rows(connection: Connection, attempt: Attempt, target: TableName) -> 
     start, end = instant_text(attempt.interval.start), instant_text(attempt.interval.end)
     check = f", constraint {LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')" if is_partitioned else ""
     copied = "including defaults including constraints" + ("" if is_partitioned else " including identity")
-    connection.execute(text(f"create table {rows.sql} (like {target.sql} {copied}, {TASK_DEFINITION}{check})"))
+    connection.execute(text(f"create table if not exists {rows.sql} (like {target.sql} {copied}, {TASK_DEFINITION}{check})"))
 
 
 def create_dead_letters(connection: Connection, attempt: Attempt) -> None:
     dead, like = staging(attempt.dead_letter_table), f"{SCHEMA}.{schema.dead_letter.name}"
-    connection.execute(text(f"create table {dead.sql} (like {like} including defaults, {TASK_DEFINITION})"))
+    connection.execute(text(f"create table if not exists {dead.sql} (like {like} including defaults, {TASK_DEFINITION})"))
 
 
 def seal(engine: Engine, attempt: Attempt, winners: Collection[int], filled: Mapping[str, str] | None = None) -> tally.Counted:

@@ -26,6 +26,7 @@ from logbus.windows.missing import behind, empty
 from logbus.windows.model import FrozenWindow, Pipeline, instant_text
 from logbus.windows.retained import lost_ranges
 from logbus.windows.rows import ATTEMPT_RUNNING, pipeline_row
+from logbus.windows.stamped_hours import elsewhere_notes
 from logbus.windows.table_owners import others_of_table
 
 # A window that was frozen this long ago and that nobody has tried to load: somebody waits for something that does not come.
@@ -237,6 +238,28 @@ def check_dead_letters(case: Case) -> Iterator[Finding]:
         yield note(case.subject, f"{count} records did not parse and are kept as dead letters", advice)
 
 
+def check_stamps(case: Case) -> Iterator[Finding]:
+    """Do the newest hours hold the records that are stamped with them?"""
+    name = case.pipeline.name
+    with case.ledger.engine.connect() as connection:
+        for told in elsewhere_notes(connection, {name}):
+            yield note(
+                case.subject, told.removeprefix(f"{name}: "), f"logbus window ls --pipeline {name}; a producer's clock is off?"
+            )
+
+
+def check_other_records(case: Case) -> Iterator[Finding]:
+    """Is every hour loaded from the records of its first load?"""
+    row = schema.window
+    where = (row.c.pipeline == case.pipeline.name, row.c.other_records.is_not(None))
+    with case.ledger.engine.connect() as connection:
+        starts = list(connection.scalars(select(row.c.starts_at).where(*where).order_by(row.c.starts_at)))
+    if starts:
+        texts = [instant_text(start) for start in starts]
+        message = f"a reload replaced the records by others, as its run accepted: {several(texts)}"
+        yield note(case.subject, message, f"logbus window show --pipeline {case.pipeline.name} {texts[0]} says by whom")
+
+
 def check_table(case: Case) -> Iterator[Finding]:
     """Has the pipeline its table for itself?"""
     with case.ledger.engine.connect() as connection:
@@ -256,6 +279,8 @@ CHECKS: Sequence[Check] = (
     check_retained,
     check_audits,
     check_dead_letters,
+    check_stamps,
+    check_other_records,
 )
 
 

@@ -264,7 +264,9 @@ class Freeze:
         if (lost or unknown) and not self.accepts_loss:
             raise self.loss(lost, unknown)
         if is_cut_off and not self.accepts_loss:
-            raise self.loss_of_a_former_log()
+            raise self.loss_of_what_is_gone()
+        for part in {*unknown, *(part.partition for part in lost)}:  # or the boundary frozen here would hide it
+            self.chain.mark_lost(self.lost_until(part, self.interval.start), part)
         return self.insert(ranges, head_unknown=bool(lost or unknown or is_cut_off))
 
     def freeze_range(self, partition: int) -> OffsetRange:
@@ -289,8 +291,8 @@ class Freeze:
         return self.seen.witnesses.get((partition, offset)) or self.chain.witness_before(partition, offset)
 
     def head_is_unknown(self, partition: int) -> bool:
-        """Whether deleted records may have belonged to this window: the log starts behind the last frozen boundary, and no
-        record left of before shows that the window began later."""
+        """Whether deleted records may have belonged to this window: the log starts behind the last frozen boundary, and what is
+        left of it does not show that they are of earlier hours."""
         at, start = self.interval.start, self.seen.start_offsets[partition]
         known = self.chain.boundary(partition, at)
         if known is not None:  # then how much is lost is known exactly, unless the boundary itself was put where the log was cut
@@ -298,7 +300,17 @@ class Freeze:
         around = self.chain.neighbours(partition, at)
         if around.upper is not None and around.upper <= around.lower:
             return False
-        return start > around.lower and self.seen.candidate(partition, at, around) <= start
+        return start > around.lower and at <= self.lost_until(partition, at)
+
+    def lost_until(self, partition: int, at: datetime) -> datetime:
+        """Records that are gone, and that no window holds, are of no later hour: they were written before the first one that is
+        left, whose stamp tells when that was, unless it came later than the pipeline's lateness or their clocks ran further ahead
+        than it believes. Where none is left that tells, any of them may be of now."""
+        ahead = boundaries.max_ahead(self.pipeline)
+        left = self.seen.found(partition, at).first_stamped
+        if left is None or left.timestamp_ms > boundaries.horizon_ms(self.now, ahead):
+            return self.now + ahead
+        return boundaries.EPOCH + left.timestamp_ms * boundaries.MILLISECOND + self.pipeline.lateness + ahead
 
     def insert(self, ranges: Sequence[OffsetRange], *, head_unknown: bool) -> FrozenWindow:
         window, part = schema.window, schema.window_range
@@ -325,11 +337,12 @@ class Freeze:
             lost=names,
         )
 
-    def loss_of_a_former_log(self) -> RecordsLost:
+    def loss_of_what_is_gone(self) -> RecordsLost:
         return RecordsLost(
-            f"window {self.interval} of {self.pipeline.name} may have had records in the log that topic {self.pipeline.topic} "
-            f"had before the pipeline was rebased; nobody knows how many. {self.how_to_accept}",
-            lost=[f"{self.pipeline.topic}, the former log"],
+            f"window {self.interval} of {self.pipeline.name} may have had records that are gone from {self.pipeline.topic}: "
+            "retention took what was not loaded, or the topic had another log before the pipeline was rebased. "
+            f"Nobody knows how many. {self.how_to_accept}",
+            lost=[f"{self.pipeline.topic}, what is gone"],
         )
 
     @property

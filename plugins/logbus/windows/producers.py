@@ -132,8 +132,17 @@ def check_stream(connection: Connection, window: FrozenWindow, here: StreamCount
     if twice := here.count - size(here.runs) + overlap(here.runs, elsewhere):
         yield Finding(text=f"{twice} records of producer {here.stream!r} arrived twice")
     yield from missing(connection, window, here, around, elsewhere)
-    if around.before is None and not elsewhere and here.first > 1:
-        yield Finding(text=f"producer {here.stream!r} begins with number {here.first} in these windows", is_certain=False)
+    if around.before is None and here.first > 1 and not any(first < here.first for first, _ in elsewhere):
+        yield beginning(connection, window, here)
+
+
+def beginning(connection: Connection, window: FrozenWindow, here: StreamCount) -> Finding:
+    """A stream whose first numbers are in no window: they were sent before the first one or to a former topic, or are lost."""
+    told = f"producer {here.stream!r} begins with number {here.first}"
+    if not is_read_from_the_first_record(connection, window):
+        return Finding(text=f"{told} in these windows", is_certain=False)
+    earlier = "1" if here.first == 2 else f"1 to {here.first - 1}"
+    return Finding(text=f"{told}, and the topic was loaded from its first record on: {earlier} missing")
 
 
 def missing(
@@ -157,6 +166,24 @@ def missing(
 def overlap(left: tuple[Run, ...], right: list[Run]) -> int:
     """How many numbers are in both."""
     return size(left) + size(right) - size(joined([*left, *right]))
+
+
+FIRST_WINDOWS = text(
+    f"""
+    select min(starts_at), count(distinct topic_id) = 1 and bool_and(begins_at = 0) from (
+        select topic_id, partition, min(starts_at) as starts_at, min(start_offset) as begins_at
+        from {SCHEMA}."window" join {SCHEMA}.window_range on window_id = id where pipeline = :pipeline
+        group by topic_id, partition
+    ) as first_range
+    """
+)
+
+
+def is_read_from_the_first_record(connection: Connection, window: FrozenWindow) -> bool:
+    """Whether every window up to this one is loaded whole, from offset 0 of every partition of the only topic that the pipeline
+    ever read."""
+    since, is_whole = connection.execute(FIRST_WINDOWS, {"pipeline": window.pipeline}).one()
+    return bool(is_whole) and is_known(connection, window, since)
 
 
 def is_known(connection: Connection, window: FrozenWindow, since: datetime | None) -> bool:

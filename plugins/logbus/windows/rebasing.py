@@ -72,15 +72,17 @@ def onto_another_topic(connection: Connection, row: Row, facts: TopicFacts, log:
 
 
 def lost_until(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, since: datetime | None, now: datetime) -> datetime:
-    """The end of the hour that the new topic's first record is stamped with: the former topic was gone by then. Where there is no
-    such record, or older logs were sent to it first, that is no evidence: then hours up to now may have lost some."""
-    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
+    """The former topic was gone when the new one's first record was written: its records are of no hour after that, as far as
+    lateness and clocks that run ahead allow. Where there is no such record, or older logs were sent to it first, that is no
+    evidence: then hours up to now may have lost some."""
+    ahead = boundaries.max_ahead(pipeline)
+    horizon = boundaries.horizon_ms(now, ahead)
     first = log.first_at_or_after(pipeline.topic, facts.partitions, 0).values()
     stamps = [EPOCH + record.timestamp_ms * MILLISECOND for record in first if record.timestamp_ms <= horizon]
     begun = min(stamps, default=None)
     if begun is None or (since is not None and begun < since):
-        return now
-    return EPOCH + ((begun - EPOCH) // pipeline.interval + 1) * pipeline.interval
+        return now + ahead
+    return EPOCH + ((begun + pipeline.lateness + ahead - EPOCH) // pipeline.interval + 1) * pipeline.interval
 
 
 def onto_what_is_left(connection: Connection, row: Row, facts: TopicFacts, log: OffsetLog, now: datetime) -> Rebase | None:
@@ -99,12 +101,12 @@ def onto_what_is_left(connection: Connection, row: Row, facts: TopicFacts, log: 
     chain.set_aside(former_id, kept)
     if since is not None:
         chain.go_on(since, kept, now)
-    chain.mark_lost(now)
+    chain.mark_lost(until := now + boundaries.max_ahead(pipeline))
     again = [(part, end.offset, min(ends[part], reached[part].offset)) for part, end in kept.items()]
     return Rebase(
         pipeline=pipeline,
         since=since,
-        until=now,
+        until=until,
         unloaded=give_up_unloaded(connection, pipeline.name, facts.topic_id),
         again=tuple(f"{pipeline.topic}-{part} [{first}, {end})" for part, first, end in again if first < end),
     )

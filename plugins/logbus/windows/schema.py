@@ -99,7 +99,7 @@ anchor = Table(
     Column("at", DateTime(timezone=True)),  # null: from the beginning of time
     Column("offset", BigInteger, nullable=False),
     Column("frozen_at", DateTime(timezone=True), nullable=False),
-    Column("lost_until", DateTime(timezone=True)),  # windows that begin before may lack records of a former log; null: none does
+    Column("lost_until", DateTime(timezone=True)),  # windows that begin before may lack records that are gone; null: none does
 )
 
 boundary = Table(

@@ -58,18 +58,19 @@ class SingleRecords:
             while ends:
                 for message in consumer.consume(len(ends), timeout=CALL_SECONDS_MAX):
                     heard_at = time.monotonic()
-                    self._take(message, ends, found)
+                    if self._take(message, ends, found) and ends:  # or all behind it is read while the others are waited for
+                        consumer.incremental_unassign([TopicPartition(topic, message.partition())])
                 if time.monotonic() - heard_at > self.timeout_seconds:
                     raise self._unavailable(f"nothing came of {topic} for {self.timeout_seconds:g} s")
         finally:
             consumer.unassign()
         return found
 
-    def _take(self, message: Message, ends: dict[int, int], found: dict[int, Message]) -> None:
-        """Keeps a record, and crosses its partition off once nothing later can lie in its range."""
+    def _take(self, message: Message, ends: dict[int, int], found: dict[int, Message]) -> bool:
+        """Keeps a record, and crosses its partition off once nothing later can lie in its range. Whether it did."""
         partition, offset, error = message.partition(), message.offset(), message.error()
         if partition not in ends or offset is None:
-            return
+            return False
         if error is None:
             if offset < ends[partition]:
                 found[partition] = message
@@ -79,6 +80,7 @@ class SingleRecords:
             del ends[partition]
         elif error.fatal() or error.code() in FINAL:
             raise self._unavailable(f"reading {message.topic()}-{partition} failed: {error.str()}")
+        return partition not in ends
 
     def _client(self) -> Consumer:
         if self._consumer is None:

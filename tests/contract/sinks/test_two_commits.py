@@ -66,6 +66,25 @@ def test_an_attempt_that_comes_after_a_newer_one_is_superseded_and_not_told_that
     assert older.sink.create_staging([older.attempt]) == ([], [older.attempt])
 
 
+def test_an_attempt_that_is_overtaken_after_it_looked_at_the_table_leaves_the_ledger_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.start(10).load()
+    older = bench.start(10).begin()
+    look, newer = type(older.file_sink).public_entries, iter([bench.start(10)])
+
+    def look_and_be_overtaken(self: FileSink, starts: Any) -> Any:
+        found = look(self, starts)
+        for loading in newer:
+            loading.load()
+        return found
+
+    monkeypatch.setattr(type(older.file_sink), "public_entries", look_and_be_overtaken)
+    assert older.sink.create_staging([older.attempt]) == ([], [older.attempt])
+    assert bench.world.ledger.window("p", at(10)).loaded_attempt == 3
+    assert audit(bench).ok
+
+
 def test_after_a_crash_between_the_commits_a_rerun_replaces_the_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     crash_between_the_commits(bench, monkeypatch, bench.start(10).begin().create().run_task(1))
     bench.start(10).load()

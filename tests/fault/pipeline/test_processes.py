@@ -26,7 +26,11 @@ def test_a_driver_that_outlives_its_task_is_refused_when_it_seals(
     pipeline = two_hours
     attempts = pipeline.ledger.begin_attempts(pipeline.name, [at(number) for number in HOURS], "old", 1, NOW)
     old = disturbed_load.start(
-        pipeline.name, attempts, secrets(pipeline), tmp_path, stop='create table "logbus_staging"|SELECT logbus.pipeline'
+        pipeline.name,
+        attempts,
+        secrets(pipeline),
+        tmp_path,
+        stop='create table if not exists "logbus_staging"|SELECT logbus.pipeline',
     )
     try:
         disturbed_load.wait_for(tmp_path, old)

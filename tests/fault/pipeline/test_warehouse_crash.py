@@ -39,7 +39,7 @@ SURVIVES_A_KILL = {"fsync": "off"}
 STEPS = {
     "while an hour is frozen": "INSERT INTO logbus.boundary",
     "while attempts are taken": "INSERT INTO logbus.attempt",
-    "while staging tables are made": 'create table "logbus_staging"',
+    "while staging tables are made": 'create table if not exists "logbus_staging"',
     "while a table is sealed": 'alter table "logbus_staging"',
     "while rows become public": 'insert into "public"',
     "before the commit": "before commit",

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState, WindowOutcome, outcome_line, result
+from tests.support.in_process import TASKS, Tasks, replace_spark
 from tests.support.ledgers import NOW, World, at, hour, stamps
 
 
@@ -49,6 +50,27 @@ def test_a_superseded_window_does_not_stop_the_others(world: World, application:
     old = tokens(world, 9, 12)
     tokens(world, 9)
     assert by_hour(application.load("p", old)) == {9: LoadState.SUPERSEDED, 12: LoadState.COMMITTED}
+
+
+def test_a_window_that_is_overtaken_within_the_job_does_not_fail_the_others(
+    world: World, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer attempt drops its tables, so the whole job fails: the others are read again."""
+    replace_spark(monkeypatch)
+    world.register(settings={"max_error_rate": 1})
+    both = tokens(world, 10, 11)
+    overtaking = iter([10])
+
+    def overtake(where: str) -> None:
+        for number in overtaking:
+            newer = tokens(world, number)
+            Application(
+                ledger=world.ledger, log=world.log, client_config={TASKS: Tasks(log=world.log)}, now=lambda: NOW, report=str
+            ).load("p", newer)
+
+    application.client_config = {TASKS: Tasks(log=world.log, pause=overtake)}
+    assert by_hour(application.load("p", both)) == {10: LoadState.SUPERSEDED, 11: LoadState.COMMITTED}
+    assert [world.ledger.window("p", at(number)).state for number in (10, 11)] == [WindowState.LOADED] * 2
 
 
 def test_a_window_whose_records_are_gone_fails_with_the_lost_range_and_the_others_go_on(

@@ -25,7 +25,7 @@ YEARS = 24 * 365
 def away(world: World, warehouse_url: str) -> World:
     """Records in every hour from 10 to 16. The hours 10 and 11 are loaded; then the scheduler was away, and it is back for hour 16."""
     world.log.append("t", *stamps(*(hour + 0.5 for hour in range(10, OWN + 1))))
-    world.register()
+    world.register(settings={"max_ahead_minutes": 0})
     for number in (10, 11):
         Loading(world, warehouse_url, world.freeze(number)).load()
     world.freeze(OWN)

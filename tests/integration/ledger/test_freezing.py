@@ -257,12 +257,34 @@ def test_nothing_is_given_up_under_an_attempt_that_is_alive(world: World) -> Non
 
 def test_hours_that_retention_took_before_they_were_frozen_do_not_look_empty(world: World) -> None:
     world.log.append("t", *stamps(10, 11, 12, 12.5, 13))
-    world.register()
+    world.register(settings={"max_ahead_minutes": 0})
     world.log.delete_records("t", before_offset=3)
     for number in (10, 11, 12):
         with pytest.raises(RecordsLost, match="below 3"):
             world.freeze(number)
     assert world.offsets(13) == (4, 5)
+
+
+def test_what_retention_took_may_be_of_the_hour_after_that_of_what_is_left(world: World) -> None:
+    """Clocks may be an hour ahead, and records late: what was written before 12:30 may be stamped 13:20, though a record of 12:30
+    is left behind it."""
+    world.log.append("t", *stamps(10, 11, 13.3, 12.5, 13, 14))
+    world.register()
+    world.log.delete_records("t", before_offset=3)
+    for number in (10, 11, 12, 13):
+        with pytest.raises(RecordsLost, match="below 3"):
+            world.freeze(number)
+    assert world.offsets(14) == (5, 6)
+
+
+def test_a_loss_that_was_accepted_does_not_hide_that_of_the_next_hour(world: World) -> None:
+    """The boundary that is frozen with the first hour is where the log was cut, or behind a stamp of 2099: it proves nothing."""
+    world.log.append("t", *stamps(10, 11.1, 10.9), 4_070_908_800_000)
+    world.register()
+    world.log.delete_records("t", before_offset=3)
+    world.ledger.accept_loss("p", hour(10), world.log, NOW, by="mary", reason="gone")
+    with pytest.raises(RecordsLost, match="may have had records that are gone"):
+        world.freeze(11)
 
 
 def test_a_cut_between_two_frozen_boundaries_names_exactly_what_is_lost(world: World) -> None:
@@ -288,7 +310,7 @@ def test_every_hour_that_a_declared_loss_may_have_touched_has_an_unknown_head(wo
     """Partition 1 has lost nothing and is quiet: it taints no hour by itself."""
     world.log.create("t", partitions=2)
     world.log.append("t", *stamps(10, 11, 12, 12.5, 13, 14))
-    world.register(settings={"accept_loss": True})
+    world.register(settings={"accept_loss": True, "max_ahead_minutes": 0})
     world.log.delete_records("t", before_offset=3)
     windows = {number: world.freeze(number) for number in (10, 11, 12, 13, 14)}
     assert {number: window.head_unknown for number, window in windows.items()} == {

@@ -105,9 +105,26 @@ def test_two_producers_do_not_make_up_for_each_other(hours: Hours) -> None:
 
 
 def test_a_producer_that_began_before_the_windows_is_noted(hours: Hours) -> None:
-    hours.load(10, [100, 101, 102, 103])
-    report = hours.audit(10)
+    hours.load(11, [100, 101, 102, 103])
+    report = hours.audit(11)
     assert (report.ok, report.notes) == (True, ("producer 'web-1' begins with number 100 in these windows",))
+
+
+def test_the_first_numbers_of_a_stream_are_missing_where_all_of_the_topic_was_loaded(hours: Hours) -> None:
+    """The log was restored from a backup without them, before anything behind it was frozen: no boundary can tell."""
+    hours.load(10, [1, 2, 3, 4])
+    hours.load(11, [3, 4, 5, 6], stream="web-2")
+    assert hours.audit(10).ok
+    said = "producer 'web-2' begins with number 3, and the topic was loaded from its first record on: 1 to 2 missing"
+    assert hours.audit(11).problems == (said,)
+
+
+def test_a_producer_that_began_on_a_former_topic_of_the_name_is_noted(hours: Hours) -> None:
+    hours.load(10, [1, 2, 3, 4])
+    with hours.world.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.\"window\" set topic_id = 'former'"))
+    hours.load(11, [100, 101, 102, 103], stream="web-2")
+    assert hours.audit(11).ok
 
 
 def test_gaps_that_the_pipeline_accepts_are_notes(hours: Hours) -> None:

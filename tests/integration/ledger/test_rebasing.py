@@ -17,6 +17,8 @@ from tests.support.loads import Loading
 
 SOON = at(16.5)
 
+CLOCKS = {"max_ahead_minutes": 0}  # no clock runs ahead, so no hour more is in doubt
+
 
 def rebase(world: World, now: datetime = SOON) -> Rebase:
     done = world.ledger.rebase("p", world.log, now)
@@ -37,7 +39,7 @@ def load(world: World, warehouse_url: str, number: int) -> AuditReport:
 def made_again(world: World, warehouse_url: str) -> World:
     """Hour 10 is loaded, 11 frozen, 12 and 13 were not when the topic was made again; what came since begins at half past 13."""
     world.log.append("t", *stamps(10, 10.5, 11, 12, 13))
-    world.register()
+    world.register(settings=CLOCKS)
     load(world, warehouse_url, 10)
     world.freeze(11)
     world.log.create("t")
@@ -57,9 +59,22 @@ def test_every_hour_whose_records_may_be_gone_is_named_and_refused(made_again: W
     assert not made_again.ledger.window("p", at(10)).head_unknown
 
 
+def test_records_of_clocks_that_run_ahead_may_be_of_a_later_hour_than_the_former_topic_lived(world: World) -> None:
+    """The default believes an hour: what was written at 13:30 may be stamped 14:30."""
+    world.log.append("t", *stamps(10, 11))
+    world.register()
+    world.freeze(10)
+    world.log.create("t")
+    world.log.append("t", *stamps(13.5, 14, 15, 16))
+    assert list(rebase(world).hours()) == [hour(11), hour(12), hour(13), hour(14)]
+    with pytest.raises(RecordsLost):
+        world.freeze(14)
+    assert world.offsets(15) == (2, 3)
+
+
 def test_an_hour_before_the_last_window_that_was_left_out_does_not_become_an_empty_one(world: World) -> None:
     world.log.append("t", *stamps(10, 11, 12, 13))
-    world.register()
+    world.register(settings=CLOCKS)
     world.freeze(12)
     world.log.create("t")
     world.log.append("t", *stamps(14))
@@ -71,7 +86,7 @@ def test_an_hour_before_the_last_window_that_was_left_out_does_not_become_an_emp
 
 def test_hours_that_lost_what_they_had_are_not_frozen_in_bulk_as_empty_ones(world: World) -> None:
     world.log.append("t", *stamps(10))
-    world.register()
+    world.register(settings=CLOCKS)
     world.freeze(10)
     world.log.create("t")
     world.log.append("t", *stamps(14.5, 17))
@@ -98,7 +113,7 @@ def test_what_the_pipeline_gives_up_by_its_settings_alone_is_loaded_and_never_au
     made_again: World, warehouse_url: str
 ) -> None:
     rebase(made_again)
-    made_again.register(settings={"accept_loss": True})
+    made_again.register(settings={**CLOCKS, "accept_loss": True})
     report = load(made_again, warehouse_url, 12)
     assert "the window's head is unknown" in report.verdict
     assert made_again.ledger.window("p", at(12)).state is WindowState.LOADED
@@ -122,7 +137,7 @@ def test_a_new_topic_without_evidence_of_when_it_began_marks_all_hours_up_to_now
 ) -> None:
     """It is empty, or older logs were sent to it first."""
     world.log.append("t", *stamps(10))
-    world.register()
+    world.register(settings=CLOCKS)
     world.freeze(10)
     world.log.create("t")
     world.log.append("t", *stamps(*already_sent))
@@ -135,7 +150,7 @@ def test_a_new_topic_without_evidence_of_when_it_began_marks_all_hours_up_to_now
 
 def test_a_pipeline_that_has_frozen_nothing_has_lost_what_came_before_the_new_topics_first_record(world: World) -> None:
     world.log.append("t", *stamps(10, 11))
-    world.register()
+    world.register(settings=CLOCKS)
     world.log.create("t")
     world.log.append("t", *stamps(12.5, 13))
     done = rebase(world)
@@ -147,7 +162,7 @@ def test_a_pipeline_that_has_frozen_nothing_has_lost_what_came_before_the_new_to
 
 def test_a_rebase_onto_the_same_log_does_nothing(world: World) -> None:
     world.log.append("t", *stamps(10, 11))
-    world.register()
+    world.register(settings=CLOCKS)
     world.freeze(10)
     assert world.ledger.rebase("p", world.log, NOW) is None
     assert world.offsets(11) == (1, 2)
@@ -157,7 +172,7 @@ def test_a_rebase_onto_the_same_log_does_nothing(world: World) -> None:
 def restored(world: World, warehouse_url: str) -> World:
     """Hours 10 and 11 are loaded, 12 is frozen; then the log was cut inside of 11 and grew anew."""
     world.log.append("t", *stamps(10, 10.5, 11, 11.2, 11.5, 12, 13))
-    world.register()
+    world.register(settings=CLOCKS)
     for number in (10, 11):
         load(world, warehouse_url, number)
     world.freeze(12)
@@ -194,7 +209,7 @@ def test_windows_whose_records_still_lie_there_can_be_loaded_again_and_the_other
 
 def test_a_log_that_is_only_shorter_goes_on_at_its_end_and_loses_nothing_that_comes(world: World) -> None:
     world.log.append("t", *stamps(10, 10.5, 11))
-    world.register()
+    world.register(settings=CLOCKS)
     world.freeze(10)
     world.log.cut("t", 1)
     rebase(world)
@@ -207,7 +222,7 @@ def test_a_partition_that_is_what_it_was_goes_on_as_if_nothing_were(world: World
     world.log.create("t", partitions=2)
     for partition in (0, 1):
         world.log.append("t", *stamps(10, 11, 12), partition=partition)
-    world.register()
+    world.register(settings=CLOCKS)
     world.freeze(10)
     world.log.cut("t", 0, partition=1)
     rebase(world)
@@ -218,7 +233,7 @@ def test_a_partition_that_is_what_it_was_goes_on_as_if_nothing_were(world: World
 def test_a_pipeline_that_comes_back_to_a_topic_goes_on_where_it_left_it(world: World) -> None:
     """A rebase onto a wrong broker, and back."""
     world.log.append("t", *stamps(10, 11, 12, 13))
-    world.register()
+    world.register(settings=CLOCKS)
     world.freeze(10)
     right, right_id = world.log.topics["t"], world.log.ids["t"]
     world.log.create("t")
@@ -232,7 +247,7 @@ def test_a_pipeline_that_comes_back_to_a_topic_goes_on_where_it_left_it(world: W
 
 def test_another_cluster_is_not_taken_for_a_topic_that_was_made_again(world: World) -> None:
     world.log.append("t", *stamps(10, 11))
-    world.register()
+    world.register(settings=CLOCKS)
     world.freeze(10)
     world.log.create("t")
     world.log.cluster = "the wrong one"
@@ -244,7 +259,7 @@ def test_another_cluster_is_not_taken_for_a_topic_that_was_made_again(world: Wor
 
 
 def test_a_broker_that_has_no_such_topic_may_be_of_another_cluster(world: World) -> None:
-    world.register()
+    world.register(settings=CLOCKS)
     world.freeze(10)
     del world.log.topics["t"]
     world.log.cluster = "the wrong one"

@@ -178,7 +178,7 @@ def test_a_rebase_names_the_hours_that_may_have_lost_records_and_each_is_accepte
     said = run("pipeline", "rebase", "p").stdout.splitlines()
     assert said == [
         "pipeline p goes on with topic t as it is now; what is loaded stays",
-        "records may be gone of 2 windows: 2015-05-17T13:00:00Z, 2015-05-17T14:00:00Z",
+        "records may be gone of 3 windows: 2015-05-17T13:00:00Z, 2015-05-17T14:00:00Z, 2015-05-17T15:00:00Z",
         "records are gone of what was frozen and not loaded: 1 window: 2015-05-17T12:00:00Z",
         "these are refused until their loss is accepted by name:",
         "    logbus window accept-loss --pipeline p HOUR... --reason TEXT",

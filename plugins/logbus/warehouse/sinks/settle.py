@@ -37,8 +37,8 @@ def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -
                 f"but the ledger knows of {row['last_attempt']} attempts: it was lost, or it is another one. "
                 f"`logbus ledger rebuild --pipeline {attempt.pipeline}` makes it again from the table"
             )
-        if row["loaded_attempt"] == entry.attempt:
-            return None
+        if row["loaded_attempt"] == entry.attempt or row["last_attempt"] > attempt.number:
+            return None  # whoever took over settles for himself: since this entry was read he may have replaced it
         if begun_here(connection, attempt.window_id, entry) and dead_letters_kept(connection, attempt.window_id, entry):
             write_entry(connection, row, entry)
             return None
