@@ -20,9 +20,15 @@ java:
 demo: $(READY) java  ## broker, warehouse and Airflow; ships LOG (or a sample), loads every hour, proves it [LOG=file] [REPORT=file.json]
 	@$(RUN)/logbus demo $(if $(LOG),--log "$(LOG)") $(if $(REPORT),--report "$(REPORT)")
 
+cluster: $(READY) java  ## three brokers, their ZooKeeper and a PostgreSQL until Ctrl-C; what they store stays in .logbus/cluster [BROKERS=3]
+	@$(RUN)/logbus up --home .logbus/cluster --brokers $(or $(BROKERS),3)
+
+cluster-down:  ## end what `make cluster` runs, from another terminal
+	@scripts/cluster-down.sh .logbus/cluster
+
 # Two workers, in the order of the folders: the end-to-end tests, which wait most, begin once the fast ones are through.
 WORKERS ?= 2
-SUITE := tests/unit tests/property tests/proof tests/e2e tests/contract tests/fault tests/integration
+SUITE := tests/unit tests/property tests/sim tests/proof tests/e2e tests/contract tests/fault tests/integration
 
 test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"] [WORKERS=2]
 	@scripts/test-tools.sh
@@ -31,9 +37,15 @@ test: $(READY) java  ## the whole test suite, fast tests first [ARGS="-k name"] 
 proof: $(READY)  ## the proof machine: seeded histories in which nothing false may be called exact [SEEDS=3000] [SEED=17] [FAULT=election] [SWITCHED_OFF=fence]
 	@$(RUN)/python -m tests.proof $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--fault $(FAULT)) $(if $(SWITCHED_OFF),--switched-off $(SWITCHED_OFF))
 
+sim: $(READY)  ## seeded histories of brokers in simulated machines, judged by what their clients saw [BROKERS=1] [SEEDS=500] [SEED=17] [FAULT="power cut"] [WITHOUT="a leader is confirmed"]
+	@$(RUN)/python -m tests.sim $(if $(BROKERS),--brokers $(BROKERS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--fault "$(FAULT)") $(if $(WITHOUT),--without "$(WITHOUT)")
+
+model: $(READY)  ## the rules of replication on their own, walked at random [HISTORIES=15000] [MODE=kills] [SEED=17] [WITHOUT=INCARNATION]
+	@$(RUN)/python -m tests.sim.model $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(MODE),--mode $(MODE)) $(if $(SEED),--seed $(SEED)) $(if $(WITHOUT),--without $(WITHOUT))
+
 soak: $(READY)  ## the long tests: properties on new cases, a hundred kill -9 under load, a million mutated requests [ARGS="-k kill"]
-	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP -m "" tests/soak tests/property tests/proof tests/fault/pipeline/test_every_statement.py $(ARGS)
-	@$(RUN)/python -m pytest -rP -m long tests/contract tests/fault tests/e2e
+	@LOGBUS_EXAMPLES=$${LOGBUS_EXAMPLES:-20} $(RUN)/python -m pytest -rP -m "" tests/soak tests/property tests/sim tests/proof tests/fault/pipeline/test_every_statement.py $(ARGS)
+	@$(RUN)/python -m pytest -rP -m long tests/contract tests/fault tests/integration tests/e2e
 
 check: $(READY)  ## formatting, lint, types and the import arrows
 	@$(RUN)/ruff format --check .
@@ -60,4 +72,4 @@ pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
-.PHONY: help env java demo test proof soak check bench compose-up docs docs-serve pictures clean
+.PHONY: help env java demo cluster cluster-down test proof model sim soak check bench compose-up docs docs-serve pictures clean

@@ -125,7 +125,7 @@ class SparseDisk(FileSystem):
 def write_logs(data: Path, sizes: dict[str, tuple[int, int]], *, began_ms: int) -> dict[str, int]:
     """Topic to (partitions, MiB of each), as a clean stop leaves them; returns how many records a partition of each topic has."""
     disk = SparseDisk()
-    directory = LogDirectory.open(data, broker_id=0, filesystem=disk)
+    directory = LogDirectory.open(data, broker_id=0, filesystem=disk, new_id=uuid.uuid4)
     registry = TopicRegistry(directory, uuid.uuid4)
     logs = {}
     for name, (partition_count, mib) in sizes.items():

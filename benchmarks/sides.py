@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from benchmarks.loads import RECORD_BYTES, Load
 from benchmarks.peers.activemq import ACTIVEMQ_JARS, ActiveMq
+from benchmarks.peers.cluster import BrokerCluster
 from benchmarks.peers.generator import Latency, LoadGenerator
 from benchmarks.peers.java import KAFKA_JARS, JvmTools, producer_rate
 from benchmarks.peers.kafka import ApacheKafka
@@ -36,7 +37,7 @@ class Side(Protocol):
     """What any server can be asked."""
 
     @property
-    def server(self) -> Server: ...
+    def server(self) -> Server | BrokerCluster: ...
     @property
     def has_latency(self) -> bool: ...
     def produce(self, load: Load, topic: str, *, records: int) -> Cost: ...
@@ -47,16 +48,16 @@ class Side(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSide:
-    """A broker of Kafka's protocol. Topics have one partition, as in the paper, and these settings."""
+    """A broker of Kafka's protocol, or a cluster. Topics have one partition, as in the paper, and these settings."""
 
-    server: LogbusBroker | ApacheKafka
+    server: LogbusBroker | ApacheKafka | BrokerCluster
     tools: JvmTools
     generator: LoadGenerator
     topic_config: Mapping[str, str] = field(default_factory=dict)
     has_latency: bool = True
 
     @classmethod
-    def of(cls, server: LogbusBroker | ApacheKafka, *, into: Path) -> LogSide:
+    def of(cls, server: LogbusBroker | ApacheKafka | BrokerCluster, *, into: Path) -> LogSide:
         """With its load generators; Missing where this machine cannot run them."""
         generator = LoadGenerator.compiled("KafkaLoad", KAFKA_JARS, address=server.bootstrap, into=into)
         return cls(server=server, tools=JvmTools.find(), generator=generator)

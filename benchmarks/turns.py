@@ -20,6 +20,7 @@ from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure
 from benchmarks.machine import settle
+from benchmarks.peers.cluster import BrokerCluster
 from benchmarks.peers.java import ToolFailed
 from benchmarks.peers.server import Server
 from benchmarks.processes import Missing, StartFailed, kernel_cpu_seconds
@@ -104,7 +105,7 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:400]
 
 
-def cost_of(server: Server, records: int, run: Callable[[], float], *, part: str = ".") -> Cost:
+def cost_of(server: Server | BrokerCluster, records: int, run: Callable[[], float], *, part: str = ".") -> Cost:
     """Run a load that returns its records per second; what it cost the server and left on disk, in that part of its data."""
     cpu, kernel, disk = server.cpu_seconds(), kernel_cpu_seconds(), server.disk_bytes(part)
     rate = run()

@@ -53,22 +53,23 @@ def serve(arguments: Namespace) -> None:
         from broker.node import Node  # here, so that --help and a wrong setting answer at once
 
         node = Node(config)
+        node.serve()
     except _MENDABLE as error:
         raise SystemExit(f"error: {error}") from None
-    node.serve()
 
 
 def settings(arguments: Namespace) -> None:
     """List every setting with what it is for and its default: a configuration file to start from."""
+    from broker.config_catalog import as_text
     from broker.config_texts import DOCUMENTATION
 
     broker, log = BrokerConfig(), LogConfig()
     rows = [(item.metadata["name"], getattr(broker, item.name)) for item in fields(BrokerConfig) if item.metadata]
     rows += [(item.metadata["name"], getattr(log, item.name)) for item in fields(LogConfig)]
     for name, default in sorted(rows):
-        text = str(default).lower() if isinstance(default, bool) else str(default)
+        text = as_text(default)
         print(f"# {DOCUMENTATION[name]}")
-        print(f"#{name}=" if default is None else f"{name}={text}")
+        print(f"#{name}=" if text is None else f"{name}={text}")
 
 
 def verify(arguments: Namespace) -> None:

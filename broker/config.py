@@ -2,16 +2,29 @@
 
 A setting is one dataclass field: its Kafka name, how its text is read, its default and the reason for the default stand together.
 `BrokerConfig` is the whole broker; `LogConfig` is the part that a topic may override (`retention.ms` for `log.retention.ms`).
-`config_file.py` reads both from a file.
+`config_file.py` reads both from a file, `config_rules.py` says which values cannot stand together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from broker.config_fields import (
+    as_written,
+    between,
+    boolean,
+    directory,
+    one_of,
+    only,
+    policies_of_cleanup,
+    ratio,
+    setting,
+    zookeeper_servers,
+)
+from broker.config_listeners import Listener, parse_advertised, parse_listeners, parse_metrics_listener, parse_protocol_map
 from broker.errors import InvalidConfig
 
 INT64_MAX = (1 << 63) - 1
@@ -19,149 +32,60 @@ INT32_MAX = (1 << 31) - 1
 DAY_MS = 86_400_000
 MIB = 1 << 20
 
-Parser = Callable[[str], Any]
-
-
-def _between(low: int, high: int) -> Parser:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError("must be a whole number") from None
-        if not low <= value <= high:
-            raise ValueError(f"must be between {low} and {high}")
-        return value
-
-    parse.__name__ = f"a whole number from {low} to {high}"
-    return parse
-
-
-def _boolean(text: str) -> bool:
-    try:
-        return {"true": True, "false": False}[text.strip().lower()]
-    except KeyError:
-        raise ValueError("must be true or false") from None
-
-
-def _one_of(*choices: str) -> Parser:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"must be {' or '.join(choices)}")
-        return text
-
-    return parse
-
-
-def _directory(text: str) -> Path:
-    if "," in text:
-        raise ValueError("takes one directory: several log directories are not offered")
-    return Path(text).expanduser()
-
-
-def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("must be a number from 0 to 1") from None
-    if not 0 <= value <= 1:
-        raise ValueError("must be a number from 0 to 1")
-    return value
-
-
-def _cleanup_policy(text: str) -> str:
-    policies = [part.strip() for part in text.split(",")]
-    if not set(policies) <= {"compact", "delete"} or len(set(policies)) != len(policies):
-        raise ValueError("must be delete, compact, or compact,delete")
-    return ",".join(sorted(policies))
-
-
-def _text(text: str) -> str:
-    return text
-
-
-def setting(name: str, default: Any, parse: Parser, *, topic: str | None = None) -> Any:
-    """A dataclass field for the Kafka setting `name`; `topic` is its name as a topic's override, where it may be one."""
-    return field(default=default, metadata={"name": name, "parse": parse, "topic": topic})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
-    """Where clients reach the broker: `PLAINTEXT://host:port`. An empty host means every interface."""
-
-    host: str
-    port: int
-    protocol: str = "PLAINTEXT"
-
-    def __str__(self) -> str:
-        return f"{self.protocol}://{self.host}:{self.port}"
-
-
-def parse_listener(text: str, offered: str = "PLAINTEXT", example: str = "PLAINTEXT://127.0.0.1:9092") -> Listener:
-    """Read one listener URL; a port of 0 lets the system choose."""
-    protocol, separator, address = text.strip().partition("://")
-    host, colon, port = address.rpartition(":")
-    if not separator or not colon or not port.isdigit() or int(port) > 65535 or "," in text:
-        raise ValueError(f"must look like {example} (one listener)")
-    if protocol.upper() != offered:
-        raise ValueError(f"protocol {protocol} is not offered, only {offered}")
-    return Listener(host=host.strip("[]"), port=int(port), protocol=offered)
-
-
-def parse_metrics_listener(text: str) -> Listener | None:
-    """Where metrics are served, or None for nowhere."""
-    return parse_listener(text, "HTTP", "http://127.0.0.1:9404") if text else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """What a partition's log needs to know; every field may be overridden for one topic."""
 
     segment_bytes: int = setting(
-        "log.segment.bytes", 1 << 30, _between(14, INT32_MAX), topic="segment.bytes"
+        "log.segment.bytes", 1 << 30, between(14, INT32_MAX), topic="segment.bytes"
     )  # the paper: about 1 GB
-    roll_ms: int = setting("log.roll.ms", 7 * DAY_MS, _between(1, INT64_MAX), topic="segment.ms")
-    index_interval_bytes: int = setting("log.index.interval.bytes", 4096, _between(0, INT32_MAX), topic="index.interval.bytes")
-    retention_ms: int = setting(
-        "log.retention.ms", 7 * DAY_MS, _between(-1, INT64_MAX), topic="retention.ms"
-    )  # the paper: 7 days
-    retention_bytes: int = setting("log.retention.bytes", -1, _between(-1, INT64_MAX), topic="retention.bytes")
-    message_bytes_max: int = setting("message.max.bytes", MIB + 12, _between(0, INT32_MAX), topic="max.message.bytes")
+    roll_ms: int = setting("log.roll.ms", 7 * DAY_MS, between(1, INT64_MAX), topic="segment.ms")
+    index_interval_bytes: int = setting("log.index.interval.bytes", 4096, between(0, INT32_MAX), topic="index.interval.bytes")
+    retention_ms: int = setting("log.retention.ms", 7 * DAY_MS, between(-1, INT64_MAX), topic="retention.ms")  # the paper: 7 days
+    retention_bytes: int = setting("log.retention.bytes", -1, between(-1, INT64_MAX), topic="retention.bytes")
+    message_bytes_max: int = setting("message.max.bytes", MIB + 12, between(0, INT32_MAX), topic="max.message.bytes")
     # The loop flushes at once when somebody waits for what is not on disk; these two bound how much and how long it may stay
     # unflushed while nobody does. A fast producer sends a hundred thousand records in less than the second that an operator
     # forgives; a flush for every ten thousand was measured to cost a fifth of the CPU.
-    flush_interval_messages: int = setting("log.flush.interval.messages", 100_000, _between(1, INT64_MAX), topic="flush.messages")
-    flush_interval_ms: int = setting("log.flush.interval.ms", 1_000, _between(0, INT64_MAX), topic="flush.ms")
+    flush_interval_messages: int = setting("log.flush.interval.messages", 100_000, between(1, INT64_MAX), topic="flush.messages")
+    flush_interval_ms: int = setting("log.flush.interval.ms", 1_000, between(0, INT64_MAX), topic="flush.ms")
     # Kafka 4's defaults: any past, one hour of future. One record stamped 2099 must not move every later boundary.
     timestamp_before_ms_max: int = setting(
-        "log.message.timestamp.before.max.ms", INT64_MAX, _between(0, INT64_MAX), topic="message.timestamp.before.max.ms"
+        "log.message.timestamp.before.max.ms", INT64_MAX, between(0, INT64_MAX), topic="message.timestamp.before.max.ms"
     )
     timestamp_after_ms_max: int = setting(
-        "log.message.timestamp.after.max.ms", 3_600_000, _between(0, INT64_MAX), topic="message.timestamp.after.max.ms"
+        "log.message.timestamp.after.max.ms", 3_600_000, between(0, INT64_MAX), topic="message.timestamp.after.max.ms"
     )
     timestamp_type: str = setting(
-        "log.message.timestamp.type", "CreateTime", _one_of("CreateTime", "LogAppendTime"), topic="message.timestamp.type"
+        "log.message.timestamp.type", "CreateTime", one_of("CreateTime", "LogAppendTime"), topic="message.timestamp.type"
     )
-    cleanup_policy: str = setting("log.cleanup.policy", "delete", _cleanup_policy, topic="cleanup.policy")
+    cleanup_policy: str = setting("log.cleanup.policy", "delete", policies_of_cleanup, topic="cleanup.policy")
     # Kafka's defaults of compaction: a log is cleaned when half of it is dirty, and who reads it from the start has a day to see
     # a tombstone.
-    min_cleanable_dirty_ratio: float = setting("log.cleaner.min.cleanable.ratio", 0.5, _ratio, topic="min.cleanable.dirty.ratio")
+    min_cleanable_dirty_ratio: float = setting("log.cleaner.min.cleanable.ratio", 0.5, ratio, topic="min.cleanable.dirty.ratio")
     delete_retention_ms: int = setting(
-        "log.cleaner.delete.retention.ms", DAY_MS, _between(0, INT64_MAX), topic="delete.retention.ms"
+        "log.cleaner.delete.retention.ms", DAY_MS, between(0, INT64_MAX), topic="delete.retention.ms"
     )
     compaction_lag_ms_min: int = setting(
-        "log.cleaner.min.compaction.lag.ms", 0, _between(0, INT64_MAX), topic="min.compaction.lag.ms"
+        "log.cleaner.min.compaction.lag.ms", 0, between(0, INT64_MAX), topic="min.compaction.lag.ms"
     )
     compaction_lag_ms_max: int = setting(
-        "log.cleaner.max.compaction.lag.ms", INT64_MAX, _between(1, INT64_MAX), topic="max.compaction.lag.ms"
+        "log.cleaner.max.compaction.lag.ms", INT64_MAX, between(1, INT64_MAX), topic="max.compaction.lag.ms"
     )
-    compression_type: str = setting("compression.type", "producer", _one_of("producer"), topic="compression.type")
+    compression_type: str = setting("compression.type", "producer", one_of("producer"), topic="compression.type")
     # acks=all answers after the write, as in Kafka, where other replicas hold the record as well. Here there are none: true makes
     # it wait for the disk, so that a power cut loses nothing that was acknowledged. `logbus up`, the demo and the containers set
     # it; the default stays Kafka's, so that the same settings mean the same.
     acks_all_waits_for_flush: bool = setting(
-        "logbus.acks.all.waits.for.flush", False, _boolean, topic="logbus.acks.all.waits.for.flush"
+        "logbus.acks.all.waits.for.flush", False, boolean, topic="logbus.acks.all.waits.for.flush"
     )
-    min_insync_replicas: int = setting("min.insync.replicas", 1, _between(1, 1), topic="min.insync.replicas")
+    # Kafka's. With 2 of 3 replicas one broker may fail and acks=all goes on, and whatever was acknowledged is on two.
+    min_insync_replicas: int = setting("min.insync.replicas", 1, between(1, INT32_MAX), topic="min.insync.replicas")
+    # Off as in Kafka: a topic without a leader waits for one that has everything, rather than losing what was acknowledged.
+    unclean_leader_election_enable: bool = setting(
+        "unclean.leader.election.enable", False, boolean, topic="unclean.leader.election.enable"
+    )
 
     @property
     def is_compacted(self) -> bool:
@@ -197,79 +121,132 @@ class LogConfig:
 class BrokerConfig:
     """The whole broker. Built by `config_file.load_config`; tests build it directly."""
 
-    broker_id: int = setting("broker.id", 0, _between(0, INT32_MAX))
-    cluster_id: str = setting("cluster.id", "", _text)  # empty: made at the first start and kept in meta.properties
-    listeners: Listener = setting(
-        "listeners", Listener(host="127.0.0.1", port=9092), parse_listener
+    broker_id: int = setting("broker.id", 0, between(0, INT32_MAX))
+    cluster_id: str = setting("cluster.id", "", as_written)  # empty: made at the first start and kept in meta.properties
+    rack: str = setting("broker.rack", "", as_written)
+    listeners: tuple[Listener, ...] = setting(
+        "listeners", (Listener(host="127.0.0.1", port=9092),), parse_listeners
     )  # loopback: there is no authentication
-    advertised_listeners: Listener | None = setting("advertised.listeners", None, parse_listener)
+    advertised_listeners: tuple[Listener, ...] | None = setting("advertised.listeners", None, parse_advertised)
+    listener_protocols: str = setting("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", parse_protocol_map)
     # Off unless asked for: two brokers on one machine would want the same port. There is no authentication, so loopback is meant.
     metrics_listener: Listener | None = setting("logbus.metrics.listener", None, parse_metrics_listener)
-    log_dirs: Path = setting("log.dirs", Path("logbus-data"), _directory)
-    num_partitions: int = setting("num.partitions", 1, _between(1, 10_000))
-    default_replication_factor: int = setting("default.replication.factor", 1, _between(1, 1))
-    auto_create_topics_enable: bool = setting("auto.create.topics.enable", True, _boolean)
-    delete_topic_enable: bool = setting("delete.topic.enable", True, _boolean)
-    partitions_max: int = setting("logbus.partitions.max", 10_000, _between(1, INT32_MAX))  # each holds an open file
-    retention_check_interval_ms: int = setting("log.retention.check.interval.ms", 300_000, _between(1, INT64_MAX))
-    checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms", 60_000, _between(1, INT32_MAX))
-    flush_in_kernel: bool = setting("logbus.flush.in.kernel", True, _boolean)  # a thread that waits costs a third more CPU
-    flush_threads: int = setting("logbus.flush.threads", 4, _between(1, 64))  # 100 dirty files: 55 ms with one, 14 ms with four
+    log_dirs: Path = setting("log.dirs", Path("logbus-data"), directory)
+    num_partitions: int = setting("num.partitions", 1, between(1, 10_000))
+    default_replication_factor: int = setting("default.replication.factor", 1, between(1, 32_767))
+    auto_create_topics_enable: bool = setting("auto.create.topics.enable", True, boolean)
+    delete_topic_enable: bool = setting("delete.topic.enable", True, boolean)
+    partitions_max: int = setting("logbus.partitions.max", 10_000, between(1, INT32_MAX))  # each holds an open file
+    retention_check_interval_ms: int = setting("log.retention.check.interval.ms", 300_000, between(1, INT64_MAX))
+    checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms", 60_000, between(1, INT32_MAX))
+    flush_in_kernel: bool = setting("logbus.flush.in.kernel", True, boolean)  # a thread that waits costs a third more CPU
+    flush_threads: int = setting("logbus.flush.threads", 4, between(1, 64))  # 100 dirty files: 55 ms with one, 14 ms with four
     # Searches by time, removing files. Kafka's 10 would be ten threads that want the one interpreter lock.
-    background_threads: int = setting("background.threads", 2, _between(1, 64))
-    frame_bytes_max: int = setting("socket.request.max.bytes", 100 * MIB, _between(1024, INT32_MAX))
+    background_threads: int = setting("background.threads", 2, between(1, 64))
+    frame_bytes_max: int = setting("socket.request.max.bytes", 100 * MIB, between(1024, INT32_MAX))
     # A megabyte names more topics than a broker may hold; decoded, it takes many times that and a share of the loop's time.
-    control_frame_bytes_max: int = setting("logbus.control.request.max.bytes", MIB, _between(65_536, INT32_MAX))
+    control_frame_bytes_max: int = setting("logbus.control.request.max.bytes", MIB, between(65_536, INT32_MAX))
     # Each costs a descriptor and a small buffer. A newcomer beyond the limit may take the place of a connection that has never
     # asked for anything, or of an idle one of an address that has many more (broker/network/crowd.py).
-    connections_max: int = setting("max.connections", 4_096, _between(1, INT32_MAX))
+    connections_max: int = setting("max.connections", 4_096, between(1, INT32_MAX))
     # Unlimited, as in Kafka: behind loopback or one gateway, every client has the same address.
-    connections_per_ip_max: int = setting("max.connections.per.ip", INT32_MAX, _between(1, INT32_MAX))
+    connections_per_ip_max: int = setting("max.connections.per.ip", INT32_MAX, between(1, INT32_MAX))
     # Partial requests and untaken answers of all connections together: beyond it whoever stalls longest is closed, so many slow
     # senders cannot hold more than a few large requests' worth; one that holds less than its share (by max.connections) is
     # spared. Kafka's default is no limit; memory is what we sell.
-    held_bytes_max: int = setting("queued.max.request.bytes", 256 * MIB, _between(MIB, INT64_MAX))
+    held_bytes_max: int = setting("queued.max.request.bytes", 256 * MIB, between(MIB, INT64_MAX))
     # Every Kafka client asks for the API versions as soon as it is connected. A connection that says nothing for so long belongs
     # to no client, and takes a place that others need.
-    first_request_ms_max: int = setting("logbus.first.request.max.ms", 10_000, _between(1, INT64_MAX))
-    connections_idle_ms_max: int = setting("connections.max.idle.ms", 600_000, _between(1, INT64_MAX))
+    first_request_ms_max: int = setting("logbus.first.request.max.ms", 10_000, between(1, INT64_MAX))
+    connections_idle_ms_max: int = setting("connections.max.idle.ms", 600_000, between(1, INT64_MAX))
     frame_read_ms_max: int = setting(
-        "logbus.frame.read.max.ms", 30_000, _between(1, INT64_MAX)
+        "logbus.frame.read.max.ms", 30_000, between(1, INT64_MAX)
     )  # a begun frame must end: slow senders hold memory
-    output_bytes_max: int = setting(
-        "logbus.output.queue.max.bytes", 8 * MIB, _between(1024, INT32_MAX)
-    )  # reading stops beyond it
-    pipelined_requests_max: int = setting("logbus.pipelined.requests.max", 256, _between(1, 100_000))
-    fetch_bytes_max: int = setting("fetch.max.bytes", 55 * MIB, _between(1024, INT32_MAX))
+    output_bytes_max: int = setting("logbus.output.queue.max.bytes", 8 * MIB, between(1024, INT32_MAX))  # reading stops beyond it
+    pipelined_requests_max: int = setting("logbus.pipelined.requests.max", 256, between(1, 100_000))
+    fetch_bytes_max: int = setting("fetch.max.bytes", 55 * MIB, between(1024, INT32_MAX))
     send_bytes_per_turn_max: int = setting(
-        "logbus.send.max.bytes.per.turn", MIB, _between(4096, INT32_MAX)
+        "logbus.send.max.bytes.per.turn", MIB, between(4096, INT32_MAX)
     )  # one reader never holds the loop
     # Kafka's: the first members of an empty group wait for others, so that ten consumers started together make one rebalance.
-    group_initial_rebalance_delay_ms: int = setting("group.initial.rebalance.delay.ms", 3_000, _between(0, INT32_MAX))
-    group_session_ms_min: int = setting("group.min.session.timeout.ms", 6_000, _between(0, INT32_MAX))
-    group_session_ms_max: int = setting("group.max.session.timeout.ms", 1_800_000, _between(0, INT32_MAX))
-    group_size_max: int = setting("group.max.size", 1_000, _between(1, INT32_MAX))  # the leader is sent all of them at once
-    groups_max: int = setting("logbus.groups.max", 10_000, _between(1, INT32_MAX))  # any client can make one, by its name alone
+    group_initial_rebalance_delay_ms: int = setting("group.initial.rebalance.delay.ms", 3_000, between(0, INT32_MAX))
+    group_session_ms_min: int = setting("group.min.session.timeout.ms", 6_000, between(0, INT32_MAX))
+    group_session_ms_max: int = setting("group.max.session.timeout.ms", 1_800_000, between(0, INT32_MAX))
+    group_size_max: int = setting("group.max.size", 1_000, between(1, INT32_MAX))  # the leader is sent all of them at once
+    groups_max: int = setting("logbus.groups.max", 10_000, between(1, INT32_MAX))  # any client can make one, by its name alone
     groups_bytes_max: int = setting(
-        "logbus.groups.max.bytes", 64 * MIB, _between(1024, INT64_MAX)
+        "logbus.groups.max.bytes", 64 * MIB, between(1024, INT64_MAX)
     )  # what members say about themselves is kept: 2 kB each, more for those who read thousands of partitions
-    offsets_retention_minutes: int = setting("offsets.retention.minutes", 10_080, _between(1, INT32_MAX))  # Kafka's 7 days
-    offsets_retention_check_ms: int = setting("offsets.retention.check.interval.ms", 600_000, _between(1, INT32_MAX))
+    offsets_retention_minutes: int = setting("offsets.retention.minutes", 10_080, between(1, INT32_MAX))  # Kafka's 7 days
+    offsets_retention_check_ms: int = setting("offsets.retention.check.interval.ms", 600_000, between(1, INT32_MAX))
     # Kafka's is 100 MiB. What is not compacted is read record by record at a start: 40,000 commits in this, under a second.
-    offsets_segment_bytes: int = setting("offsets.topic.segment.bytes", 4 * MIB, _between(1024, INT32_MAX))
-    offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, _between(0, 32_767))  # what its record can hold
-    producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, _between(1, INT32_MAX))  # remembered per partition
-    log_format: str = setting("logbus.log.format", "keyvalue", _one_of("keyvalue", "json"))
-    producer_expiration_ms: int = setting("producer.id.expiration.ms", DAY_MS, _between(1, INT32_MAX))
-    producer_expiration_check_ms: int = setting("producer.id.expiration.check.interval.ms", 600_000, _between(1, INT32_MAX))
-    cleaner_enable: bool = setting("log.cleaner.enable", True, _boolean)
+    offsets_segment_bytes: int = setting("offsets.topic.segment.bytes", 4 * MIB, between(1024, INT32_MAX))
+    offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, between(0, 32_767))  # what its record can hold
+    producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, between(1, INT32_MAX))  # remembered per partition
+    log_format: str = setting("logbus.log.format", "keyvalue", one_of("keyvalue", "json"))
+    producer_expiration_ms: int = setting("producer.id.expiration.ms", DAY_MS, between(1, INT32_MAX))
+    producer_expiration_check_ms: int = setting("producer.id.expiration.check.interval.ms", 600_000, between(1, INT32_MAX))
+    cleaner_enable: bool = setting("log.cleaner.enable", True, boolean)
     # Bounds the map of keys while a log is compacted: 160,000 different keys at a time. Kafka's 128 MiB would be four times all
     # that this broker takes otherwise.
-    cleaner_dedupe_bytes_max: int = setting("log.cleaner.dedupe.buffer.size", 32 * MIB, _between(MIB, INT64_MAX))
-    cleaner_backoff_ms: int = setting("log.cleaner.backoff.ms", 15_000, _between(1, INT64_MAX))
+    cleaner_dedupe_bytes_max: int = setting("log.cleaner.dedupe.buffer.size", 32 * MIB, between(MIB, INT64_MAX))
+    cleaner_backoff_ms: int = setting("log.cleaner.backoff.ms", 15_000, between(1, INT64_MAX))
+    # -- a cluster: all of it is read only where zookeeper.connect is set ------------------------------------------------------
+    zookeeper_connect: str = setting("zookeeper.connect", "", zookeeper_servers)
+    experimental_cluster: bool = setting("logbus.experimental.cluster", False, boolean)  # until a cluster can do all that is said
+    # How long nothing is written to what a machine led that has vanished, or that stands still. Kafka's 18 s are for the pauses
+    # of a garbage collector, which we do not have. A process that has died is known at once by its closed port.
+    zookeeper_session_ms: int = setting("zookeeper.session.timeout.ms", 6_000, between(1_000, INT32_MAX))
+    # How long a start waits: for a ZooKeeper that is started at the same time, or that elects. A running broker never gives up.
+    zookeeper_connection_ms: int = setting("zookeeper.connection.timeout.ms", 18_000, between(1, INT32_MAX))
+    zookeeper_consumers: bool = setting("logbus.zookeeper.consumers", True, boolean)
+    inter_broker_listener_name: str = setting("inter.broker.listener.name", "", str.upper)
+    offsets_replication_factor: int = setting("offsets.topic.replication.factor", 3, between(1, 32_767))
+    offsets_partitions: int = setting("offsets.topic.num.partitions", 50, between(1, 10_000))  # fixed for ever once it is made
+    replica_lag_ms_max: int = setting("replica.lag.time.max.ms", 30_000, between(1, INT64_MAX))
+    # A follower whose connection has closed is not slow but gone: acks=all waits this long for it, not replica.lag.time.max.ms.
+    # It is enough for a connection that was lost to be made anew.
+    replica_gone_ms: int = setting("logbus.replica.gone.ms", 500, between(1, INT32_MAX))
+    # A leader that has not been confirmed as one for so long acknowledges nothing: no client of a leader that is cut off believes
+    # in vain for longer. Half a session: it has stopped before another can have begun.
+    leader_confirm_ms: int = setting("logbus.leader.confirm.ms", 3_000, between(100, INT32_MAX))
+    replica_fetch_bytes_max: int = setting("replica.fetch.max.bytes", MIB, between(1, INT32_MAX))
+    # Kafka's is 10 MiB. An answer is checked and written in one turn of the loop, which everybody else waits for: 1 MiB is a
+    # millisecond. With two requests in flight no link is idle for that.
+    replica_response_bytes_max: int = setting("replica.fetch.response.max.bytes", MIB, between(1, INT32_MAX))
+    replica_fetch_wait_ms_max: int = setting("replica.fetch.wait.max.ms", 500, between(1, INT32_MAX))
+    replica_fetch_backoff_ms: int = setting("replica.fetch.backoff.ms", 1_000, between(1, INT32_MAX))
+    # Kafka's is 30 s. What a silent peer led is another's after a session; its connection should not outlive that by much, or a
+    # network that is back finds followers that still wait on a dead connection.
+    replica_socket_ms_max: int = setting("replica.socket.timeout.ms", 10_000, between(1_000, INT32_MAX))
+    replica_fetchers: int = setting(
+        "num.replica.fetchers", 1, only(1, "one loop reads from each leader, and a connection more would not make it faster")
+    )
+    controlled_shutdown_enable: bool = setting("controlled.shutdown.enable", True, boolean)
+    # A broker that is told to stop waits this long for others to take what it leads; then it stops all the same.
+    controlled_shutdown_ms_max: int = setting("logbus.controlled.shutdown.max.ms", 30_000, between(0, INT32_MAX))
     log: LogConfig = field(default_factory=LogConfig)
 
     @property
+    def is_clustered(self) -> bool:
+        """Whether there are other brokers to know of."""
+        return bool(self.zookeeper_connect)
+
+    @property
     def advertised(self) -> Listener:
-        """What Metadata tells clients; where the listener is every interface it must be said explicitly."""
-        return self.advertised_listeners or self.listeners
+        """What Metadata tells clients of the first listener."""
+        return self.advertised_at({})[self.listeners[0].name]
+
+    def advertised_at(self, ports: Mapping[str, int]) -> dict[str, Listener]:
+        """What clients of each listener are told, by its name; `ports` are those that the system chose. A listener for every
+        interface must be advertised explicitly."""
+        told = {listener.name: listener for listener in (*self.listeners, *(self.advertised_listeners or ()))}
+        return {
+            name: listener if listener.port else replace(listener, port=ports.get(name, 0)) for name, listener in told.items()
+        }
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The listener that other brokers use: Kafka's default is the one named after the protocol."""
+        names = [listener.name for listener in self.listeners]
+        return self.inter_broker_listener_name or ("PLAINTEXT" if "PLAINTEXT" in names else names[0])

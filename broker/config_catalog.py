@@ -109,8 +109,8 @@ def _broker_synonyms(item: Any, config: object, defaults: object, layers: Sequen
     found = [Synonym(name=name, value=values[name], source=source) for source, values in layers if name in values]
     value, default = getattr(config, item.name), getattr(defaults, item.name)
     if value != default:
-        found.append(Synonym(name=name, value=_as_text(value), source=ConfigSource.STATIC_BROKER))
-    return [*found, Synonym(name=name, value=_as_text(default), source=ConfigSource.DEFAULT)]
+        found.append(Synonym(name=name, value=as_text(value), source=ConfigSource.STATIC_BROKER))
+    return [*found, Synonym(name=name, value=as_text(default), source=ConfigSource.DEFAULT)]
 
 
 def _described(name: str, item: Any, *, read_only: bool, synonyms: Sequence[Synonym]) -> DescribedSetting:
@@ -137,11 +137,12 @@ def _type_of(item: Any) -> ConfigType:
     return ConfigType.LONG
 
 
-def _as_text(value: Any) -> str | None:
+def as_text(value: Any) -> str | None:
+    """A value as a configuration file spells it."""
     if value is None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (tuple, frozenset)):
-        return ",".join(sorted(map(str, value)))
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return str(value)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.config import BrokerConfig, LogConfig
+from broker.config_rules import check_together
 from broker.errors import ConfigError
 
 
@@ -53,10 +54,7 @@ def build_config(values: Mapping[str, str]) -> BrokerConfig:
             raise ConfigError(f"{name}={text}: {error}") from None
         (log if item.name in log_names else own)[item.name] = value
     config = BrokerConfig(**own, log=LogConfig(**log))
-    if not config.advertised.host or config.advertised.host in ("0.0.0.0", "::"):
-        raise ConfigError(
-            f"listeners={config.listeners} is every interface: set advertised.listeners to an address that clients can reach"
-        )
+    check_together(config)
     return config
 
 

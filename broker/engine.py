@@ -9,18 +9,19 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from broker.chores import Chores
 from broker.clock import Clock
 from broker.config import BrokerConfig
-from broker.coordination.broker_overrides import BrokerOverrides
 from broker.coordination.grouped_writes import GroupedWrites
-from broker.coordination.local import ProducerIds, TopicRegistry
+from broker.coordination.view import ClusterView
 from broker.counters import Counters
-from broker.errors import StorageError
+from broker.errors import BrokerError, StorageError
 from broker.groups.coordinator import CoordinatorRules, GroupCoordinator
 from broker.groups.messages import Answer
 from broker.groups.offset_store import OffsetStore
@@ -28,8 +29,11 @@ from broker.groups.rebalance import GroupRules
 from broker.handlers.answer_cache import AnswerCache
 from broker.handlers.commits import sweep_groups
 from broker.handlers.context import Context
+from broker.handlers.coordination import Coordination, LocalCoordination
 from broker.handlers.deadlines import Deadlines
 from broker.handlers.dispatch import dispatcher
+from broker.handlers.errors import code_of
+from broker.handlers.group_moves import GroupMoves
 from broker.handlers.groups import deliver
 from broker.handlers.produce import fail
 from broker.handlers.purgatory import Purgatory
@@ -38,15 +42,18 @@ from broker.handlers.turn import ProduceTurn
 from broker.health import Health
 from broker.helpers import Helpers
 from broker.partitions.cleaner import LogCleaner
+from broker.partitions.exposure import Exposure, ReplicatedExposure, Watermarks
 from broker.partitions.flusher import Flusher
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
 from broker.partitions.retention import Retention
-from broker.partitions.topic_changes import TopicChanges
-from broker.protocol.framing import Request
+from broker.protocol.framing import Origin, Request
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
+
+if TYPE_CHECKING:  # where it is alone, a broker imports nothing of this
+    from broker.cluster import Cluster, Outside
 
 logger = logging.getLogger("broker.engine")
 
@@ -74,42 +81,73 @@ class Engine:
         clock: Clock,
         filesystem: FileSystem,
         helpers: Helpers,
-        port: int,
+        ports: Mapping[str, int],
+        new_id: Callable[[], uuid.UUID],
         freeze: Callable[[], None] = lambda: None,
+        watermarks: Watermarks | None = None,
+        view: ClusterView | None = None,
+        coordination: Coordination | None = None,
+        outside: Outside | None = None,
+        on_ready: Callable[[BrokerError | None], None] = lambda error: None,
     ) -> None:
-        """`freeze` is called where many objects were made that will live for long; a process of its own passes `gc.freeze`."""
+        """`ports` are those that the system chose, by listener. `new_id` gives ids of topics and members, each once. `freeze` is
+        called where many objects were made that will live for long; a process of its own passes `gc.freeze`.
+
+        With `outside` it is one broker of a cluster, which it enters in its own time: `on_ready` is told when it may be asked, or
+        why it cannot be part of it. Without, it leads all that it has and is all that there is.
+
+        Tests have other replicas without a cluster: then `watermarks` says how safe the records are of the partitions that this
+        broker is told to lead, `coordination` is what the brokers agree on, and `view` what clients are told of it, if that is
+        another one than its own."""
         self.config = config
         self._clock = clock
         self._filesystem = filesystem
         self._helpers = helpers
+        self._new_id = new_id
+        self._watermarks = watermarks
         self.counters = Counters()
         self.health = Health()
+        self.cluster: Cluster | None = None
         directory = LogDirectory.open(
-            config.log_dirs, broker_id=config.broker_id, cluster_id=config.cluster_id or None, filesystem=filesystem
+            config.log_dirs,
+            broker_id=config.broker_id,
+            cluster_id=config.cluster_id or None,
+            filesystem=filesystem,
+            new_id=new_id,
+            in_cluster=outside is not None,
+            boot_id="" if outside is None else outside.boot_id,
         )
         try:
-            self._open(directory, port, freeze)
+            own = coordination or self._coordination(directory, ports, outside)
+            self._open(directory, own, freeze, view)
+            if self.cluster is not None:
+                self._enter_cluster(self.cluster, on_ready)
         except BaseException:
             # Nobody has written anything: a start that fails must not make the next one recover all that was in good order.
             directory.close(clean=directory.was_clean)
             raise
 
-    def _open(self, directory: LogDirectory, port: int, freeze: Callable[[], None]) -> None:
+    def _open(
+        self, directory: LogDirectory, coordination: Coordination, freeze: Callable[[], None], view: ClusterView | None
+    ) -> None:
         config, clock, helpers = self.config, self._clock, self._helpers
+        self._directory = directory
         self.partitions = PartitionManager(
             directory=directory,
-            registry=TopicRegistry(directory, uuid.uuid4),
-            settings=LogSettings(config.log, BrokerOverrides(directory)),
+            registry=coordination.topics,
+            settings=LogSettings(config.log, coordination.overrides, is_clustered=config.is_clustered),
             config=config,
             clock=clock,
             filesystem=self._filesystem,
             freeze=freeze,
+            leads_all=self._watermarks is None,
         )
-        self.partitions.open_all()
+        coordination.open(self.partitions)
         self.chores = Chores(helpers.store, clock, self.health)
         self._checkpoints = GroupedWrites(helpers.store, self.partitions.checkpoint_job)
         self._cleaned_offsets = GroupedWrites(helpers.store, directory.cleaned_offsets_job)
-        self.context = self._build_context(directory, port)
+        self.context = self._build_context(coordination, view or coordination.view(self.partitions))
+        coordination.follow(self.context)
         self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
         self._cleaner = LogCleaner(
             self.partitions,
@@ -125,49 +163,137 @@ class Engine:
         self._periodics = self._build_periodics()
         self._next_periodic = min(periodic.due for periodic in self._periodics)
 
-    def _build_context(self, directory: LogDirectory, port: int) -> Context:
+    def _coordination(self, directory: LogDirectory, ports: Mapping[str, int], outside: Outside | None) -> Coordination:
+        if outside is None:
+            return LocalCoordination(
+                self.config,
+                directory,
+                filesystem=self._filesystem,
+                helpers=self._helpers,
+                new_id=self._new_id,
+                ports=ports,
+                remove_files=self._remove_files,
+            )
+        from broker.cluster import Cluster
+        from broker.handlers.cluster_coordination import ClusterCoordination
+
+        self.cluster = Cluster(
+            self.config,
+            outside,
+            directory,
+            clock=self._clock,
+            filesystem=self._filesystem,
+            helpers=self._helpers,
+            new_id=self._new_id,
+            ports=ports,
+            code_of=code_of,
+        )
+        self._watermarks = self.cluster.leader
+        return ClusterCoordination(self.cluster.member, self.config, self._new_id)
+
+    def _enter_cluster(self, cluster: Cluster, on_ready: Callable[[BrokerError | None], None]) -> None:
+        from broker.groups.consumer_mirror import ConsumerMirror
+        from broker.handlers.gone_topics import forget_offsets
+
+        context = self.context
+        assert isinstance(context.exposure, ReplicatedExposure), "it was built over the leader's watermarks"
+        cluster.attach(self.partitions, context.exposure, on_ready=on_ready)
+        context.leader, context.serves_consumers = cluster.leader, cluster.serves_consumers
+        context.produce_turn.why_not = context.offsets.why_not = cluster.why_not
+        cluster.member.follower.listen(functools.partial(forget_offsets, context))
+        if cluster.consumers is not None:
+            context.groups.mirror = ConsumerMirror(cluster.consumers)
+        cluster.begin()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it may be asked: a broker of a cluster has to enter it first."""
+        return self.cluster is None or self.cluster.is_ready
+
+    def disconnected(self, origin: Origin) -> None:
+        """A connection is closed; `origin` is that of its requests, the same object."""
+        if self.cluster is not None:
+            self.cluster.leader.closed(origin)
+
+    def leave(self, then: Callable[[], None]) -> None:
+        """The process is to be stopped: `then` comes when nobody needs it any more. Safe in a signal handler."""
+        if self.cluster is None:
+            then()
+        else:
+            self.cluster.leave(then)
+
+    def _build_context(self, coordination: Coordination, view: ClusterView) -> Context:
         config, partitions = self.config, self.partitions
         flusher = Flusher(self._helpers, self._clock, self.counters.flushes)
+        exposure = self._build_exposure(flusher)
         deadlines = Deadlines()
         purgatory = Purgatory(deadlines)
         metadata_cache = AnswerCache()
         offsets = OffsetStore(partitions, self._clock, groups_max=config.groups_max)
-        offsets.load()
+        produce_turn = ProduceTurn(exposure, purgatory.has_waiters, functools.partial(fail, counters=self.counters))
 
         def removed(partition: Partition) -> None:
             self.counters.deleted.add(partition.traffic)
-            flusher.forget(partition, StorageError(f"{partition.name} was deleted"))
+            exposure.forget(partition, StorageError(f"{partition.name} was deleted"))
             purgatory.wake(partition)
+
+        def lost(partition: Partition, error: BrokerError) -> None:
+            produce_turn.lose(partition, error)
+            exposure.lost(partition, error)
+            purgatory.wake(partition)
+            group_moves.lost(partition)
 
         partitions.on_change = metadata_cache.clear
         partitions.on_removed = removed
+        partitions.on_lead_lost = lost
         partitions.on_rolled = lambda partition: flusher.appended(partition, 0)
-        flusher.on_exposed = purgatory.exposed
-        flusher.on_offline = purgatory.wake
-        return Context(
+        exposure.on_exposed = purgatory.exposed
+        exposure.on_offline = purgatory.wake
+        context = Context(
             config=config,
             counters=self.counters,
             health=self.health,
-            cluster_id=directory.cluster_id,
             clock=self._clock,
             partitions=partitions,
-            producer_ids=ProducerIds(directory, self._helpers.store),
-            groups=self._build_groups(),
+            producer_ids=coordination.producer_ids,
+            groups=self._build_groups(offsets),
             offsets=offsets,
             flusher=flusher,
+            exposure=exposure,
             purgatory=purgatory,
             deadlines=deadlines,
-            produce_turn=ProduceTurn(flusher, purgatory.has_waiters, functools.partial(fail, counters=self.counters)),
+            produce_turn=produce_turn,
             helpers=self._helpers,
             chores=self.chores,
-            topic_changes=TopicChanges(partitions, directory, self._filesystem, self._remove_files),
+            topic_changes=coordination.topic_admin(partitions),
             checkpoints=self._checkpoints,
-            advertised_host=config.advertised.host,
-            advertised_port=config.advertised.port or port,
+            view=view,
             metadata_cache=metadata_cache,
+            cluster=coordination.member,
         )
+        group_moves = GroupMoves(context)
+        self._watch_leads(context, group_moves)
+        return context
 
-    def _build_groups(self) -> GroupCoordinator:
+    def _watch_leads(self, context: Context, group_moves: GroupMoves) -> None:
+        """Where there are other brokers, leads come and go. One that is alone has all groups from the start."""
+        exposure = context.exposure
+        if not isinstance(exposure, ReplicatedExposure):
+            context.offsets.load()
+            return
+
+        def won(partition: Partition) -> None:
+            exposure.lead(partition)
+            group_moves.won(partition)
+
+        self.partitions.on_lead_won = won
+
+    def _build_exposure(self, flusher: Flusher) -> Exposure:
+        if self._watermarks is None:
+            return Exposure(flusher)
+        return ReplicatedExposure(flusher, self._watermarks)
+
+    def _build_groups(self, offsets: OffsetStore) -> GroupCoordinator:
         config = self.config
         rules = CoordinatorRules(
             group=GroupRules(initial_delay_ms=config.group_initial_rebalance_delay_ms, size_max=config.group_size_max),
@@ -176,7 +302,7 @@ class Engine:
             groups_max=config.groups_max,
             bytes_max=config.groups_bytes_max,
         )
-        return GroupCoordinator(rules, lambda: str(uuid.uuid4()), self._clock.monotonic())
+        return GroupCoordinator(rules, lambda: str(self._new_id()), offsets.ours)
 
     def _build_periodics(self) -> list[_Periodic]:
         now = self._clock.monotonic()
@@ -190,7 +316,10 @@ class Engine:
         ]
 
     def _checkpoint(self) -> None:
-        """An old one costs a recovery time, nothing else: a disk that refuses it today is asked again next time."""
+        """An old one costs a recovery time, nothing else: a disk that refuses it today is asked again next time. Before all logs
+        are open it would forget those that are not."""
+        if not self.is_ready:
+            return
         self._checkpoints.write(functools.partial(self._note_outcome, "writing the checkpoints"))
         if _CLEANED_OFFSETS in self.health.troubles:
             self._write_cleaned_offsets()
@@ -226,8 +355,10 @@ class Engine:
     # -- a turn of the loop ------------------------------------------------------------------------------------------------------
 
     def drain_helpers(self) -> None:
-        """Handle what helper threads have finished."""
+        """Handle what helper threads have finished, and what ZooKeeper has said."""
         self._helpers.drain()
+        if self.cluster is not None:
+            self.cluster.drain()
 
     def end_turn(self) -> None:
         """Write what was staged and answer it, expire what has waited long enough, start the flushes that are due.
@@ -240,7 +371,10 @@ class Engine:
         try:
             context.produce_turn.end()
             now = context.clock.monotonic()
-            context.deadlines.expire(now)
+            if self.cluster is not None:
+                self.cluster.work(now)
+            if now >= context.deadlines.due:
+                context.deadlines.expire(now)
             if now >= context.groups.due:
                 context.groups.expire(now, self._deliver)
             context.flusher.end_turn()
@@ -277,6 +411,8 @@ class Engine:
             ("flushes", context.flusher.end_turn),
             ("chores", lambda: self.chores.work(now)),
         ]
+        if (cluster := self.cluster) is not None:
+            steps.append(("the cluster", lambda: cluster.work(now)))
         for what, step in steps:
             self.health.attempt(what, step)
         for what, worker in (("compaction", self._cleaner), ("retention", self._retention)):
@@ -302,15 +438,24 @@ class Engine:
 
     def next_deadline(self) -> float:
         """When, on the monotonic clock, there is something to do although nobody has sent anything."""
-        deadline = min(self._next_periodic, self.context.groups.due)
-        for other in (self.context.deadlines.next_deadline(), self.context.flusher.next_deadline()):
-            if other is not None and other < deadline:
-                deadline = other
-        return min(deadline, self._cleaner.due, self._retention.due, self.chores.due)
+        context = self.context
+        return min(
+            self._next_periodic,
+            inf if self.cluster is None else self.cluster.due,
+            context.groups.due,
+            context.deadlines.due,
+            context.flusher.next_deadline(),
+            self._cleaner.due,
+            self._retention.due,
+            self.chores.due,
+        )
 
     def close(self) -> bool:
         """Flush, checkpoint and release the directory; True where the next start need not recover."""
         self._cleaner.stop()
         self._helpers.close()
         self.chores.finish()
+        if self.cluster is not None and not self.cluster.has_entered:
+            self._directory.close(clean=self._directory.was_clean)  # as it was found: its logs were not all opened
+            return True
         return self.partitions.close()

@@ -1,7 +1,8 @@
 """Every failure the broker can name, split by whose fault it is; `handlers/errors.py` turns them into wire codes.
 
-A peer's bytes raise a ProtocolError or a RequestError; our own disk raises a StorageError; a person's settings raise a
-ConfigError or a StartupError, whose text says what to do. Our own bugs are asserts, not exceptions.
+A peer's bytes raise a ProtocolError or a RequestError; our own disk raises a StorageError; what ZooKeeper holds raises a
+MalformedNode; a person's settings raise a ConfigError or a StartupError, whose text says what to do. Our own bugs are asserts,
+not exceptions.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ class UnsupportedVersion(ProtocolError):
 
 class StorageError(BrokerError):
     """The disk refused. What was stored before is untouched; the failed turn was taken back as a whole."""
+
+
+class MalformedNode(BrokerError):
+    """ZooKeeper holds something under a path of ours that is not what Kafka or we write there."""
+
+
+class ReplicationRefused(BrokerError):
+    """What a leader sent to a replica is damaged, or does not follow what the replica has: none of it is stored."""
 
 
 class RequestError(BrokerError):
@@ -119,6 +128,42 @@ class UnknownLeaderEpoch(RequestError):
     """The client knows a newer leader epoch than ours."""
 
 
+class NotLeaderOrFollower(RequestError):
+    """The partition exists, and another broker leads it, or nobody does."""
+
+
+class NotController(RequestError):
+    """Only the controller can do it, and that is another broker, or nobody just now."""
+
+
+class PreferredLeaderNotAvailable(RequestError):
+    """The first of the replicas is not there, or not in the in-sync set: it cannot lead."""
+
+
+class EligibleLeadersNotAvailable(RequestError):
+    """No broker that has a replica is there."""
+
+
+class ElectionNotNeeded(RequestError):
+    """Who should lead the partition leads it."""
+
+
+class NoReassignmentInProgress(RequestError):
+    """There is nothing to cancel: the partition is not being moved."""
+
+
+class NotEnoughReplicas(RequestError):
+    """The in-sync set is smaller than min.insync.replicas: nothing was written."""
+
+
+class NotEnoughReplicasAfterAppend(RequestError):
+    """The batch is written, and the in-sync set became smaller than min.insync.replicas before it held it."""
+
+
+class OffsetNotAvailable(RequestError):
+    """What was acknowledged is not yet visible, so the newest offsets cannot be told without going back later."""
+
+
 class InvalidGroupId(RequestError):
     """The group id is empty or too long."""
 
@@ -164,7 +209,15 @@ class GroupMaxSizeReached(RequestError):
 
 
 class CoordinatorNotAvailable(RequestError):
-    """There are as many groups as the broker is allowed to hold."""
+    """The group's coordinator cannot serve it just now: there are as many groups as the broker is allowed to hold, say."""
+
+
+class NotCoordinator(RequestError):
+    """Another broker coordinates the group, or this one cannot be sure that none does."""
+
+
+class CoordinatorLoadInProgress(RequestError):
+    """The broker has only just become the group's coordinator, and still reads what was committed."""
 
 
 class GroupIdNotFound(RequestError):

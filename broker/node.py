@@ -12,22 +12,30 @@ import logging
 import resource
 import signal
 import sys
+import uuid
+from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.clock import SystemClock
-from broker.config import BrokerConfig, Listener
+from broker.config import BrokerConfig
 from broker.engine import Engine
+from broker.errors import BrokerError
 from broker.helpers import HelperPool
 from broker.logs import report_suppressed
 from broker.metrics.collect import health, metrics_page
 from broker.metrics.exposition import CONTENT_TYPE
 from broker.network.acceptor import bind
 from broker.network.http import Answer, HttpEndpoint, text
+from broker.network.poller import Poller
 from broker.network.server import Server
 from broker.network.wakeup import Wakeup
 from broker.storage.filesystem import FileSystem
 from broker.storage.kernel_sync import KernelSync
+
+if TYPE_CHECKING:  # where it is alone, a broker imports nothing of this
+    from broker.cluster import Outside
+    from broker.coordination.store import Store
 
 logger = logging.getLogger("broker.node")
 
@@ -36,30 +44,38 @@ logger = logging.getLogger("broker.node")
 _SWITCH_INTERVAL_SECONDS = 0.0005
 _FILES_PER_PARTITION = 2
 _FILES_SPARE = 64
+_END_SESSION_SECONDS = 2.0
 
 
 class Node:
     """One broker process."""
 
     def __init__(self, config: BrokerConfig, filesystem: FileSystem | None = None) -> None:
-        clock = SystemClock()
-        started = clock.monotonic()
+        self._clock = clock = SystemClock()
+        self._started = clock.monotonic()
+        self._store: Store | None = None
+        self._error: BrokerError | None = None  # why the process ends by itself
         self._config = config
-        self._listening = bind(config.listeners)
-        self.listener = Listener(host=config.listeners.host, port=self._listening.getsockname()[1])
+        self._listening = {listener.name: bind(listener) for listener in config.listeners}
+        ports = {name: sock.getsockname()[1] for name, sock in self._listening.items()}
+        self.listeners = [replace(listener, port=ports[listener.name]) for listener in config.listeners]
         metrics = bind(config.metrics_listener) if config.metrics_listener else None
         self._wakeup = Wakeup()
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
             logger.info("this system offers no asynchronous flush: %d helper threads flush", config.flush_threads)
+        poller: Poller[Any] = Poller()
         helpers = HelperPool(config.background_threads, config.flush_threads, self._wakeup.wake, kernel)
         self._engine = Engine(
             config,
             clock=clock,
             filesystem=filesystem or FileSystem(),
             helpers=helpers,
-            port=self.listener.port,
+            ports=ports,
+            new_id=uuid.uuid4,
             freeze=gc.freeze,
+            outside=self._outside(helpers, poller, clock) if config.is_clustered else None,
+            on_ready=self._entered,
         )
         self._metrics = None if metrics is None else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health})
         self._server = Server(
@@ -75,8 +91,30 @@ class Node:
             endpoint=self._metrics,
             each_sweep=lambda: report_suppressed(clock.now_ms() / 1000),
             defect=self._engine.health.defect,
+            poller=poller,
+            on_closed=self._engine.disconnected,
+            is_open=self._engine.is_ready,
         )
-        self._started_ms = (clock.monotonic() - started) * 1000
+
+    def _outside(self, helpers: HelperPool, poller: Poller[Any], clock: SystemClock) -> Outside:
+        from broker.surroundings import outside_of
+
+        outside = outside_of(self._config, helpers, poller, clock, wake=self._wakeup.wake, on_fenced=self._fenced)
+        self._store = outside.store
+        return outside
+
+    def _entered(self, error: BrokerError | None) -> None:
+        """This broker is one of its cluster, or cannot be."""
+        self._error = error
+        if error is not None:
+            self._server.stop()
+        else:
+            self._server.open()
+            self._say_ready()
+
+    def _fenced(self, error: BrokerError) -> None:
+        self._error = error
+        self._server.stop()
 
     def _page(self) -> Answer:
         return Answer(status=200, content_type=CONTENT_TYPE, blocks=metrics_page(self._engine))
@@ -86,41 +124,61 @@ class Node:
         return text(200 if healthy else 503, line)
 
     def serve(self) -> None:
-        """Serve until SIGTERM or SIGINT, then stop cleanly."""
+        """Serve until SIGTERM or SIGINT, then stop cleanly. StartupError where the broker cannot be one of its cluster."""
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
         self._handle_signals()
         self._check_open_files()
         self._warn_if_exposed()
-        partitions = self._engine.partitions
-        logger.info(
-            "broker %d is ready on %s: %d topics, %d partitions in %s, started in %.0f ms",
-            self._config.broker_id,
-            self.listener,
-            len(partitions.registry),
-            len(partitions),
-            self._config.log_dirs,
-            self._started_ms,
-        )
+        if self._engine.is_ready:
+            self._say_ready()
         if self._metrics is not None and self._config.metrics_listener is not None:
             logger.info("metrics are at http://%s:%d/metrics", self._config.metrics_listener.host, self._metrics.port)
         try:
             self._server.run()
         finally:
-            self._listening.close()
+            for sock in self._listening.values():
+                sock.close()
             clean = self._engine.close()
+            self._end_session()
             self._wakeup.close()
             logger.info("stopped%s", "" if clean else "; the next start will recover what could not be flushed")
+        if self._error is not None:
+            raise self._error
+
+    def _say_ready(self) -> None:
+        partitions = self._engine.partitions
+        logger.info(
+            "broker %d is ready on %s: %d topics, %d partitions in %s, started in %.0f ms",
+            self._config.broker_id,
+            ", ".join(map(str, self.listeners)),
+            len(partitions.registry),
+            len(partitions),
+            self._config.log_dirs,
+            (self._clock.monotonic() - self._started) * 1000,
+        )
+
+    def _end_session(self) -> None:
+        """Others learn at once that this broker is gone. Without an answer it ends by itself."""
+        if self._store is None:
+            return
+        ended: list[None] = []
+        self._store.close(lambda: ended.append(None))
+        until = self._clock.monotonic() + _END_SESSION_SECONDS
+        while not ended and (left := until - self._clock.monotonic()) > 0:
+            self._wakeup.wait(left)
+            self._store.drain()
 
     def _handle_signals(self) -> None:
         def stop(number: int, _frame: Any) -> None:
             logger.info("%s: stopping", signal.Signals(number).name)
-            self._server.stop()
+            self._engine.leave(self._server.stop)
+            self._wakeup.wake()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
 
     def _warn_if_exposed(self) -> None:
-        for listener in (self._config.listeners, self._config.metrics_listener):
+        for listener in (*self._config.listeners, self._config.metrics_listener):
             if listener is not None and (reach := reach_of(listener.host)):
                 logger.warning("%s is %s, and there is no authentication: whoever reaches it may do everything", listener, reach)
 

@@ -118,10 +118,26 @@ class Application:
                 yield self.failed(attempt, reason)
             reads = self.read(pipeline, sink, readable, windows, called)
         except (LogbusError, SQLAlchemyError) as error:
-            yield from [self.failed(attempt, error) for attempt in readable]
+            yield from self.group_failed(pipeline, sink, readable, error)
             return
         for attempt in readable:
             yield self.finish(pipeline, sink, windows[attempt.window_id], attempt, reads)
+
+    def group_failed(
+        self, pipeline: Pipeline, sink: Sink, attempts: Sequence[Attempt], error: Exception
+    ) -> Iterator[WindowOutcome]:
+        """A job fails as a whole. Where it did because a newer attempt took the tables of some windows away, the others are
+        loaded without those."""
+        overtaken: list[Attempt] = []
+        with suppress(SQLAlchemyError):
+            overtaken = [attempt for attempt in attempts if self.is_superseded(attempt)]
+        others = [attempt for attempt in attempts if attempt not in overtaken] if overtaken else []
+        yield from [self.failed(attempt, error) for attempt in (overtaken or attempts)]
+        if others:
+            yield from self.load_group(pipeline, sink, others)
+
+    def is_superseded(self, attempt: Attempt) -> bool:
+        return attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
 
     def split(
         self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow], called: Called
@@ -199,7 +215,7 @@ class Application:
         is_superseded = False
         with suppress(SQLAlchemyError):
             self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error), type(error).__name__)
-            is_superseded = attempts_of.state_of(self.ledger.engine, attempt) == attempts_of.SUPERSEDED
+            is_superseded = self.is_superseded(attempt)
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
 
 

@@ -33,6 +33,10 @@ GROUPS = {
     "integration/pipeline": "spark",
     "integration/exporter": "exporter",
     "contract": "kafka",
+    "contract/coordination": "zookeeper",
+    "fault/coordination": "zookeeper",
+    "fault/cluster": "cluster",
+    "integration/cluster": "cluster",
 }
 
 # Airflow reads its home when it is first imported, and some tests import it: never the developer's own, never another worker's.

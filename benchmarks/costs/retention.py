@@ -81,7 +81,7 @@ def _round(directory: Path, count: int, *, quiet_seconds: float) -> Pass:
 def write_logs(data: Path, count: int, *, now_ms: int) -> None:
     """A topic of `count` partitions, as a clean stop leaves them."""
     disk = SparseDisk()
-    directory = LogDirectory.open(data, broker_id=0, filesystem=disk)
+    directory = LogDirectory.open(data, broker_id=0, filesystem=disk, new_id=uuid.uuid4)
     registry = TopicRegistry(directory, uuid.uuid4)
     topic = registry.new(TOPIC, count, {})
     registry.plan(topic)

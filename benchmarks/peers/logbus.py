@@ -37,7 +37,15 @@ class LogbusBroker(Server):
     def start(self) -> None:
         """Start on the same port and directory as before; returns when it answers: the port is bound before the data directory is
         opened and the signals are handled."""
-        super().start()
+        self.prepare()
+        self.launch()
+        self.wait_until_answering()
+
+    def wait_until_answering(self) -> None:
+        """Return once it answers a request; StartFailed where it ends before. The port must be there, or will be soon."""
+        processes.wait_until_listening(
+            self.port, self._running(), log_path=self.log_path, deadline_seconds=self.start_seconds_max
+        )
         with socket.create_connection(("127.0.0.1", self.port), self.start_seconds_max) as asking:
             try:
                 asking.sendall(_API_VERSIONS)

@@ -1,10 +1,12 @@
-"""Broker settings that were changed while it ran: for every broker of the cluster, and for this one, in one small JSON file.
+"""Broker settings that were changed while it ran: for every broker of the cluster, and for this one. One that is alone keeps them
+in one small JSON file.
 
 The stronger scope is this broker's own, as in Kafka. What is stored was checked before, and holds once it is on the disk.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import Enum
 
@@ -20,8 +22,25 @@ class Scope(Enum):
     EVERY_BROKER = "default"
 
 
-class BrokerOverrides:
-    """The changed settings of both scopes, under the broker's names."""
+class Overrides(ABC):
+    """The changed settings of both scopes, under the broker's names, wherever they are kept."""
+
+    @abstractmethod
+    def of(self, scope: Scope) -> Mapping[str, str]:
+        """What a scope sets."""
+
+    def with_change(self, scope: Scope, values: Mapping[str, str]) -> dict[str, str]:
+        """All that would hold if `values` were the scope's."""
+        changed = {each: values if each is scope else self.of(each) for each in Scope}
+        return {**changed[Scope.EVERY_BROKER], **changed[Scope.THIS_BROKER]}
+
+    def merged(self) -> dict[str, str]:
+        """All that holds."""
+        return self.with_change(Scope.THIS_BROKER, self.of(Scope.THIS_BROKER))
+
+
+class BrokerOverrides(Overrides):
+    """Those of a broker that is alone, in its file."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -30,15 +49,6 @@ class BrokerOverrides:
 
     def of(self, scope: Scope) -> Mapping[str, str]:
         return self._values[scope]
-
-    def with_change(self, scope: Scope, values: Mapping[str, str]) -> dict[str, str]:
-        """All that would hold if `values` were the scope's."""
-        changed = self._values | {scope: values}
-        return {**changed[Scope.EVERY_BROKER], **changed[Scope.THIS_BROKER]}
-
-    def merged(self) -> dict[str, str]:
-        """All that holds."""
-        return self.with_change(Scope.THIS_BROKER, self._values[Scope.THIS_BROKER])
 
     def write_job(self, scope: Scope, values: Mapping[str, str]) -> Callable[[], None]:
         """A job for any thread that writes down `values` as the scope's."""

@@ -52,6 +52,7 @@ class Topic:
     topic_id: uuid.UUID
     partition_count: int
     overrides: Mapping[str, str] = field(default_factory=dict)
+    replication_factor: int = 1
 
     @property
     def is_internal(self) -> bool:
@@ -65,35 +66,17 @@ def check_topic_name(name: str | None) -> str:
     return name
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
     """Names that are the same in Kafka's metrics, where '.' becomes '_', may not stand side by side."""
     return name.replace(".", "_")
 
 
-class TopicRegistry:
-    """Every topic, by name and by id; see the file's theory."""
+class ShownTopics:
+    """The topics that clients see, by name and by id: how both registries are read."""
 
-    def __init__(self, files: Files, new_id: Callable[[], uuid.UUID]) -> None:
-        self._files = files
-        self._new_id = new_id
+    def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
-        self._names_folded: dict[str, str] = {_folded(name): name for name in INTERNAL_TOPICS}
-        self._rows: dict[str, str] = {}  # as the next write of the file will hold them
-        stored = files.read_json(_TOPICS_FILE) or {"version": _FORMAT_VERSION, "topics": []}
-        if stored["version"] != _FORMAT_VERSION:
-            raise StartupError(
-                f"{_TOPICS_FILE} has format {stored['version']}, this broker reads {_FORMAT_VERSION}: "
-                "use the release that wrote it"
-            )
-        for row in stored["topics"]:
-            topic = Topic(
-                name=row["name"], topic_id=uuid.UUID(row["id"]), partition_count=row["partitions"], overrides=row["configs"]
-            )
-            self.plan(topic)
-            self.publish(topic)
-        # Ids of topics that were deleted, and whose directories may still have their names.
-        self.deleted: set[uuid.UUID] = {uuid.UUID(text) for text in stored.get("deleted", ())}
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -119,6 +102,31 @@ class TopicRegistry:
         except KeyError:
             raise UnknownTopicId(f"no topic with id {topic_id}") from None
 
+
+class TopicRegistry(ShownTopics):
+    """Every topic, by name and by id; see the file's theory."""
+
+    def __init__(self, files: Files, new_id: Callable[[], uuid.UUID]) -> None:
+        super().__init__()
+        self._files = files
+        self._new_id = new_id
+        self._names_folded: dict[str, str] = {folded(name): name for name in INTERNAL_TOPICS}
+        self._rows: dict[str, str] = {}  # as the next write of the file will hold them
+        stored = files.read_json(_TOPICS_FILE) or {"version": _FORMAT_VERSION, "topics": []}
+        if stored["version"] != _FORMAT_VERSION:
+            raise StartupError(
+                f"{_TOPICS_FILE} has format {stored['version']}, this broker reads {_FORMAT_VERSION}: "
+                "use the release that wrote it"
+            )
+        for row in stored["topics"]:
+            topic = Topic(
+                name=row["name"], topic_id=uuid.UUID(row["id"]), partition_count=row["partitions"], overrides=row["configs"]
+            )
+            self.plan(topic)
+            self.publish(topic)
+        # Ids of topics that were deleted, and whose directories may still have their names.
+        self.deleted: set[uuid.UUID] = {uuid.UUID(text) for text in stored.get("deleted", ())}
+
     # What the file will hold
 
     def new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
@@ -126,7 +134,7 @@ class TopicRegistry:
         check_topic_name(name)
         if name in self._rows:
             raise TopicAlreadyExists(f"topic {name!r} exists")
-        other = self._names_folded.get(_folded(name), name)
+        other = self._names_folded.get(folded(name), name)
         if other != name and name not in INTERNAL_TOPICS:  # ours are made whatever an older broker let clients make
             raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
         return Topic(name=name, topic_id=self._new_id(), partition_count=partition_count, overrides=dict(overrides))
@@ -140,13 +148,13 @@ class TopicRegistry:
             "configs": dict(topic.overrides),
         }
         self._rows[topic.name] = json.dumps(row)
-        self._names_folded.setdefault(_folded(topic.name), topic.name)
+        self._names_folded.setdefault(folded(topic.name), topic.name)
 
     def forget(self, topic: Topic) -> None:
         """The next write does not hold the topic."""
         del self._rows[topic.name]
-        if topic.name not in INTERNAL_TOPICS and self._names_folded.get(_folded(topic.name)) == topic.name:
-            del self._names_folded[_folded(topic.name)]
+        if topic.name not in INTERNAL_TOPICS and self._names_folded.get(folded(topic.name)) == topic.name:
+            del self._names_folded[folded(topic.name)]
 
     def write_job(self) -> Callable[[], None]:
         """A job for any thread that writes what is planned now; StorageError."""

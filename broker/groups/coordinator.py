@@ -1,7 +1,12 @@
-"""All groups of this broker: found by name, made when somebody joins, woken when their time has come.
+"""All groups that this broker coordinates: found by name, made when somebody joins, woken when their time has come.
 
 Groups live in memory. After a restart there are none: members are answered UNKNOWN_MEMBER_ID, join again and go on from the
 committed offsets, which are on disk. A group that was emptied is kept until the next sweep, so that it can be seen.
+
+Where there are other brokers, `check_mine` says whether this one coordinates a group, and whether it may be sure of that. Every
+request asks it, and so does time: a broker that was stopped for a while must not put out members whose heartbeats another
+coordinator has taken meanwhile. When a group moves, all who wait here are told at once, and it is forgotten: members join it
+again at the new coordinator, as after a restart.
 """
 
 from __future__ import annotations
@@ -11,13 +16,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from broker.errors import (
+    BrokerError,
     CoordinatorNotAvailable,
     GroupIdNotFound,
     InvalidGroupId,
     InvalidRequest,
     InvalidSessionTimeout,
+    NotCoordinator,
     UnknownMember,
 )
 from broker.groups.group import Group
@@ -28,10 +36,14 @@ from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
 from broker.groups.timers import NEVER, Timers
 
+if TYPE_CHECKING:
+    from broker.groups.consumer_mirror import ConsumerMirror  # a broker alone does without it
+
 logger = logging.getLogger("broker.groups")
 
 _GROUP_ID_BYTES_MAX = 249  # what fits everywhere a topic name fits
 _DEFECTIVE_GROUP_PAUSE_SECONDS = 1.0
+_DOUBTFUL_GROUP_PAUSE_SECONDS = 0.1  # before it is asked again whether it is ours
 _INSTANCE_ID = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -62,15 +74,19 @@ class CoordinatorRules:
 class GroupCoordinator:
     """Hands each request to its group. `now` is always the monotonic clock, in seconds."""
 
-    def __init__(self, rules: CoordinatorRules, new_id: Callable[[], str], now: float) -> None:
+    def __init__(
+        self, rules: CoordinatorRules, new_id: Callable[[], str], check_mine: Callable[[str], object] = lambda group_id: None
+    ) -> None:
+        """`check_mine` raises NotCoordinator, CoordinatorLoadInProgress where the group is not ours, or not yet."""
         self._rules = rules
         self._new_id = new_id
-        self._started = now
+        self._check_mine = check_mine
         self._groups: dict[str, Group] = {}
         self._held: dict[str, int] = {}
         self.held_bytes = 0  # what the members of all groups cost in memory, roughly
         self._timers = Timers()
         self.due = NEVER  # when `expire` has something to do: the loop looks at this in every turn
+        self.mirror: ConsumerMirror | None = None  # the paper's registries, where there is a ZooKeeper
         self._former_generations = 0  # of groups that were removed: a counter must not fall
 
     def __iter__(self) -> Iterator[Group]:
@@ -86,7 +102,7 @@ class GroupCoordinator:
 
     def join(self, group_id: str, request: JoinRequest, ticket: Ticket, now: float) -> list[Answer]:
         """Group.join, in a group that is made for its first member."""
-        check_group_id(group_id)
+        self._check_mine(check_group_id(group_id))
         check_instance_id(request.name.instance_id)
         rules = self._rules
         if not rules.session_ms_min <= request.session_timeout_ms <= rules.session_ms_max:
@@ -133,14 +149,16 @@ class GroupCoordinator:
 
     def check_commit(self, group_id: str, name: MemberName, generation: int, now: float) -> None:
         """Group.check_commit; a group without members takes commits that claim none."""
-        group = self._groups.get(check_group_id(group_id))
+        self._check_mine(check_group_id(group_id))
+        group = self._groups.get(group_id)
         if group is not None:
             group.check_commit(name, generation, now)
         elif generation >= 0:
             raise GroupIdNotFound(f"group {group_id!r} has no generation {generation}")
 
     def _member_group(self, group_id: str) -> Group:
-        group = self._groups.get(check_group_id(group_id))
+        self._check_mine(check_group_id(group_id))
+        group = self._groups.get(group_id)
         if group is None:
             raise UnknownMember(f"group {group_id!r} has no members")
         return group
@@ -154,6 +172,8 @@ class GroupCoordinator:
         self._held[group.group_id] = held_bytes
         self._timers.schedule(group.group_id, group.next_deadline())
         self.due = self._timers.next_deadline()
+        if self.mirror is not None:
+            self.mirror.changed(group)
 
     def expire(self, now: float, deliver: Callable[[list[Answer]], None]) -> None:
         """Let the groups whose time has come do what is due; the answers of each are delivered before the next one's turn."""
@@ -165,6 +185,11 @@ class GroupCoordinator:
 
     def _expire_one(self, group: Group, now: float, deliver: Callable[[list[Answer]], None]) -> None:
         """A group that cannot go on must neither be looked at in every turn nor keep the others from theirs."""
+        try:
+            self._check_mine(group.group_id)
+        except BrokerError:
+            self._timers.schedule(group.group_id, now + _DOUBTFUL_GROUP_PAUSE_SECONDS)
+            return
         try:
             answers = group.expire(now)
             if answers:
@@ -179,19 +204,32 @@ class GroupCoordinator:
     def remove(self, group: Group) -> None:
         """Forget an empty group."""
         group.die()
+        self._forget(group)
+
+    def lose(self, is_lost: Callable[[str], bool]) -> list[Answer]:
+        """Others coordinate the groups for which `is_lost` holds: forget them."""
+        answers: list[Answer] = []
+        for group in [one for one in self if is_lost(one.group_id)]:
+            answers += group.move(NotCoordinator(f"this broker coordinates group {group.group_id!r} no longer"))
+            self._forget(group)
+        return answers
+
+    def _forget(self, group: Group) -> None:
         del self._groups[group.group_id]
         self.held_bytes -= self._held.pop(group.group_id, 0)
         self._former_generations += group.generation
+        if self.mirror is not None:
+            self.mirror.hide(group.group_id)
 
     def is_active(self, group_id: str) -> bool:
         """Whether the group has members, or is about to."""
         group = self._groups.get(group_id)
         return group is not None and group.state is not GroupState.EMPTY
 
-    def empty_since(self, group_id: str) -> float:
-        """Since when the group is known to have no members: at least since this broker started."""
+    def empty_since(self, group_id: str, ours_since: float) -> float:
+        """Since when the group is known to have no members: at least since it is ours."""
         group = self._groups.get(group_id)
-        return self._started if group is None else group.empty_since
+        return ours_since if group is None else group.empty_since
 
     def reads(self, group_id: str, topic: str) -> bool:
         """Whether a member may be reading the topic: certain only in a consumer group whose members say what they read."""

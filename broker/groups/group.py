@@ -16,6 +16,7 @@ from broker.errors import (
     InvalidRequest,
     MemberIdRequired,
     RebalanceInProgress,
+    RequestError,
     UnknownMember,
 )
 from broker.groups.members import Member
@@ -203,7 +204,15 @@ class Group(Generations):
 
     def die(self) -> None:
         """The group was removed; only an empty one can be."""
+        assert self.state is EMPTY, self.state
         self._enter(DEAD)
+
+    def move(self, error: RequestError) -> list[Answer]:
+        """Another broker coordinates the group: whoever waits is told `error`, and joins there."""
+        for member in self.members:
+            self._refuse(member, error)
+        self._enter(DEAD)
+        return self._take_answers()
 
     def describe(self) -> GroupDescription:
         """What administrators see; metadata and assignments are shown while they hold, in a stable group."""

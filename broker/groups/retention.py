@@ -2,22 +2,22 @@
 
 Use is a commit, or a member. While a group has members nothing expires of the topics that they read, however long ago the commit
 was. Without members both must be over: the time since the commit, on the wall clock that stamped it, and the time since the group
-was last seen with members, on the monotonic clock, which begins anew with the broker: never earlier than Apache Kafka, and a wall
-clock that jumps forgets nothing.
+was last seen with members, on the monotonic clock, which begins anew with each coordinator: never earlier than Apache Kafka, and
+a wall clock that jumps forgets nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from broker.groups.committed_offsets import CommittedOffsets
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offset_store import OffsetStore
 from broker.groups.records import OffsetKey
 
 
 def expired_offsets(
     group: str,
-    offsets: OffsetStore,
+    offsets: CommittedOffsets,
     groups: GroupCoordinator,
     *,
     exists: Callable[[str, int], bool],
@@ -31,5 +31,5 @@ def expired_offsets(
             yield OffsetKey(group, topic, partition)
         elif now_ms - value.committed_at_ms < retention_ms or groups.reads(group, topic):
             continue
-        elif groups.is_active(group) or (now - groups.empty_since(group)) * 1000 >= retention_ms:
+        elif groups.is_active(group) or (now - groups.empty_since(group, offsets.ours_since)) * 1000 >= retention_ms:
             yield OffsetKey(group, topic, partition)

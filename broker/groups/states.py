@@ -5,7 +5,8 @@
       +------------+    +------------------+----------------+
 
 A group is Empty without members, prepares while they join, completes while its leader works out who reads what, and is Stable
-once everybody may know. Dead is a group that was removed: nobody sees one, its name can be taken again.
+once everybody may know. Dead is a group that was removed, or that another broker coordinates now: nobody sees one here, its name
+can be taken again.
 """
 
 from __future__ import annotations
@@ -28,5 +29,7 @@ REACHED_FROM: dict[GroupState, frozenset[GroupState]] = {
     GroupState.PREPARING_REBALANCE: frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}),
     GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
     GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
-    GroupState.DEAD: frozenset({GroupState.EMPTY}),
+    GroupState.DEAD: frozenset(
+        {GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
+    ),
 }

@@ -1,7 +1,10 @@
-"""The topics that a consumer's metadata names: the one place where the broker looks into what members write for each other.
+"""What consumers write for each other, as far as the broker looks into it: the topics that one subscribes to, and the partitions
+that it is given. Nobody else's bytes are read.
 
-Kafka's ConsumerProtocolSubscription begins with a version and an array of topic names in every version; what follows is not
-read. Administration needs it: a topic's offsets may not be deleted, and do not expire, while a member reads the topic.
+Kafka's ConsumerProtocolSubscription begins with a version and an array of topic names in every version, its
+ConsumerProtocolAssignment with a version and an array of topics with their partitions; what follows is not read. Administration
+needs the first: a topic's offsets may not be deleted, and do not expire, while a member reads the topic. The second is shown in
+the paper's registries.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from broker.protocol.primitives import read_string
 
 CONSUMER_PROTOCOL = "consumer"
 _HEAD = Struct(">hi")  # version, how many topics
+_COUNT = Struct(">i")
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
@@ -30,3 +34,27 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
         return frozenset(topics)
     except (StructError, ProtocolError):
         return None
+
+
+def assigned_partitions(assignment: bytes) -> list[tuple[str, int]]:
+    """Topics and partitions; none where the bytes are of another kind."""
+    view = memoryview(assignment)
+    try:
+        _, topic_count = _HEAD.unpack_from(view)
+        places, position = [], _HEAD.size
+        for _ in range(_plausible(topic_count, view)):
+            topic, position = read_string(view, position)
+            (count,) = _COUNT.unpack_from(view, position)
+            position += _COUNT.size
+            for _ in range(_plausible(count, view)):
+                places.append((topic or "", _COUNT.unpack_from(view, position)[0]))
+                position += _COUNT.size
+        return places
+    except (StructError, ProtocolError):
+        return []
+
+
+def _plausible(count: int, view: memoryview) -> int:
+    if not 0 <= count <= len(view):
+        raise ProtocolError(f"{count} entries in {len(view)} bytes")
+    return count

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from broker.chores import Steps
@@ -22,6 +23,7 @@ from broker.handlers.errors import code_of, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_turn
 from broker.partitions.log_settings import ConfigChange, Operation, apply_changes
+from broker.partitions.topic_admin import NewSettings
 from broker.protocol.api import ErrorCode
 from broker.protocol.control import decode_request, response_class
 from broker.protocol.framing import Request
@@ -54,8 +56,8 @@ def _alter(message: Any, request: Request, changes_of: ChangesOf, context: Conte
     response = response_class(request.api_key)
     named = Counter((asked.resource_type, asked.resource_name) for asked in message.resources)
     rows: list[Any] = []
-    of_topics: list[tuple[Topic, Mapping[str, str]]] = []
-    rows_of_topics: list[Any] = []
+    of_topics: list[NewSettings] = []
+    rows_of_topics: dict[str, Any] = {}
     for asked in message.resources:
         row = response.AlterConfigsResourceResponse(
             error_code=ErrorCode.NONE, error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
@@ -66,21 +68,19 @@ def _alter(message: Any, request: Request, changes_of: ChangesOf, context: Conte
                 raise InvalidRequest(f"{asked.resource_name!r} is named twice in one request")
             if asked.resource_type == ResourceType.TOPIC:
                 topic = context.partitions.registry.get(asked.resource_name)
-                of_topics.append((topic, _topic_overrides(topic, changes_of(asked), context, keeps=keeps)))
-                rows_of_topics.append(row)
+                rewrite = partial(_rewritten, topic, changes_of(asked), context, keeps)
+                rewrite(topic.overrides)
+                of_topics.append(NewSettings(topic=topic, rewrite=rewrite))
+                rows_of_topics[topic.name] = row
             else:
                 yield from _change_broker(asked, changes_of(asked), context, keeps=keeps, stores=not message.validate_only)
         except BrokerError as error:
             _refuse(row, error)
         yield None
     if of_topics and not message.validate_only:
-        try:
-            yield from context.topic_changes.change_topics(of_topics)
-            for topic, overrides in of_topics:
-                logger.info("topic %s now sets %s", topic.name, overrides or "nothing itself")
-        except BrokerError as error:
-            for row in rows_of_topics:
-                _refuse(row, error)
+        failed = yield from context.topic_changes.change_topics(of_topics)
+        for name, failure in failed.items():
+            _refuse(rows_of_topics[name], failure)
     return (yield from encode_in_slices(response(throttle_time_ms=0, responses=rows), request.version, rows))
 
 
@@ -88,14 +88,15 @@ def _refuse(row: Any, error: BrokerError) -> None:
     row.error_code, row.error_message = code_of(error), text_of(error)
 
 
-def _topic_overrides(topic: Topic, changes: Sequence[ConfigChange], context: Context, *, keeps: bool) -> Mapping[str, str]:
-    """What the topic would set; raises what is wrong with it."""
+def _rewritten(
+    topic: Topic, changes: Sequence[ConfigChange], context: Context, keeps: bool, now: Mapping[str, str]
+) -> Mapping[str, str]:
+    """What the topic would set instead of what it sets `now`; raises what is wrong with it."""
 
     def effective(name: str) -> str | None:
         return next(setting.value for setting in settings_of_topic(topic, context) if setting.name == name)
 
-    before = topic.overrides if keeps else {}
-    overrides = apply_changes(before, changes, lists=list_settings(of_topic=True), effective=effective)
+    overrides = apply_changes(now if keeps else {}, changes, lists=list_settings(of_topic=True), effective=effective)
     context.partitions.check_settings(topic, overrides)
     return overrides
 
@@ -107,9 +108,12 @@ def _change_broker(asked: Any, changes: Sequence[ConfigChange], context: Context
     def effective(name: str) -> str | None:
         return next(one.value for one in describe_broker(context.config, settings.layers()) if one.name == name)
 
-    before = settings.of_scope(scope) if keeps else {}
-    values = apply_changes(before, changes, lists=list_settings(of_topic=False), effective=effective)
-    settings.check(scope, values)
+    def rewritten(now: Mapping[str, str]) -> Mapping[str, str]:
+        values = apply_changes(now if keeps else {}, changes, lists=list_settings(of_topic=False), effective=effective)
+        settings.check(scope, values)
+        return values
+
+    values = rewritten(settings.of_scope(scope))
     if stores:
-        yield from context.topic_changes.change_broker(scope, values)
+        yield from context.topic_changes.change_broker(scope, rewritten)
         logger.info("%s now sets %s", scope.name.lower().replace("_", " "), values or "nothing itself")

@@ -8,11 +8,11 @@ from __future__ import annotations
 ENTRIES_MAX = 256  # distinct Metadata requests of one cluster's clients
 BYTES_MAX = 16 << 20  # ten encodings of the largest cluster that one broker holds
 
-Key = tuple[int, bytes]
+Key = tuple[int, bytes, str]
 
 
 class AnswerCache:
-    """Version and body of a request to the bytes of its answer."""
+    """Version and body of a request, and the listener that it came through, to the bytes of its answer."""
 
     def __init__(self) -> None:
         self._answers: dict[Key, bytes] = {}

@@ -15,13 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 from broker.coordination.local import Topic
+from broker.coordination.view import NO_LEADER
 from broker.errors import BrokerError, UnknownTopicOrPartition
 from broker.handlers.answer_cache import Key
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
-from broker.partitions.topic_changes import NewTopic
+from broker.partitions.topic_admin import NewTopic
 from broker.protocol.api import APIS, ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
@@ -48,7 +49,7 @@ def _api_versions(version: int, error: int) -> bytes:
 
 
 def handle_metadata(request: Request, context: Context) -> Parts | Pending:
-    key = (request.version, bytes(request.body))
+    key = (request.version, bytes(request.body), request.origin.listener)
     known = context.metadata_cache.get(key)
     if known is not None:
         return [known]
@@ -103,23 +104,23 @@ def _answer_metadata(
                 later = may_ask_again and isinstance(error, UnknownTopicOrPartition)
                 rows.append(_missing_row(asked, ErrorCode.LEADER_NOT_AVAILABLE if later else code_of(error)))
             yield None
-    response = _metadata_response(rows, context)
+    response = _metadata_response(rows, key[2], context)
     parts = yield from encode_in_slices(response, version, rows, *(row.partitions for row in rows))
     if is_final and context.metadata_cache.change == change:
         context.metadata_cache.put(key, b"".join(part for part in parts if isinstance(part, bytes)))
     return parts
 
 
-def _metadata_response(topics: list[Any], context: Context) -> Any:
+def _metadata_response(topics: list[Any], listener: str, context: Context) -> Any:
     response = response_class(ApiKey.METADATA)
-    node = response.MetadataResponseBroker(
-        node_id=context.config.broker_id, host=context.advertised_host, port=context.advertised_port, rack=None
-    )
     return response(
         throttle_time_ms=0,
-        brokers=[node],
-        cluster_id=context.cluster_id,
-        controller_id=context.config.broker_id,
+        brokers=[
+            response.MetadataResponseBroker(node_id=broker_id, host=host, port=port, rack=rack)
+            for broker_id, host, port, rack in context.view.brokers(listener)
+        ],
+        cluster_id=context.view.cluster_id,
+        controller_id=context.view.controller_id,
         topics=topics,
         authorized_operations=_NOT_ASKED,
         error_code=0,
@@ -134,18 +135,17 @@ def _find(asked: Any, context: Context) -> Topic:
 
 def _topic_row(topic: Topic, context: Context) -> Any:
     response = response_class(ApiKey.METADATA)
-    me = context.config.broker_id
     partitions = [
         response.MetadataResponseTopic.MetadataResponsePartition(
-            error_code=0,
+            error_code=0 if one.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
-            leader_id=me,
-            leader_epoch=context.partitions.get(topic.name, index).leader_epoch,
-            replica_nodes=[me],
-            isr_nodes=[me],
-            offline_replicas=[],
+            leader_id=one.leader,
+            leader_epoch=one.leader_epoch,
+            replica_nodes=one.replicas,
+            isr_nodes=one.isr,
+            offline_replicas=one.offline,
         )
-        for index in range(topic.partition_count)
+        for index, one in enumerate(context.view.partitions(topic, range(topic.partition_count)))
     ]
     return response.MetadataResponseTopic(
         error_code=0,
@@ -172,17 +172,17 @@ def _missing_row(asked: Any, error: int) -> Any:
 def handle_describe_cluster(request: Request, context: Context) -> Parts:
     decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.DESCRIBE_CLUSTER)
-    node = response.DescribeClusterBroker(
-        broker_id=context.config.broker_id, host=context.advertised_host, port=context.advertised_port, rack=None
-    )
     answer = response(
         throttle_time_ms=0,
         error_code=0,
         error_message=None,
         endpoint_type=1,
-        cluster_id=context.cluster_id,
-        controller_id=context.config.broker_id,
-        brokers=[node],
+        cluster_id=context.view.cluster_id,
+        controller_id=context.view.controller_id,
+        brokers=[
+            response.DescribeClusterBroker(broker_id=broker_id, host=host, port=port, rack=rack)
+            for broker_id, host, port, rack in context.view.brokers(request.origin.listener)
+        ],
         authorized_operations=_NOT_ASKED,
     )
     return [encode_response(answer, request.version)]

@@ -1,133 +1,230 @@
-"""Changes of committed offsets on their way to the disk: staged like a produce, applied when written.
+"""Changes of committed offsets on their way to the disk: staged like a produce, applied when every replica in sync has them.
 
 Commits of consumers, deletions by administrators, and what the sweep lets go, all end as records of `__consumer_offsets`.
 Whatever keeps them from being written is COORDINATOR_NOT_AVAILABLE to a client, which tries again: one of the disk's own codes it
-would take for the end.
+would take for the end. Where this broker does not lead the partition any more it is NOT_COORDINATOR, which makes a client look
+for the one that does.
+
+A commit that other replicas do not get in time is answered, and yet applied when they do: it is in the log, and whoever loads
+that will find it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from broker.chores import Steps, Until
-from broker.errors import BrokerError
-from broker.groups.offset_store import OFFSETS_TOPIC, Change
+from broker.coordination.group_places import OFFSETS_TOPIC
+from broker.errors import BrokerError, NotCoordinator, NotLeaderOrFollower, TopicAlreadyExists
+from broker.groups.committed_offsets import Change, CommittedOffsets
 from broker.groups.records import OffsetKey
 from broker.groups.retention import expired_offsets
 from broker.groups.states import GroupState
 from broker.handlers.context import Context
+from broker.handlers.deadlines import Deadline
+from broker.handlers.errors import code_of
 from broker.handlers.turn import StagedRequest
 from broker.helpers import Outcome
-from broker.partitions.topic_changes import NewTopic
+from broker.partitions.partition import Partition
+from broker.partitions.topic_admin import NewTopic
 from broker.protocol.api import ErrorCode
 from broker.protocol.produce import ProduceAnswer
 
 logger = logging.getLogger("broker.groups")
 
 _CHANGES_PER_TURN = 500  # 5 ms, most of it the records that are made of them
+_REPLICATION_MS_MAX = 5_000  # Kafka's default of offsets.commit.timeout.ms
 
 Finish = Callable[[int], None]
 
 
-def write_offsets(changes: Sequence[Change], context: Context, finish: Finish) -> None:
+def write_offsets(offsets: CommittedOffsets, changes: Sequence[Change], context: Context, finish: Finish) -> None:
     """Write the changes with this turn's batches, make them visible, then call `finish` with 0 or an error code."""
     if context.offsets.has_topic or not changes:
-        _stage(changes, context, finish)
+        _stage(offsets, changes, context, finish)
     else:
-        context.chores.enqueue(_make_topic_and_stage(changes, context, finish), lambda: finish(ErrorCode.UNKNOWN_SERVER_ERROR))
+        steps = _make_topic_and_stage(offsets, changes, context, finish)
+        context.chores.enqueue(steps, lambda: finish(ErrorCode.UNKNOWN_SERVER_ERROR))
 
 
-def _make_topic_and_stage(changes: Sequence[Change], context: Context, finish: Finish) -> Steps:
+def _make_topic_and_stage(offsets: CommittedOffsets, changes: Sequence[Change], context: Context, finish: Finish) -> Steps:
     """The first commit of all; others that come meanwhile find the topic made."""
+    error = yield from make_topic(context)
+    if error is not None:
+        finish(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    else:
+        _stage(offsets, changes, context, finish)
+
+
+def make_topic(context: Context) -> Steps:
+    """Make `__consumer_offsets` where there is none yet; returns the error, if any. One of the queued chores."""
     if not context.offsets.has_topic:
         (outcome,) = yield from context.topic_changes.create([NewTopic(name=OFFSETS_TOPIC, overrides={})])
         if isinstance(outcome, BrokerError):
-            logger.error("%s cannot be made: %s", OFFSETS_TOPIC, outcome)
-            finish(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if not isinstance(outcome, TopicAlreadyExists):  # made by another broker, and not in our image yet
+                logger.error("%s cannot be made: %s", OFFSETS_TOPIC, outcome)
+            return outcome
+    return None
+
+
+def want_topic(context: Context) -> None:
+    """Somebody looks for a coordinator, and there can be none without the topic: have it made, once however many ask."""
+    offsets = context.offsets
+
+    def make() -> Steps:
+        try:
+            yield from make_topic(context)
+        finally:
+            offsets.is_topic_wanted = False
+
+    def failed() -> None:
+        logger.exception("%s could not be made; this is a defect of the broker", OFFSETS_TOPIC)
+
+    if not offsets.has_topic and not offsets.is_topic_wanted:
+        offsets.is_topic_wanted = True
+        context.chores.enqueue(make(), failed)
+
+
+class _Write(Deadline):
+    """Changes that are staged, then written, then waited for."""
+
+    __slots__ = ("_changes", "_context", "_finish", "_is_timed", "_offsets", "_partition", "outcome")
+
+    def __init__(self, offsets: CommittedOffsets, changes: Sequence[Change], context: Context, finish: Finish) -> None:
+        super().__init__(context.clock.monotonic() + _REPLICATION_MS_MAX / 1000)
+        self.outcome = ProduceAnswer("", 0)
+        self._offsets = offsets
+        self._changes = changes
+        self._context = context
+        self._finish = finish
+        self._partition: Partition | None = None  # where they are staged
+        self._is_timed = False
+
+    def stage(self) -> None:
+        context, staged = self._context, []
+        if self._changes:
+            try:
+                self._partition, byte_count = context.offsets.stage(self._offsets, self._changes)
+                context.produce_turn.touch(self._partition, byte_count)
+                staged.append((self.outcome, self._partition))
+            except BrokerError as error:
+                if not isinstance(error, NotCoordinator | NotLeaderOrFollower):
+                    logger.error("offsets cannot be committed: %s", error)
+                self.outcome.error = code_of(error)
+        context.produce_turn.add(StagedRequest([self.outcome], staged, self._written))
+
+    def _written(self, _: StagedRequest) -> None:
+        partition, context = self._partition, self._context
+        if partition is None or self.outcome.error:
+            self._end(self.outcome.error)
             return
-    _stage(changes, context, finish)
+        context.exposure.when_replicated(partition, partition.end_offset, self._replicated)
+        if not self.is_over:
+            self._is_timed = True
+            context.deadlines.add_in_order(self, _REPLICATION_MS_MAX)
 
-
-def _stage(changes: Sequence[Change], context: Context, finish: Finish) -> None:
-    outcome = ProduceAnswer("", 0)
-
-    def written(_: StagedRequest) -> None:
+    def _replicated(self, error: BrokerError | None) -> None:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            if not outcome.error:
-                context.offsets.applied(changes)
+            if error is None:
+                self._context.offsets.applied(self._offsets, self._changes)
+                if (mirror := self._context.groups.mirror) is not None:
+                    mirror.committed(self._changes)
                 code = ErrorCode.NONE
+            else:
+                code = code_of(error)
         finally:  # whoever waits is answered, whatever happens here
-            finish(code)
+            self._end(code)
 
-    staged = []
-    if changes:
-        try:
-            partition, byte_count = context.offsets.stage(changes)
-            context.produce_turn.touch(partition, byte_count)
-            staged.append((outcome, partition))
-        except BrokerError as error:
-            logger.error("offsets cannot be committed: %s", error)
-            outcome.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    context.produce_turn.add(StagedRequest([outcome], staged, written))
+    def expire(self) -> None:
+        self._finish(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _end(self, code: int) -> None:
+        if self.is_over:  # answered, its time was over
+            return
+        if self._is_timed:
+            self._context.deadlines.cancel(self)
+        self.is_over = True
+        self._finish(_answered(code))
 
 
-def write_in_slices(changes: Sequence[Change], context: Context) -> Steps:
+def _answered(code: int) -> int:
+    if code in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
+        return code
+    return ErrorCode.NOT_COORDINATOR if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _stage(offsets: CommittedOffsets, changes: Sequence[Change], context: Context, finish: Finish) -> None:
+    _Write(offsets, changes, context, finish).stage()
+
+
+def write_in_slices(offsets: CommittedOffsets, changes: Sequence[Change], context: Context) -> Steps:
     """The same for any number of changes, as a part of a chore: some hundreds in each turn. Returns 0 or an error code: then
     those before are written."""
     for start in range(0, len(changes), _CHANGES_PER_TURN):
-        code = yield Until(partial(_write_slice, changes[start : start + _CHANGES_PER_TURN], context))
+        code = yield Until(partial(_write_slice, offsets, changes[start : start + _CHANGES_PER_TURN], context))
         if code:
             return code
     return ErrorCode.NONE
 
 
-def _write_slice(changes: Sequence[Change], context: Context, go_on: Outcome) -> None:
-    write_offsets(changes, context, lambda code: go_on(code, None))
+def _write_slice(offsets: CommittedOffsets, changes: Sequence[Change], context: Context, go_on: Outcome) -> None:
+    write_offsets(offsets, changes, context, lambda code: go_on(code, None))
 
 
-def remove_offsets(keys: Iterable[OffsetKey], context: Context) -> Steps:
+def remove_offsets(offsets: CommittedOffsets, keys: Iterable[OffsetKey], context: Context) -> Steps:
     """Write tombstones for the keys; returns 0 or an error code."""
-    return (yield from write_in_slices([(key, None) for key in keys], context))
+    return (yield from write_in_slices(offsets, [(key, None) for key in keys], context))
 
 
-def remove_offsets_of_topics(topics: Collection[str], context: Context) -> Steps:
-    """The topics were deleted: a new one of such a name begins at its beginning."""
-    keys: list[OffsetKey] = []
-    for group_id in context.offsets.group_ids():
-        committed = context.offsets.of_group(group_id)
-        keys += (OffsetKey(group_id, topic, partition) for topic, partition in committed if topic in topics)
-        yield None
-    yield from remove_offsets(keys, context)
+def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -> Steps:
+    """Topics were deleted: a new one of such a name begins at its beginning."""
+    for offsets in context.offsets.all_loaded():
+        keys: list[OffsetKey] = []
+        for group_id in offsets.group_ids():
+            keys += (OffsetKey(group_id, topic, partition) for topic, partition in offsets.of_group(group_id) if is_gone(topic))
+            yield None
+        yield from remove_offsets(offsets, keys, context)
 
 
 def sweep_groups(context: Context) -> Steps:
     """Forget offsets that nobody has used for offsets.retention.minutes, and groups of which nothing is left: a chore, a group at
     a time."""
-    offsets, groups = context.offsets, context.groups
-    if offsets.unreadable_reason:
+    forgotten = 0
+    for offsets in context.offsets.all_loaded():
+        if not offsets.unreadable_reason:
+            forgotten += yield from _sweep_offsets(offsets, context)
+    if forgotten:
+        logger.info("forgot %d committed offsets: expired, or of topics that are gone", forgotten)
+    if context.offsets.unreadable_reason:
         return
+    groups = context.groups
+    for group in list(groups):
+        is_empty = group.state is GroupState.EMPTY and not group.members.expected
+        if is_empty and groups.find(group.group_id) is group and not context.offsets.of_group(group.group_id):
+            groups.remove(group)
+        yield None
+
+
+def _sweep_offsets(offsets: CommittedOffsets, context: Context) -> Steps:
+    """Returns how many were forgotten."""
     forgotten = 0
     for group_id in offsets.group_ids():
         expired = expired_offsets(
             group_id,
             offsets,
-            groups,
+            context.groups,
             exists=context.partitions.has,
             now=context.clock.monotonic(),
             now_ms=context.clock.now_ms(),
             retention_ms=context.config.offsets_retention_minutes * 60_000,
         )
         keys = list(expired)
+        code = yield from remove_offsets(offsets, keys, context)
+        if code:
+            return forgotten
         forgotten += len(keys)
-        yield from remove_offsets(keys, context)
         yield None
-    if forgotten:
-        logger.info("forgot %d committed offsets: expired, or of topics that are gone", forgotten)
-    for group in list(groups):
-        is_empty = group.state is GroupState.EMPTY and not group.members.expected
-        if is_empty and groups.find(group.group_id) is group and not offsets.of_group(group.group_id):
-            groups.remove(group)
-        yield None
+    return forgotten

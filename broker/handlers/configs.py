@@ -104,14 +104,14 @@ def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
 def handle_list_config_resources(request: Request, context: Context) -> Parts | Pending:
     """Version 0 asks for client metrics, of which there are none; version 1 for the types it names, or for all."""
     message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_list_resources(message, request.version, context), context)
+    return in_slices(_list_resources(message, request.version, request.origin.listener, context), context)
 
 
-def _list_resources(message: Any, version: int, context: Context) -> Answering:
+def _list_resources(message: Any, version: int, listener: str, context: Context) -> Answering:
     response = response_class(ApiKey.LIST_CONFIG_RESOURCES)
     wanted = set(message.resource_types or ResourceType) if version >= 1 else set()
     found = [(ResourceType.TOPIC, name) for name in context.partitions.registry.names()]
-    found.append((ResourceType.BROKER, str(context.config.broker_id)))
+    found += [(ResourceType.BROKER, str(broker.broker_id)) for broker in context.view.brokers(listener)]
     rows = []
     for kind, name in found:
         if kind in wanted:

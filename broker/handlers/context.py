@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from broker.chores import Chores
 from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.coordination.grouped_writes import GroupedWrites
 from broker.coordination.local import ProducerIds
+from broker.coordination.view import ClusterView
 from broker.counters import Counters
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offset_store import OffsetStore
@@ -18,9 +21,16 @@ from broker.handlers.purgatory import Purgatory
 from broker.handlers.turn import ProduceTurn
 from broker.health import Health
 from broker.helpers import Helpers
+from broker.partitions.exposure import Exposure
 from broker.partitions.flusher import Flusher
 from broker.partitions.manager import PartitionManager
-from broker.partitions.topic_changes import TopicChanges
+from broker.partitions.partition import Partition
+from broker.partitions.topic_admin import TopicAdmin
+
+if TYPE_CHECKING:  # where it is alone, a broker imports nothing of this
+    from broker.coordination.member import ClusterMember
+    from broker.coordination.producer_id_blocks import ProducerIdBlocks
+    from broker.replication.leader import Leader
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,20 +40,23 @@ class Context:
     config: BrokerConfig
     counters: Counters
     health: Health
-    cluster_id: str
     clock: Clock
     partitions: PartitionManager
-    producer_ids: ProducerIds
+    producer_ids: ProducerIds | ProducerIdBlocks
     groups: GroupCoordinator
     offsets: OffsetStore
     flusher: Flusher
+    exposure: Exposure
     purgatory: Purgatory
     deadlines: Deadlines
     produce_turn: ProduceTurn
     helpers: Helpers
     chores: Chores
-    topic_changes: TopicChanges
+    topic_changes: TopicAdmin
     checkpoints: GroupedWrites
-    advertised_host: str
-    advertised_port: int
+    view: ClusterView
     metadata_cache: AnswerCache
+    # Of a broker that is alone there are none of these.
+    cluster: ClusterMember | None = None
+    leader: Leader | None = None  # the leader's side of replication
+    serves_consumers: Callable[[Partition], bool] | None = None

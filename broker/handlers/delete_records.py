@@ -1,8 +1,8 @@
 """DeleteRecords: the log's start moves forward, up to what has been acknowledged.
 
-What was acknowledged and is not yet flushed counts, as for ListOffsets: the answer waits for its flush, so a client may delete
-what it has just sent. The new starts are written to the checkpoint before the answer, all with one write: a crash brings nothing
-back.
+What was acknowledged and is not yet visible counts, as for ListOffsets: the answer waits until it is, so a client may delete what
+it has just sent. The new starts are written to the checkpoint before the answer, all with one write: a crash brings nothing back.
+Other replicas learn the new start with their next fetch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def _delete(message: Any, version: int, context: Context) -> Answering:
     for row in rows:
         if row.partition is not None:
             try:
-                row.partition.log.delete_before(row.offset)
+                row.partition.require_led()
+                row.partition.log.delete_before(row.offset, limit_offset=row.partition.visible_offset)
+                if context.leader is not None:
+                    context.leader.log_start_moved(row.partition)
                 row.low_watermark = row.partition.log_start_offset
                 moved.append(row)
             except BrokerError as error:
@@ -99,7 +102,7 @@ def _when_all_are_visible(rows: list[_Row], context: Context, go_on: Outcome) ->
 
     for row in waiting:
         assert row.partition is not None, "chosen so"
-        context.flusher.when_visible(row.partition, row.offset, partial(told, row))
+        context.exposure.when_visible(row.partition, row.offset, partial(told, row))
     told(None, None)
 
 

@@ -9,6 +9,7 @@ from broker.handlers.cluster import handle_api_versions, handle_describe_cluster
 from broker.handlers.configs import handle_describe_configs, handle_list_config_resources
 from broker.handlers.context import Context
 from broker.handlers.delete_records import handle_delete_records
+from broker.handlers.elections import handle_elect_leaders
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.find_coordinator import handle_find_coordinator
 from broker.handlers.group_admin import (
@@ -22,13 +23,10 @@ from broker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.log_dirs import handle_describe_log_dirs
 from broker.handlers.offsets import handle_offset_commit, handle_offset_fetch
-from broker.handlers.partitions import (
-    handle_create_partitions,
-    handle_describe_topic_partitions,
-    handle_list_partition_reassignments,
-)
+from broker.handlers.partitions import handle_create_partitions, handle_describe_topic_partitions
 from broker.handlers.produce import handle_produce
 from broker.handlers.producers import handle_init_producer_id
+from broker.handlers.reassignments import handle_alter_partition_reassignments, handle_list_partition_reassignments
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.topics import handle_create_topics, handle_delete_topics
 from broker.protocol.api import ApiKey
@@ -61,6 +59,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
+    ApiKey.ELECT_LEADERS: handle_elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: handle_alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: handle_list_partition_reassignments,
     ApiKey.DELETE_GROUPS: handle_delete_groups,
     ApiKey.OFFSET_DELETE: handle_offset_delete,

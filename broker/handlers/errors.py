@@ -28,6 +28,15 @@ CODES: dict[type[errors.BrokerError], ErrorCode] = {
     errors.TransactionsNotOffered: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
     errors.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    errors.NotLeaderOrFollower: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    errors.NotController: ErrorCode.NOT_CONTROLLER,
+    errors.PreferredLeaderNotAvailable: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    errors.EligibleLeadersNotAvailable: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    errors.ElectionNotNeeded: ErrorCode.ELECTION_NOT_NEEDED,
+    errors.NoReassignmentInProgress: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    errors.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    errors.NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    errors.OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
     errors.InvalidGroupId: ErrorCode.INVALID_GROUP_ID,
     errors.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     errors.UnknownMember: ErrorCode.UNKNOWN_MEMBER_ID,
@@ -39,6 +48,8 @@ CODES: dict[type[errors.BrokerError], ErrorCode] = {
     errors.InvalidSessionTimeout: ErrorCode.INVALID_SESSION_TIMEOUT,
     errors.GroupMaxSizeReached: ErrorCode.GROUP_MAX_SIZE_REACHED,
     errors.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    errors.NotCoordinator: ErrorCode.NOT_COORDINATOR,
+    errors.CoordinatorLoadInProgress: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     errors.GroupIdNotFound: ErrorCode.GROUP_ID_NOT_FOUND,
     errors.NonEmptyGroup: ErrorCode.NON_EMPTY_GROUP,
     errors.GroupSubscribedToTopic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
@@ -57,5 +68,6 @@ def text_of(error: BaseException) -> str:
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """The wire code of an error; UNKNOWN_SERVER_ERROR for one that is not in the table."""
-    return CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR)  # type: ignore[arg-type]
+    """The wire code of an error, or of the kind of error that it is one of; UNKNOWN_SERVER_ERROR for one that is not in the
+    table."""
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -1,6 +1,7 @@
 """Fetch: slices of log files behind small headers, at once or when enough has become visible.
 
-Hot path. What is visible is what is flushed; a fetch that finds written but unflushed records asks for a flush. The response
+Hot path. What is visible is what is flushed by every replica in sync; a fetch that finds written but unflushed records asks for
+a flush. The response
 is built when it is sent off, so a waiting fetch holds no file. At least one whole batch is given even where it is larger than
 the limits (KIP-74). From version 13 on partitions are asked for by topic id: one dictionary instead of another.
 """
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.errors import BrokerError, FencedLeaderEpoch, UnknownLeaderEpoch
+from broker.errors import BrokerError, FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of
+from broker.handlers.leader_hints import leader_hint
 from broker.handlers.purgatory import WaitingFetch
+from broker.handlers.replica_fetch import handle_replica_fetch, replica_fetch_of
 from broker.handlers.reply import Part, Parts, Pending
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey, ErrorCode
@@ -42,45 +45,51 @@ class _Reading:
 
 
 def handle_fetch(request: Request, context: Context) -> Parts | Pending:
+    if context.leader is not None and (replicas := replica_fetch_of(request)) is not None:
+        return handle_replica_fetch(replicas, request, context, context.leader)
     fetch = parse_fetch(request.body, request.version)
     if fetch.session_id != 0:  # sessions are never opened here, so none can be continued
         return list(encode_fetch_response([], request.version, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-    reading = _read(fetch, request.version, context)
+    listener = request.origin.listener
+    reading = _read(fetch, request.version, listener, context)
     if reading.failed or fetch.wait_ms_max <= 0 or reading.byte_count >= fetch.bytes_min or not fetch.partitions:
         return _encode(reading, fetch, request.version)
     reading.release()
-    return _wait(reading, fetch, request.version, context)
+    return _wait(reading, fetch, request.version, listener, context)
 
 
-def _wait(reading: _Reading, fetch: FetchRequest, version: int, context: Context) -> Pending:
+def _wait(reading: _Reading, fetch: FetchRequest, version: int, listener: str, context: Context) -> Pending:
     pending = Pending(stops_reading=True)
     waiting = WaitingFetch(
         partitions=reading.partitions,
         bytes_missing=fetch.bytes_min - reading.byte_count,
         deadline=context.clock.monotonic() + fetch.wait_ms_max / 1000,
-        answer=lambda: pending.complete_with(lambda: _encode(_read(fetch, version, context), fetch, version)),
+        answer=lambda: pending.complete_with(lambda: _encode(_read(fetch, version, listener, context), fetch, version)),
     )
     pending.on_cancel = lambda: context.purgatory.cancel(waiting)
     context.purgatory.add(waiting)
     for partition in reading.partitions:
-        context.flusher.want(partition)
+        context.exposure.want(partition)
     return pending
 
 
-def _read(fetch: FetchRequest, version: int, context: Context) -> _Reading:
+def _read(fetch: FetchRequest, version: int, listener: str, context: Context) -> _Reading:
     reading = _Reading()
     partition_of: Any = context.partitions.get_by_id if version >= TOPIC_IDS_FROM else context.partitions.get
     budget = min(fetch.bytes_max, context.config.fetch_bytes_max)
     for part in fetch.partitions:
         try:
             partition = partition_of(part.topic, part.partition_index)
+            if context.serves_consumers is not None and not context.serves_consumers(partition):
+                raise NotLeaderOrFollower(f"this broker has not been sure for long that it leads {partition.name}")
             reading.partitions.append(partition)
             piece = _slice(part, partition, budget, first=reading.byte_count == 0)
         except BrokerError as error:
             reading.failed = True
             code = code_of(error)
             context.counters.errors[ApiKey.FETCH, code] += 1
-            reading.answers.append(FetchAnswer(part.topic, part.partition_index, code, -1, -1, 0))
+            leader = leader_hint(code, part.topic, part.partition_index, listener, context)
+            reading.answers.append(FetchAnswer(part.topic, part.partition_index, code, -1, -1, 0, leader))
             reading.slices.append(None)
             continue
         size = 0
@@ -88,7 +97,7 @@ def _read(fetch: FetchRequest, version: int, context: Context) -> _Reading:
             size = piece.length
             partition.traffic.bytes_out += size
         if partition.end_offset > partition.visible_offset:
-            context.flusher.want(partition)
+            context.exposure.want(partition)
         budget -= size
         reading.byte_count += size
         reading.slices.append(piece)
@@ -103,7 +112,9 @@ def _slice(part: FetchPartition, partition: Partition, budget: int, *, first: bo
     limit = min(part.bytes_max, budget)
     if limit <= 0 and not first:
         return None
-    piece = partition.log.locate(part.fetch_offset, max(limit, 0), upto_offset=partition.visible_offset)
+    piece = partition.log.locate(
+        part.fetch_offset, max(limit, 0), upto_offset=partition.visible_offset, upto_place=partition.visible_place
+    )
     if piece.length == 0 or (piece.length > limit and not first):
         piece.release()
         return None

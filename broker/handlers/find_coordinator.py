@@ -1,4 +1,7 @@
-"""FindCoordinator: this broker coordinates every group. Transactions have no coordinator here.
+"""FindCoordinator: which broker coordinates a group; one that is alone, every group. Transactions have no coordinator here.
+
+Among others it is the leader of the group's partition of `__consumer_offsets`. The first question has that topic made; whoever
+asks meanwhile is told COORDINATOR_NOT_AVAILABLE, and asks again.
 
 A client that asks for a transaction's is told TRANSACTIONAL_ID_AUTHORIZATION_FAILED: the code that every client takes for final
 and reports at once. COORDINATOR_NOT_AVAILABLE, the obvious one, is retried for a minute.
@@ -8,7 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.errors import BrokerError
+from broker.handlers.commits import want_topic
 from broker.handlers.context import Context
+from broker.handlers.errors import code_of, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey, ErrorCode
@@ -25,29 +31,31 @@ _UNKNOWN_KIND = (ErrorCode.INVALID_REQUEST, "only groups have a coordinator here
 def handle_find_coordinator(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
     response = response_class(ApiKey.FIND_COORDINATOR)
-    where = _where(message.key_type if request.version >= 1 else _GROUP, context)
+    listener = request.origin.listener
     if request.version >= 4:
-        return in_slices(_find_all(message, where, request.version), context)
+        return in_slices(_find_all(message, listener, request.version, context), context)
+    where = _where(message.key_type if request.version >= 1 else _GROUP, message.key, listener, context)
     return [encode_response(response(throttle_time_ms=0, **where), request.version)]
 
 
-def _find_all(message: Any, where: dict[str, Any], version: int) -> Answering:
+def _find_all(message: Any, listener: str, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.FIND_COORDINATOR)
     rows = []
     for key in message.coordinator_keys:
-        rows.append(response.Coordinator(key=key, **where))
+        rows.append(response.Coordinator(key=key, **_where(message.key_type, key, listener, context)))
         yield None
     return (yield from encode_in_slices(response(throttle_time_ms=0, coordinators=rows), version, rows))
 
 
-def _where(key_type: int, context: Context) -> dict[str, Any]:
+def _where(key_type: int, key: str, listener: str, context: Context) -> dict[str, Any]:
+    code: int
     if key_type == _GROUP:
-        return {
-            "error_code": 0,
-            "error_message": None,
-            "node_id": context.config.broker_id,
-            "host": context.advertised_host,
-            "port": context.advertised_port,
-        }
-    code, text = _REFUSALS.get(key_type, _UNKNOWN_KIND)
+        try:
+            broker_id, host, port, _ = context.view.coordinator(key, listener)
+            return {"error_code": 0, "error_message": None, "node_id": broker_id, "host": host, "port": port}
+        except BrokerError as error:
+            want_topic(context)
+            code, text = code_of(error), text_of(error)
+    else:
+        code, text = _REFUSALS.get(key_type, _UNKNOWN_KIND)
     return {"error_code": code, "error_message": text, "node_id": -1, "host": "", "port": -1}

@@ -9,7 +9,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from broker.errors import BrokerError, GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup
+from broker.errors import (
+    BrokerError,
+    CoordinatorLoadInProgress,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    NonEmptyGroup,
+    NotCoordinator,
+)
+from broker.groups.committed_offsets import CommittedOffsets
 from broker.groups.coordinator import check_group_id
 from broker.groups.messages import GroupDescription
 from broker.groups.records import OffsetKey
@@ -20,7 +28,7 @@ from broker.handlers.context import Context
 from broker.handlers.errors import code_of, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
-from broker.protocol.api import ApiKey
+from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
@@ -29,11 +37,12 @@ _TYPE = "classic"  # the other types of Kafka's (consumer, share, streams) belon
 
 
 def _describe(group_id: str, context: Context) -> GroupDescription:
-    """Raises InvalidGroupId, GroupIdNotFound."""
-    group = context.groups.find(check_group_id(group_id))
+    """Raises InvalidGroupId, GroupIdNotFound; NotCoordinator, CoordinatorLoadInProgress."""
+    offsets = context.offsets.ours(check_group_id(group_id))
+    group = context.groups.find(group_id)
     if group is not None:
         return group.describe()
-    if not context.offsets.of_group(group_id):
+    if group_id not in offsets:
         raise GroupIdNotFound(f"no group {group_id!r}")
     return GroupDescription(group_id=group_id, state=GroupState.EMPTY.value, protocol_type="", protocol_name="", members=())
 
@@ -96,10 +105,11 @@ def _list(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.LIST_GROUPS)
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
+    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if context.offsets.is_loading else ErrorCode.NONE  # then there may be more
     group_ids = sorted({*context.offsets.group_ids(), *(group.group_id for group in context.groups)})
     rows = []
     for group_id in group_ids if not types or _TYPE in types else ():
-        with suppress(GroupIdNotFound):  # deleted since the answer was begun
+        with suppress(GroupIdNotFound, NotCoordinator, CoordinatorLoadInProgress):  # deleted, or moved, meanwhile
             one = _describe(group_id, context)
             if not states or one.state.lower() in states:
                 rows.append(
@@ -108,7 +118,7 @@ def _list(message: Any, version: int, context: Context) -> Answering:
                     )
                 )
         yield None
-    return (yield from encode_in_slices(response(throttle_time_ms=0, error_code=0, groups=rows), version, rows))
+    return (yield from encode_in_slices(response(throttle_time_ms=0, error_code=error, groups=rows), version, rows))
 
 
 # -- cleaning --------------------------------------------------------------------------------------------------------------------
@@ -121,17 +131,20 @@ def handle_delete_groups(request: Request, context: Context) -> Parts | Pending:
 
 def _delete_groups(message: Any, version: int, context: Context) -> Answering:
     codes: dict[str, int] = {}
-    keys: list[OffsetKey] = []
+    removed: dict[CommittedOffsets, dict[str, list[OffsetKey]]] = {}  # by partition: each is written, or refused, on its own
     for group_id in dict.fromkeys(message.groups_names):
         codes[group_id] = 0
         try:
-            keys += _delete(group_id, context)
+            keys = _delete(group_id, context)
+            removed.setdefault(context.offsets.ours(group_id), {})[group_id] = keys
         except BrokerError as error:
             codes[group_id] = code_of(error)
         yield None
-    refusal = yield from remove_offsets(keys, context)
+    for offsets, keys_of in removed.items():
+        refusal = yield from remove_offsets(offsets, [key for keys in keys_of.values() for key in keys], context)
+        codes.update((group_id, refusal) for group_id in keys_of)
     response = response_class(ApiKey.DELETE_GROUPS)
-    rows = [response.DeletableGroupResult(group_id=one, error_code=code or refusal) for one, code in codes.items()]
+    rows = [response.DeletableGroupResult(group_id=one, error_code=code) for one, code in codes.items()]
     return (yield from encode_in_slices(response(throttle_time_ms=0, results=rows), version, rows))
 
 
@@ -153,7 +166,7 @@ def handle_offset_delete(request: Request, context: Context) -> Parts | Pending:
 
 def _delete_offsets(message: Any, context: Context) -> Answering:
     try:
-        _check_offsets_may_go(message.group_id, context)
+        offsets = _of_which_some_may_go(message.group_id, context)
     except BrokerError as error:
         return [_encode_offset_delete(code_of(error), {})]
     codes: dict[tuple[str, int], int] = {}
@@ -163,21 +176,22 @@ def _delete_offsets(message: Any, context: Context) -> Answering:
             codes[place] = _offset_delete_code(message.group_id, *place, context)
             yield None
     allowed = [OffsetKey(message.group_id, *place) for place, code in codes.items() if not code]
-    refusal = yield from remove_offsets(allowed, context)
+    refusal = yield from remove_offsets(offsets, allowed, context)
     return [_encode_offset_delete(0, {place: code or refusal for place, code in codes.items()})]
 
 
-def _check_offsets_may_go(group_id: str, context: Context) -> None:
+def _of_which_some_may_go(group_id: str, context: Context) -> CommittedOffsets:
     """A group with members is asked topic by topic, if its members say what they read."""
     _describe(group_id, context)
     group = context.groups.find(group_id)
     if group is not None and group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
         raise NonEmptyGroup(f"group {group_id!r} is {group.state.value}")
+    return context.offsets.ours(group_id)
 
 
 def _offset_delete_code(group_id: str, topic: str, index: int, context: Context) -> int:
     try:
-        context.partitions.get(topic, index)
+        context.partitions.check_exists(topic, index)
         if context.groups.reads(group_id, topic):
             raise GroupSubscribedToTopic(f"members of {group_id!r} read {topic!r}")
     except BrokerError as error:

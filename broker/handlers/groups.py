@@ -68,7 +68,7 @@ def handle_join_group(request: Request, context: Context) -> Parts | Pending:
     wanted = JoinRequest(
         name=_name(message),
         client_id=(request.client_id or "")[:_CLIENT_ID_LENGTH_MAX],
-        client_host=request.client_host,
+        client_host=request.origin.host,
         protocol_type=message.protocol_type,
         protocols=tuple((row.name, row.metadata) for row in message.protocols),
         session_timeout_ms=message.session_timeout_ms,
@@ -172,7 +172,7 @@ def handle_leave_group(request: Request, context: Context) -> Parts | Pending:
         code = _leave(message.group_id, MemberName(member_id=message.member_id), context)
         return [encode_response(response(throttle_time_ms=0, error_code=code), request.version)]
     try:
-        check_group_id(message.group_id)
+        context.offsets.ours(check_group_id(message.group_id))
     except BrokerError as error:
         return [encode_response(response(throttle_time_ms=0, error_code=code_of(error), members=[]), request.version)]
     return in_slices(_leave_all(message, request.version, context), context)

@@ -1,11 +1,14 @@
 """ListOffsets: the log's start, its end, exactly the first record at or after a time, or the first with the largest time.
 
-The end is what is visible, but records acknowledged before the question was asked count: the answer waits for their flush. A
-search by time may have to read and decompress a batch, so it runs on a helper thread. All that is stored is stored here, so
-the earliest local record (KIP-405) is the earliest, and nothing has been moved to another tier.
+The end is what is visible, but records acknowledged before the question was asked count: the answer waits until they are
+flushed, by every replica in sync. A new leader's answer waits until all is visible that its log held when its epoch began, so
+that what clients are told never goes back (KIP-207). Where a replica keeps that from happening for long, the answer is
+OFFSET_NOT_AVAILABLE: clients ask again, and none takes an older end for the newest. A search by time may have to read and
+decompress a batch, so it runs on a helper thread. All that is stored is stored here, so the earliest local record (KIP-405) is
+the earliest, and nothing has been moved to another tier.
 
-What is asked for is the log as it was when the question came: what the same client sends behind it, or anybody else meanwhile, is
-not in the answer.
+What is asked for is the log as it was when the question came: what the same client sends behind it, or anybody else meanwhile,
+is not in the answer.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.chores import Steps
-from broker.errors import BrokerError, InvalidRequest, StorageError
+from broker.errors import BrokerError, InvalidRequest, OffsetNotAvailable, StorageError
 from broker.handlers.context import Context
+from broker.handlers.deadlines import Deadline
 from broker.handlers.errors import code_of
 from broker.handlers.fetch import check_leader_epoch
 from broker.handlers.reply import Pending
@@ -25,6 +29,8 @@ from broker.protocol.control import decode_request, encode_response, response_cl
 from broker.protocol.framing import Request
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_WAIT_MS_MAX = 5_000  # for other replicas; clients' own limits begin at ten seconds
+_NOT_AVAILABLE_SINCE = 5  # version of the request: older clients know LEADER_NOT_AVAILABLE, and ask again likewise
 _OFFERED_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # version of the request
 
 
@@ -92,46 +98,68 @@ def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context:
     elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):
         row.offset = partition.log_start_offset
     elif part.timestamp != LATEST_TIERED:
-        collected.begin()
-        end_offset = partition.end_offset
-        context.flusher.when_visible(
-            partition,
-            end_offset,
-            lambda error: _when_visible(error, part.timestamp, row, partition, end_offset, collected, context),
-        )
+        _Lookup(part.timestamp, row, partition, version, collected, context).begin()
 
 
-def _when_visible(
-    error: StorageError | None,
-    timestamp: int,
-    row: _Row,
-    partition: Partition,
-    end_offset: int,
-    collected: _Collected,
-    context: Context,
-) -> None:
-    try:
-        if error is not None:
-            raise error
-        if timestamp == LATEST:
-            row.offset = end_offset
-            collected.end()
+class _Lookup(Deadline):
+    """An answer that waits until all is visible that was acknowledged when it was asked for."""
+
+    __slots__ = ("_collected", "_context", "_end_offset", "_is_limited", "_partition", "_row", "_timestamp", "_version")
+
+    def __init__(
+        self, timestamp: int, row: _Row, partition: Partition, version: int, collected: _Collected, context: Context
+    ) -> None:
+        super().__init__(context.clock.monotonic() + _WAIT_MS_MAX / 1000)
+        self._timestamp = timestamp
+        self._row = row
+        self._partition = partition
+        self._version = version
+        self._collected = collected
+        self._context = context
+        self._is_limited = partition.replicated is not None  # a broker alone waits for its own disk, however long that takes
+        self._end_offset = max(partition.replicated_offset, partition.epoch_start_offset)
+
+    def begin(self) -> None:
+        self._collected.begin()
+        if self._is_limited:
+            self._context.deadlines.add_in_order(self, _WAIT_MS_MAX)
+        self._context.exposure.when_visible(self._partition, self._end_offset, self._when_visible, self)
+
+    def expire(self) -> None:
+        self._refuse(OffsetNotAvailable(f"{self._partition.name} has acknowledged records that are not visible yet"))
+
+    def _refuse(self, error: BaseException) -> None:
+        code = code_of(error)
+        if code == ErrorCode.OFFSET_NOT_AVAILABLE and self._version < _NOT_AVAILABLE_SINCE:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        self._row.error = code
+        self._collected.end()
+
+    def _when_visible(self, error: BrokerError | None) -> None:
+        if self.is_over:
             return
-        search = partition.log.search_by_time(timestamp, upto_offset=end_offset)
-    except BrokerError as failure:
-        row.error = code_of(failure)
-        collected.end()
-        return
-    run = search.run_for_max if timestamp == MAX_TIMESTAMP else search.run
+        if self._is_limited:
+            self._context.deadlines.cancel(self)
+        try:
+            if error is not None:
+                raise error
+            if self._timestamp == LATEST:
+                self._row.offset = self._end_offset
+                self._collected.end()
+                return
+            search = self._partition.log.search_by_time(self._timestamp, upto_offset=self._end_offset)
+        except BrokerError as failure:
+            self._refuse(failure)
+            return
+        self._context.helpers.submit(search.run_for_max if self._timestamp == MAX_TIMESTAMP else search.run, self._found)
 
-    def found(result: tuple[int, int] | None, failure: BaseException | None) -> None:
+    def _found(self, result: tuple[int, int] | None, failure: BaseException | None) -> None:
         if failure is not None:
-            row.error = code_of(failure)
-        elif result is not None:
-            row.offset, row.timestamp = result
-        collected.end()
-
-    context.helpers.submit(run, found)
+            self._refuse(failure)
+            return
+        if result is not None:
+            self._row.offset, self._row.timestamp = result
+        self._collected.end()
 
 
 def _encode(rows: list[_Row], version: int) -> bytes:

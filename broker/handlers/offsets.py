@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from broker.chores import Steps
-from broker.errors import BrokerError, GroupIdNotFound, IllegalGeneration, OffsetMetadataTooLarge
+from broker.errors import BrokerError, GroupIdNotFound, IllegalGeneration, NotCoordinator, OffsetMetadataTooLarge, UnknownMember
+from broker.groups.committed_offsets import Change, CommittedOffsets
 from broker.groups.coordinator import check_group_id
 from broker.groups.messages import MemberName
-from broker.groups.offset_store import Change
 from broker.groups.records import CommittedOffset, OffsetKey
 from broker.handlers.commits import write_in_slices
 from broker.handlers.context import Context
@@ -22,6 +22,8 @@ from broker.protocol.api import ApiKey
 from broker.protocol.control import decode_request, response_class
 from broker.protocol.framing import Request
 
+_NOTHING = CommittedOffset(-1, -1, "", 0)
+
 
 def handle_offset_commit(request: Request, context: Context) -> Parts | Pending:
     message = decode_request(request.api_key, request.version, request.body)
@@ -31,7 +33,11 @@ def handle_offset_commit(request: Request, context: Context) -> Parts | Pending:
 def _commit(message: Any, version: int, context: Context) -> Answering:
     codes: dict[tuple[str, int], int] = {}
     changes: list[Change] = []
-    refusal = _refusal(message, version, context)
+    offsets, refusal = None, None
+    try:
+        offsets = _admitted(message, version, context)
+    except BrokerError as error:
+        refusal = error
     now_ms = context.clock.now_ms()
     for topic in message.topics:
         for part in topic.partitions:
@@ -43,29 +49,34 @@ def _commit(message: Any, version: int, context: Context) -> Answering:
             except BrokerError as error:
                 codes[topic.name, part.partition_index] = code_of(error)
             yield None
-    code = yield from write_in_slices(changes, context)
-    if code:
-        codes |= {(key.topic, key.partition): code for key, _ in changes}
+    if offsets is not None:
+        code = yield from write_in_slices(offsets, changes, context)
+        if code:
+            codes |= {(key.topic, key.partition): code for key, _ in changes}
     return (yield from _encode_commit(message, codes, version))
 
 
-def _refusal(message: Any, version: int, context: Context) -> BrokerError | None:
-    """What the whole commit is refused with; only from version 9 on do clients know a group that is not found (KIP-848)."""
+def _admitted(message: Any, version: int, context: Context) -> CommittedOffsets:
+    """Where the commit goes, or what all of it is refused with.
+
+    Only from version 9 on do clients know a group that is not found (KIP-848). Among others, a group that is not found is one
+    whose last coordinator was another broker, and Java's consumers, which expect the new one to know it too, would fail for good:
+    they are told what makes them join again."""
     name = MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
     generation = message.generation_id_or_member_epoch
     try:
         context.groups.check_commit(message.group_id, name, generation, context.clock.monotonic())
-        context.offsets.check_available()
-        context.offsets.check_room(message.group_id)
     except GroupIdNotFound as error:
-        return error if version >= 9 else IllegalGeneration(str(error))
-    except BrokerError as error:
-        return error
-    return None
+        if not context.offsets.is_alone:
+            raise UnknownMember(str(error)) from error
+        raise error if version >= 9 else IllegalGeneration(str(error)) from error
+    offsets = context.offsets.readable(message.group_id)
+    context.offsets.check_room(message.group_id)
+    return offsets
 
 
 def _change(message: Any, topic: str, part: Any, now_ms: int, context: Context) -> Change:
-    context.partitions.get(topic, part.partition_index)
+    context.partitions.check_exists(topic, part.partition_index)
     metadata = part.committed_metadata or ""
     if len(metadata.encode()) > context.config.offset_metadata_bytes_max:
         raise OffsetMetadataTooLarge(f"{len(metadata)} characters of metadata")
@@ -99,11 +110,8 @@ def _fetch_groups(message: Any, version: int, context: Context) -> Answering:
     topic_class = response.OffsetFetchResponseGroup.OffsetFetchResponseTopics
     groups = []
     for asked in {asked.group_id: asked for asked in message.groups}.values():  # each once
-        error = _fetch_refusal(asked.group_id, context)
-        topics = []
-        if not error:
-            rows = _committed(asked.group_id, asked.topics, topic_class, topic_class.OffsetFetchResponsePartitions, context)
-            topics = yield from rows
+        found = yield from _committed(asked, topic_class, topic_class.OffsetFetchResponsePartitions, context)
+        error, topics = (code_of(found), []) if isinstance(found, BrokerError) else (0, found)
         groups.append(response.OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=error))
     answer = response(throttle_time_ms=0, groups=groups)
     return (yield from encode_in_slices(answer, version, *(topic.partitions for group in groups for topic in group.topics)))
@@ -112,46 +120,50 @@ def _fetch_groups(message: Any, version: int, context: Context) -> Answering:
 def _fetch_group(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseTopic
-    error = _fetch_refusal(message.group_id, context)
-    topics = []
-    if not error or version < 2:  # version 1 has room for an error beside each partition alone
-        part_class = topic_class.OffsetFetchResponsePartition
-        topics = yield from _committed(message.group_id, message.topics, topic_class, part_class, context, error=error)
+    part_class = topic_class.OffsetFetchResponsePartition
+    found = yield from _committed(message, topic_class, part_class, context)
+    error, topics = (code_of(found), []) if isinstance(found, BrokerError) else (0, found)
+    if error and version < 2:  # version 1 has room for an error beside each partition alone
+        for topic in message.topics:
+            rows = []
+            for index in topic.partition_indexes:
+                rows.append(_row(part_class, index, _NOTHING, error))
+                yield None
+            topics.append(topic_class(name=topic.name, partitions=rows))
     answer = response(throttle_time_ms=0, topics=topics, error_code=error)
     return (yield from encode_in_slices(answer, version, *(topic.partitions for topic in topics)))
 
 
-def _fetch_refusal(group: str, context: Context) -> int:
+def _committed(asked: Any, topic_class: Any, part_class: Any, context: Context) -> Steps:
+    """Rows for the partitions asked for, or for all that the group ever committed where none are named; or the error. What is
+    answered in the end was true under one lead: a row that is missing because the lead was lost would send a consumer back to
+    the beginning."""
     try:
-        check_group_id(group)
-        context.offsets.check_available()
+        group = check_group_id(asked.group_id)
+        offsets = context.offsets.readable(group)
     except BrokerError as error:
-        return code_of(error)
-    return 0
-
-
-def _committed(group: str, asked: Any, topic_class: Any, part_class: Any, context: Context, *, error: int = 0) -> Steps:
-    """Rows for the partitions asked for, or for all that the group ever committed where none are named."""
+        return error
     wanted: dict[str, list[int]] = {}
-    if asked is None:
-        for topic, index in sorted(context.offsets.of_group(group)):
+    if asked.topics is None:
+        for topic, index in sorted(offsets.of_group(group)):
             wanted.setdefault(topic, []).append(index)
     else:
-        wanted = {topic.name: list(topic.partition_indexes) for topic in asked}
+        wanted = {topic.name: list(topic.partition_indexes) for topic in asked.topics}
     topics = []
     for topic, indexes in wanted.items():
         rows = []
         for index in indexes:
-            found = (None if error else context.offsets.get(group, topic, index)) or CommittedOffset(-1, -1, "", 0)
-            rows.append(
-                part_class(
-                    partition_index=index,
-                    committed_offset=found.offset,
-                    committed_leader_epoch=found.leader_epoch,
-                    metadata=found.metadata,
-                    error_code=error,
-                )
-            )
+            rows.append(_row(part_class, index, offsets.get(group, topic, index) or _NOTHING))
             yield None
         topics.append(topic_class(name=topic, partitions=rows))
-    return topics
+    return NotCoordinator(f"another broker coordinates group {group!r} now") if offsets.is_dropped else topics
+
+
+def _row(part_class: Any, index: int, found: CommittedOffset, error: int = 0) -> Any:
+    return part_class(
+        partition_index=index,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+        error_code=error,
+    )

@@ -1,6 +1,6 @@
-"""CreatePartitions, DescribeTopicPartitions and ListPartitionReassignments: how many partitions a topic has, and who has them.
+"""CreatePartitions and DescribeTopicPartitions: how many partitions a topic has, and who has them.
 
-A topic only grows: records are never moved. One broker holds every replica, so nothing is ever being reassigned.
+A topic only grows: records are never moved from one partition to another.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from broker.coordination.local import Topic, check_topic_name
-from broker.errors import BrokerError, InvalidReplicaAssignment, InvalidRequest, InvalidTopic
+from broker.coordination.local import INTERNAL_TOPICS, Topic, check_topic_name
+from broker.coordination.view import NO_LEADER
+from broker.errors import BrokerError, InvalidRequest, InvalidTopic
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
+from broker.partitions.topic_admin import Growth
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, encode_response, response_class
+from broker.protocol.control import decode_request, response_class
 from broker.protocol.framing import Request
 
 _PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a large cluster is described in pages
@@ -33,49 +35,32 @@ def _create_partitions(message: Any, version: int, context: Context) -> Answerin
     response = response_class(ApiKey.CREATE_PARTITIONS)
     names = Counter(asked.name for asked in message.topics)
     rows: dict[str, Any] = {}
-    wanted: dict[str, int] = {}
+    wanted: dict[str, Growth] = {}
     added = 0
     for asked in message.topics:
         row = rows[asked.name] = response.CreatePartitionsTopicResult(name=asked.name, error_code=0, error_message=None)
         try:
             if names[asked.name] > 1:
                 raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
-            added += _check_growth(asked, added, context)
-            wanted[asked.name] = asked.count
+            growth = _growth(asked)
+            added += context.topic_changes.check_growth(growth, planned=added)
+            wanted[asked.name] = growth
         except BrokerError as error:
             row.error_code, row.error_message = code_of(error), text_of(error)
         yield None
     if wanted and not message.validate_only:
-        failed = yield from context.topic_changes.grow(wanted)
+        failed = yield from context.topic_changes.grow(wanted, message.timeout_ms)
         for name, failure in failed.items():
             rows[name].error_code, rows[name].error_message = code_of(failure), text_of(failure)
     results = [rows[asked.name] for asked in message.topics]
     return (yield from encode_in_slices(response(throttle_time_ms=0, results=results), version, results))
 
 
-def _check_growth(asked: Any, planned: int, context: Context) -> int:
-    """How many partitions the topic would get."""
-    topic = context.partitions.registry.get(asked.name)
-    if topic.is_internal:
-        raise InvalidTopic(f"{topic.name} is internal: the broker alone says how many partitions it has")
-    context.partitions.check_growth(topic, asked.count, planned=planned)
-    if asked.assignments is not None:
-        _check_assignments(asked, topic, context.config.broker_id)
-    return int(asked.count - topic.partition_count)
-
-
-def _check_assignments(asked: Any, topic: Topic, me: int) -> None:
-    added = asked.count - topic.partition_count
-    if len(asked.assignments) != added or any(list(row.broker_ids) != [me] for row in asked.assignments):
-        raise InvalidReplicaAssignment(f"assignments must give each of the {added} new partitions to broker {me} alone")
-
-
-def handle_list_partition_reassignments(request: Request, context: Context) -> Parts:
-    decode_request(request.api_key, request.version, request.body)
-    answer = response_class(ApiKey.LIST_PARTITION_REASSIGNMENTS)(
-        throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, topics=[]
-    )
-    return [encode_response(answer, request.version)]
+def _growth(asked: Any) -> Growth:
+    if asked.name in INTERNAL_TOPICS:
+        raise InvalidTopic(f"{asked.name} is internal: the broker alone says how many partitions it has")
+    assignments = None if asked.assignments is None else [row.broker_ids for row in asked.assignments]
+    return Growth(name=asked.name, count=asked.count, assignments=assignments)
 
 
 def handle_describe_topic_partitions(request: Request, context: Context) -> Parts | Pending:
@@ -134,20 +119,19 @@ def _missing_row(name: str, code: int) -> Any:
 
 def _topic_row(topic: Topic, indexes: range, context: Context) -> Any:
     row = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
-    me = context.config.broker_id
     partitions = [
         row.DescribeTopicPartitionsResponsePartition(
-            error_code=ErrorCode.NONE,
+            error_code=ErrorCode.NONE if one.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
-            leader_id=me,
-            leader_epoch=context.partitions.get(topic.name, index).leader_epoch,
-            replica_nodes=[me],
-            isr_nodes=[me],
-            eligible_leader_replicas=[],
+            leader_id=one.leader,
+            leader_epoch=one.leader_epoch,
+            replica_nodes=one.replicas,
+            isr_nodes=one.isr,
+            eligible_leader_replicas=one.eligible,
             last_known_elr=[],
-            offline_replicas=[],
+            offline_replicas=one.offline,
         )
-        for index in indexes
+        for index, one in zip(indexes, context.view.partitions(topic, indexes), strict=True)
     ]
     return row(
         error_code=ErrorCode.NONE,

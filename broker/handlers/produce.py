@@ -1,17 +1,30 @@
 """Produce: check each partition's batch, stage it, and answer when the acknowledgement asked for holds.
 
-acks=0 has no answer (a failure closes the connection), acks=1 and acks=all answer once the turn's write is done; on one
-broker the in-sync replicas are the leader itself. logbus.acks.all.waits.for.flush makes acks=all wait for the disk too, for as
-long as the request's timeout_ms allows: then REQUEST_TIMED_OUT says that nobody knows, as in Kafka.
+acks=0 has no answer (a failure closes the connection), acks=1 answers once the turn's write is done, and acks=all once every
+replica in sync has written it: on one broker that is the leader itself. logbus.acks.all.waits.for.flush makes acks=all wait for
+the disks too. It waits for as long as the request's timeout_ms allows: then REQUEST_TIMED_OUT says that nobody knows, as in
+Kafka.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.counters import Counters
-from broker.errors import BrokerError, InvalidRequiredAcks, InvalidTopic, RequestTimedOut, StorageError, TransactionsNotOffered
+from broker.errors import (
+    BrokerError,
+    InvalidRequiredAcks,
+    InvalidTopic,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    TransactionsNotOffered,
+)
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
 from broker.handlers.errors import code_of, text_of
+from broker.handlers.leader_hints import leader_hint
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.turn import StagedRequest
 from broker.partitions.partition import Partition
@@ -24,14 +37,16 @@ from broker.protocol.produce import (
     encode_produce_response,
     parse_produce,
 )
+from broker.records.batch import BATCH_HEADER_BYTES, read_header
 from broker.records.validation import require_keys, validate_new_batch
 
 
 class _StagedProduce(StagedRequest):
     """With what its answer needs."""
 
-    __slots__ = ("context", "pending", "timeout_ms", "version")
+    __slots__ = ("context", "listener", "pending", "timeout_ms", "version")
     context: Context
+    listener: str
     pending: Pending
     timeout_ms: int
     version: int
@@ -55,15 +70,17 @@ def handle_produce(request: Request, context: Context) -> Parts | Pending:
         try:
             if refusal is not None:
                 raise refusal
-            partition = _stage(part, answer, context, now_ms)
+            partition = _stage(part, answer, context, now_ms, awaits_all)
             staged.append((answer, partition))
-            if awaits_all and partition.log.config.acks_all_waits_for_flush:
+            if awaits_all and (partition.log.config.acks_all_waits_for_flush or partition.replicated is not None):
                 waits = True
         except BrokerError as error:
+            if isinstance(error, _PASSING):
+                _note_refused(part, context)
             fail(answer, error, context.counters)
-    request_staged = _StagedProduce(answers, staged, _finish_when_flushed if waits else _complete)
+    request_staged = _StagedProduce(answers, staged, _finish_when_safe if waits else _complete)
     request_staged.pending, request_staged.version, request_staged.context = pending, request.version, context
-    request_staged.timeout_ms = produce.timeout_ms
+    request_staged.timeout_ms, request_staged.listener = produce.timeout_ms, request.origin.listener
     context.produce_turn.add(request_staged)
     return pending
 
@@ -76,10 +93,12 @@ def _refusal(produce: ProduceRequest) -> BrokerError | None:
     return None
 
 
-def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_ms: int) -> Partition:
+def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_ms: int, awaits_all: bool) -> Partition:
     partition = context.partitions.get(part.topic, part.partition_index)
     if partition.is_internal:
         raise InvalidTopic(f"{part.topic} is internal: only the broker itself writes to it")
+    if awaits_all and partition.lacks_replicas:
+        raise NotEnoughReplicas(f"{partition.name} has fewer replicas in sync than min.insync.replicas")
     config = partition.log.config
     stamps_at_append = config.timestamp_type != "CreateTime"
     batch = validate_new_batch(
@@ -102,6 +121,16 @@ def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_
     return partition
 
 
+# Refusals that may be over when the producer's next request arrives, which is on its way already.
+_PASSING = (NotLeaderOrFollower, NotEnoughReplicas)
+
+
+def _note_refused(part: ProducePartition, context: Context) -> None:
+    partition = context.partitions.held(part.topic, part.partition_index)
+    if partition is not None and part.records is not None and len(part.records) >= BATCH_HEADER_BYTES:
+        partition.producers.refuse(read_header(part.records))
+
+
 def fail(answer: ProduceAnswer, error: BrokerError, counters: Counters) -> None:
     """Turn an answer into the error's."""
     answer.error = code_of(error)
@@ -113,6 +142,8 @@ def fail(answer: ProduceAnswer, error: BrokerError, counters: Counters) -> None:
 def _complete(done: _StagedProduce) -> None:
     pending = done.pending
     try:
+        if done.context.cluster is not None:
+            _add_hints(done)
         if not pending.silent:
             pending.complete([encode_produce_response(done.answers, done.version)])
         elif any(answer.error for answer in done.answers):
@@ -123,17 +154,25 @@ def _complete(done: _StagedProduce) -> None:
         pending.fail_as_defect()
 
 
-class _AwaitedFlushes(Deadline):
-    """A produce request whose batches are written, and wait for the disk."""
+def _add_hints(done: _StagedProduce) -> None:
+    for answer in done.answers:
+        if answer.error:
+            answer.leader = leader_hint(answer.error, answer.topic, answer.partition_index, done.listener, done.context)
+
+
+class _Awaited(Deadline):
+    """A produce request whose batches are written, and wait for the disk or for replicas."""
 
     __slots__ = ("_done", "_left")
 
-    def __init__(self, done: _StagedProduce, waiting: list[tuple[ProduceAnswer, Partition]], now: float) -> None:
-        super().__init__(now + max(done.timeout_ms, 0) / 1000)
+    def __init__(self, done: _StagedProduce, left: dict[int, tuple[ProduceAnswer, Partition]], now: float) -> None:
+        """`left` are those that wait, by the identity of their answers."""
+        self.deadline = now + max(done.timeout_ms, 0) / 1000
+        self.is_over = False
         self._done = done
-        self._left = {id(answer): answer for answer, _ in waiting}
+        self._left = left
 
-    def flushed(self, answer: ProduceAnswer, error: StorageError | None) -> None:
+    def reached(self, answer: ProduceAnswer, error: BrokerError | None) -> None:
         if self.is_over:
             return
         del self._left[id(answer)]
@@ -144,24 +183,29 @@ class _AwaitedFlushes(Deadline):
             _complete(self._done)
 
     def expire(self) -> None:
-        """The disk took too long; what it brings later is stored all the same, and an idempotent producer's retry finds it."""
-        error = RequestTimedOut(f"not on the disk within {self._done.timeout_ms} ms (timeout.ms of the request)")
-        for answer in self._left.values():
+        """It took too long; what is written stays all the same, and an idempotent producer's retry finds it."""
+        text = f"not safe within {self._done.timeout_ms} ms (timeout.ms of the request)"
+        for answer, partition in self._left.values():
+            error = NotEnoughReplicasAfterAppend(text) if partition.lacks_replicas else RequestTimedOut(text)
             fail(answer, error, self._done.context.counters)
         _complete(self._done)
 
 
-def _finish_when_flushed(done: _StagedProduce) -> None:
+def _finish_when_safe(done: _StagedProduce) -> None:
+    """Answer when all of it is flushed, or written, by every replica in sync. Each batch waits for the log's end as it is now: so
+    one that was there already, whose first answer may not have been given yet, waits at least for what that one waits for."""
     context = done.context
-    waiting = [(answer, part) for answer, part in done.staged if not answer.error and part.log.config.acks_all_waits_for_flush]
-    if not waiting:
+    left = {}
+    for one in done.staged:
+        answer, partition = one
+        if not answer.error and (partition.log.config.acks_all_waits_for_flush or partition.replicated is not None):
+            left[id(answer)] = one
+    if not left:
         _complete(done)
         return
-    awaited = _AwaitedFlushes(done, waiting, context.clock.monotonic())
-    context.deadlines.add(awaited)
-    for answer, partition in waiting:
-        context.flusher.when_visible(
-            partition,
-            partition.end_offset,
-            lambda error, answer=answer: awaited.flushed(answer, error),  # type: ignore[misc]
-        )
+    exposure = context.exposure
+    awaited = _Awaited(done, left, context.clock.monotonic())
+    context.deadlines.add_in_order(awaited, done.timeout_ms)
+    for answer, partition in list(left.values()):
+        when_safe = exposure.when_visible if partition.log.config.acks_all_waits_for_flush else exposure.when_replicated
+        when_safe(partition, partition.end_offset, partial(awaited.reached, answer), awaited)

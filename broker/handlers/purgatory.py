@@ -38,7 +38,7 @@ class Purgatory:
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
-        self._by_partition: dict[Partition, set[WaitingFetch]] = {}
+        self._by_partition: dict[Partition, dict[WaitingFetch, None]] = {}  # in the order in which they came
         self._count = 0
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class Purgatory:
         waiting.parked_in(self)
         self._count += 1
         for partition in waiting.partitions:
-            self._by_partition.setdefault(partition, set()).add(waiting)
+            self._by_partition.setdefault(partition, {})[waiting] = None
         self._deadlines.add(waiting)
 
     def has_waiters(self, partition: Partition) -> bool:
@@ -57,7 +57,9 @@ class Purgatory:
 
     def exposed(self, partition: Partition, byte_count: int) -> None:
         """`byte_count` more bytes of the partition became visible."""
-        for waiting in list(self._by_partition.get(partition, ())):
+        if partition not in self._by_partition:
+            return
+        for waiting in list(self._by_partition[partition]):
             waiting.bytes_missing -= byte_count
             if waiting.bytes_missing <= 0:
                 self.finish(waiting)
@@ -85,7 +87,7 @@ class Purgatory:
         for partition in waiting.partitions:
             waiters = self._by_partition.get(partition)
             if waiters is not None:
-                waiters.discard(waiting)
+                waiters.pop(waiting, None)
                 if not waiters:
                     del self._by_partition[partition]
 

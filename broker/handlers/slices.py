@@ -31,9 +31,11 @@ def in_slices(steps: Answering, context: Context) -> Parts | Pending:
 
 
 def in_turn(steps: Answering, context: Context) -> Parts | Pending:
-    """The same for what changes topics or settings: after all such requests that came before."""
+    """The same for what changes topics or settings: after all such requests that came before. Where other brokers change them as
+    well, a queue would help nobody, and whoever waits for ZooKeeper would hold up all others."""
     pending = Pending(stops_reading=True)
-    context.chores.enqueue(_complete(steps, pending), pending.fail_as_defect)
+    begin = context.chores.enqueue if context.cluster is None else context.chores.begin
+    begin(_complete(steps, pending), pending.fail_as_defect)
     return _now_or_later(pending)
 
 

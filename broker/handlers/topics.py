@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.chores import Steps
 from broker.coordination.local import INTERNAL_TOPICS, Topic
-from broker.errors import BrokerError, InvalidConfig, InvalidReplicationFactor, InvalidRequest, InvalidTopic
+from broker.errors import BrokerError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, InvalidTopic
 from broker.handlers.commits import remove_offsets_of_topics
 from broker.handlers.configs import settings_of_topic
 from broker.handlers.context import Context
 from broker.handlers.errors import code_of, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_turn
-from broker.partitions.topic_changes import NewTopic
+from broker.partitions.topic_admin import NewTopic
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, response_class
 from broker.protocol.framing import Request
@@ -38,10 +38,8 @@ def _create(message: Any, version: int, context: Context) -> Answering:
             wanted.append(_wanted(asked, context))
         except BrokerError as error:
             wanted.append(error)
-    if message.validate_only:
-        outcomes = yield from _validate(wanted, context)
-    else:
-        outcomes = yield from context.topic_changes.create(wanted)
+    changes = context.topic_changes
+    outcomes = yield from changes.validate(wanted) if message.validate_only else changes.create(wanted, message.timeout_ms)
     rows, configs_of = [], _ConfigRows(context)
     for asked, outcome in zip(message.topics, outcomes, strict=True):
         rows.append(_made(outcome, configs_of) if isinstance(outcome, Topic) else _refused(asked.name, outcome))
@@ -56,39 +54,20 @@ def _wanted(asked: Any, context: Context) -> NewTopic:
     overrides = {item.name: item.value for item in asked.configs or ()}
     if any(value is None for value in overrides.values()):
         raise InvalidConfig("a topic configuration without a value")
-    partition_count = asked.num_partitions
-    if asked.assignments:
-        partition_count = _assigned_partitions(asked, context)
-    elif asked.replication_factor not in (-1, 1):
-        raise InvalidReplicationFactor(f"replication factor {asked.replication_factor} with one broker: use 1 (or -1)")
-    return NewTopic(name=asked.name, partition_count=partition_count, overrides=overrides)
+    return NewTopic(
+        name=asked.name,
+        partition_count=asked.num_partitions,
+        replication_factor=asked.replication_factor,
+        overrides=overrides,
+        assignments=_assignments(asked.assignments) if asked.assignments else None,
+    )
 
 
-def _validate(wanted: list[NewTopic | BrokerError], context: Context) -> Steps:
-    """What `TopicChanges.create` would return."""
-    outcomes: list[Topic | BrokerError] = []
-    for one in wanted:
-        outcome: Topic | BrokerError
-        try:
-            outcome = one if isinstance(one, BrokerError) else _as_it_would_be(one, context)
-        except BrokerError as error:
-            outcome = error
-        outcomes.append(outcome)
-        yield None
-    return outcomes
-
-
-def _as_it_would_be(wanted: NewTopic, context: Context) -> Topic:
-    topic = context.partitions.new_topic(wanted.name, wanted.partition_count, wanted.overrides)
-    return Topic(name=topic.name, topic_id=_NO_ID, partition_count=topic.partition_count, overrides=topic.overrides)
-
-
-def _assigned_partitions(asked: Any, context: Context) -> int:
-    me = [context.config.broker_id]
-    indexes = sorted(row.partition_index for row in asked.assignments)
-    if indexes != list(range(len(indexes))) or any(list(row.broker_ids) != me for row in asked.assignments):
-        raise InvalidReplicationFactor(f"assignments must give every partition from 0 on to broker {me[0]} alone")
-    return len(indexes)
+def _assignments(rows: Sequence[Any]) -> Mapping[int, Sequence[int]]:
+    assigned = {row.partition_index: row.broker_ids for row in rows}
+    if len(assigned) < len(rows):
+        raise InvalidReplicaAssignment("the assignments name a partition twice")
+    return assigned
 
 
 def _refused(name: str, error: BrokerError) -> Any:
@@ -131,7 +110,7 @@ def _made(topic: Topic, configs_of: _ConfigRows) -> Any:
         error_message=None,
         topic_config_error_code=0,
         num_partitions=topic.partition_count,
-        replication_factor=1,
+        replication_factor=topic.replication_factor,
         configs=configs_of.of(topic),
     )
 
@@ -142,14 +121,14 @@ def handle_delete_topics(request: Request, context: Context) -> Parts | Pending:
         asked = [(state.name, state.topic_id) for state in message.topics]
     else:
         asked = [(name, None) for name in message.topic_names]
-    return in_turn(_delete(asked, request.version, context), context)
+    return in_turn(_delete(asked, message.timeout_ms, request.version, context), context)
 
 
-def _delete(asked: list[tuple[str | None, uuid.UUID | None]], version: int, context: Context) -> Answering:
+def _delete(asked: list[tuple[str | None, uuid.UUID | None]], timeout_ms: int, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DELETE_TOPICS)
     rows: list[Any] = []
     doomed: dict[str, Topic] = {}
-    rows_of_doomed: list[Any] = []
+    rows_of_doomed: dict[str, Any] = {}
     for name, topic_id in asked:
         row = response.DeletableTopicResult(name=name, topic_id=topic_id or _NO_ID, error_code=ErrorCode.NONE, error_message=None)
         rows.append(row)
@@ -160,17 +139,17 @@ def _delete(asked: list[tuple[str | None, uuid.UUID | None]], version: int, cont
             if topic.name in doomed:
                 raise InvalidRequest(f"topic {topic.name!r} is named twice in one request")
             doomed[topic.name] = topic
-            rows_of_doomed.append(row)
+            rows_of_doomed[topic.name] = row
         except BrokerError as error:
             row.error_code, row.error_message = code_of(error), text_of(error)
         yield None
-    try:
-        if doomed:
-            yield from context.topic_changes.delete(list(doomed.values()))
-            yield from remove_offsets_of_topics(doomed.keys(), context)
-    except BrokerError as error:
-        for row in rows_of_doomed:
-            row.error_code, row.error_message = code_of(error), text_of(error)
+    if doomed:
+        failed = yield from context.topic_changes.delete(list(doomed.values()), timeout_ms)
+        if len(failed) < len(doomed) and context.cluster is None:  # else whoever coordinates a group sees it in the image
+            yield from remove_offsets_of_topics({name for name in doomed if name not in failed}.__contains__, context)
+        for name, failure in failed.items():
+            row = rows_of_doomed[name]
+            row.error_code, row.error_message = code_of(failure), text_of(failure)
     return (yield from encode_in_slices(response(throttle_time_ms=0, responses=rows), version, rows))
 
 

@@ -2,17 +2,18 @@
 
 Hot path. Every partition that got batches this turn is written with one write. Where that write fails, the whole turn of that
 partition is taken back and each of its batches is answered with the error; other partitions are not affected. Nothing that one
-request or one partition does keeps the others from being written and answered.
+request or one partition does keeps the others from being written and answered. The same holds where this broker loses the lead of
+a partition during the turn, or cannot be sure of it when the turn ends: what is staged is not written.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.errors import StorageError
-from broker.partitions.flusher import Flusher
+from broker.errors import BrokerError, StorageError
+from broker.partitions.exposure import Exposure
 from broker.partitions.partition import Partition
 from broker.protocol.produce import ProduceAnswer
 
@@ -40,11 +41,14 @@ class ProduceTurn:
     """Collects staged requests until the turn ends."""
 
     def __init__(
-        self, flusher: Flusher, is_awaited: Callable[[Partition], bool], fail: Callable[[ProduceAnswer, StorageError], None]
+        self, exposure: Exposure, is_awaited: Callable[[Partition], bool], fail: Callable[[ProduceAnswer, BrokerError], None]
     ) -> None:
-        self._flusher = flusher
+        self._written, self._want = exposure.written, exposure.want
         self._is_awaited = is_awaited
         self._fail = fail
+        self.why_not: Callable[[Partition], BrokerError | None] | None = (
+            None  # why a partition may not be written to, if it may not
+        )
         self._requests: list[StagedRequest] = []
         self._touched: dict[Partition, int] = {}
 
@@ -55,8 +59,17 @@ class ProduceTurn:
         """`byte_count` bytes were staged on the partition."""
         self._touched[partition] = self._touched.get(partition, 0) + byte_count
 
+    def lose(self, partition: Partition, error: BrokerError) -> None:
+        """Nothing may be written to the partition any more, nor acknowledged: this broker does not lead it."""
+        if self._touched.pop(partition, None) is not None:
+            partition.discard_staged()
+        if self._requests:
+            self._mark_failed({partition: error})
+
     def end(self) -> None:
         """Write what was staged, then answer."""
+        if self.why_not is not None and self._requests:
+            self._refuse(self.why_not)
         if self._touched:
             failed = self._write()
             self._touched = {}
@@ -93,8 +106,8 @@ class ProduceTurn:
             except Exception:
                 self._fail_as_defect(request)
 
-    def _write(self) -> dict[Partition, StorageError]:
-        failed: dict[Partition, StorageError] = {}
+    def _write(self) -> dict[Partition, BrokerError]:
+        failed: dict[Partition, BrokerError] = {}
         for partition, byte_count in self._touched.items():
             log, traffic = partition.log, partition.traffic
             end_offset = log.end_offset
@@ -105,13 +118,26 @@ class ProduceTurn:
                 continue
             traffic.messages_in += log.end_offset - end_offset
             traffic.bytes_in += byte_count
-            self._flusher.appended(partition, byte_count)
+            self._written(partition, byte_count)
             if self._is_awaited(partition):
-                self._flusher.want(partition)
+                self._want(partition)
         return failed
 
-    def _mark_failed(self, failed: dict[Partition, StorageError]) -> None:
+    def _refuse(self, why_not: Callable[[Partition], BrokerError | None]) -> None:
+        """Nothing is written to a partition, nor acknowledged, of which this broker cannot be sure that it leads it. That goes
+        for duplicates too: what the first of them was told may not be so any more."""
+        asked = dict.fromkeys(self._touched)
+        for request in self._requests:
+            asked.update((partition, None) for _, partition in request.staged)
+        refused = {partition: error for partition in asked if (error := why_not(partition)) is not None}
+        for partition in refused:
+            if self._touched.pop(partition, None) is not None:
+                partition.discard_staged()
+        if refused:
+            self._mark_failed(refused)
+
+    def _mark_failed(self, failed: Mapping[Partition, BrokerError]) -> None:
         for request in self._requests:
             for answer, partition in request.staged:
-                if partition in failed:
+                if partition in failed and not answer.error:
                     self._fail(answer, failed[partition])

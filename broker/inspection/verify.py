@@ -17,9 +17,11 @@ from broker.errors import StartupError
 from broker.partitions.producer_snapshot import decode_producers
 from broker.records.crc import crc32c
 from broker.storage.checkpoint import CLEANED_OFFSETS, RECOVERY_POINTS, read_checkpoint
+from broker.storage.cut_mark import read_cut_marks
 from broker.storage.filesystem import FileSystem
 from broker.storage.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from broker.storage.log_directory import LOCK, PARTITION_NAME
+from broker.storage.meta_properties import belongs_to_cluster
 from broker.storage.offset_index import OffsetIndex
 from broker.storage.scan import checksum_matches, scan_headers
 from broker.storage.segment import INDEX, INDEX_NOTE, LOG, TIME_INDEX, segment_name
@@ -58,25 +60,28 @@ class Verification:
         root = self.path.parent if is_partition else self.path
         in_use = self.filesystem.is_locked(root / LOCK)
         points, compacted = _checkpoints(self.filesystem, root), _compacted_topics(self.filesystem, root)
+        is_replica = belongs_to_cluster(self.filesystem, root)
         yield from _unreadable(self.filesystem, root)
         for name in [self.path.name] if is_partition else names:
             match = PARTITION_NAME.fullmatch(name)
             if match and self.filesystem.is_directory(root / name):
                 key = match["topic"], int(match["partition"])
-                may_have_gaps = key[0] in compacted or key in points[CLEANED_OFFSETS]
-                checks = _PartitionCheck(self, root / name, may_have_gaps=may_have_gaps, in_use=in_use)
-                yield from checks.faults(recovery_point=points[RECOVERY_POINTS].get(key, 0))
+                may_have_gaps = is_replica or key[0] in compacted or key in points[CLEANED_OFFSETS]
+                checks = _PartitionCheck(self, root / name, may_have_gaps=may_have_gaps, is_replica=is_replica, in_use=in_use)
+                cuts = [mark.offset for mark in read_cut_marks(self.filesystem, root / name)]
+                yield from checks.faults(recovery_point=min([points[RECOVERY_POINTS].get(key, 0), *cuts]))
                 self.partitions += 1
 
 
 class _PartitionCheck:
     """The files of one partition."""
 
-    def __init__(self, run: Verification, directory: Path, *, may_have_gaps: bool, in_use: bool) -> None:
+    def __init__(self, run: Verification, directory: Path, *, may_have_gaps: bool, is_replica: bool, in_use: bool) -> None:
         self._run = run
         self._filesystem = run.filesystem
         self._directory = directory
         self._may_have_gaps = may_have_gaps
+        self._is_replica = is_replica  # then the last segment too may have what compaction has left at its leader
         self._in_use = in_use
         self._expected = -1  # the offset that has to come next
 
@@ -105,7 +110,7 @@ class _PartitionCheck:
         size, end = self._filesystem.size(file), 0
         for position, header in scan_headers(self._filesystem, file, 0, size):
             gap = header.base_offset - self._expected
-            if gap < 0 or (gap > 0 and (is_last or not self._may_have_gaps)):
+            if gap < 0 or (gap > 0 and ((is_last and not self._is_replica) or not self._may_have_gaps)):
                 yield Fault(path, position, f"offset {header.base_offset} where {self._expected} was expected")
             if not checksum_matches(self._filesystem, file, position, header):
                 yield Fault(path, position, f"the checksum of the batch at offset {header.base_offset} does not match")

@@ -41,18 +41,38 @@ CONNECTIONS = _gauge("kafka_server_socket_server_metrics_connection_count", "Ope
 CONNECTIONS_MADE = _counter("kafka_server_socket_server_metrics_connection_creation_total", "Connections accepted.", _LISTENER)
 PARTITIONS = _gauge("kafka_server_replicamanager_partitioncount", "Partitions of this broker, offline ones included.")
 LEADERS = _gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads: those that are online.")
-UNDER_REPLICATED = _gauge("kafka_server_replicamanager_underreplicatedpartitions", "Always 0 on one broker.")
+UNDER_REPLICATED = _gauge(
+    "kafka_server_replicamanager_underreplicatedpartitions",
+    "Partitions led here of which some replica is not in sync; always 0 on one broker.",
+)
+UNDER_MIN_ISR = _gauge(
+    "kafka_server_replicamanager_underminisrpartitioncount",
+    "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+)
+ISR_SHRINKS = _counter(
+    "kafka_server_replicamanager_isrshrinks_total", "How often a replica left the in-sync set of a led partition."
+)
+ISR_EXPANDS = _counter(
+    "kafka_server_replicamanager_isrexpands_total", "How often a replica joined the in-sync set of a led partition."
+)
 OFFLINE_REPLICAS = _gauge("kafka_server_replicamanager_offlinereplicacount", "Partitions whose disk failed or is damaged.")
 OFFLINE_PARTITIONS = _gauge(
-    "kafka_controller_kafkacontroller_offlinepartitionscount", "The same, as the controller would say it."
+    "kafka_controller_kafkacontroller_offlinepartitionscount",
+    "Partitions without a leader, said by the controller; on one broker, those whose disk failed or is damaged.",
 )
 TROUBLES = _gauge(
     "logbus_troubles", "What fails at the moment and is tried again (checkpoints, retention, compaction): /health names it."
 )
 DEFECTS = _counter("logbus_defects_total", "Exceptions in the broker's own work that nobody expected; each is in its log.")
-ACTIVE_CONTROLLERS = _gauge("kafka_controller_kafkacontroller_activecontrollercount", "1: this broker is its own controller.")
+ACTIVE_CONTROLLERS = _gauge(
+    "kafka_controller_kafkacontroller_activecontrollercount", "1: this broker is the controller; one that is alone always is."
+)
 TOPICS = _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics, internal ones included.")
 ALL_PARTITIONS = _gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of all topics.")
+AWAY_SECONDS = _gauge(
+    "logbus_zookeeper_away_seconds",
+    "For how long there has been no connection to ZooKeeper; 0 while there is one, and on a broker that is alone.",
+)
 BROKER_STATE = _gauge("kafka_server_kafkaserver_brokerstate", "3 while the broker serves, as in Kafka.")
 LOG_SIZE = _gauge("kafka_log_log_size", "Bytes of the partition's segments.", _PARTITION)
 LOG_END = _gauge("kafka_log_log_logendoffset", "Where the next record goes.", _PARTITION)

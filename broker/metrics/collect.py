@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from broker.counters import Histogram, NetworkCounters, Traffic
 from broker.engine import Engine
@@ -16,6 +17,9 @@ from broker.metrics.exposition import Metric, Sample, page
 from broker.metrics.process import process_metrics
 from broker.partitions.partition import Partition
 from broker.protocol.api import APIS, ApiKey, ErrorCode
+
+if TYPE_CHECKING:
+    from broker.cluster import Cluster
 
 _BROKER_RUNNING = 3
 _TROUBLES_SHOWN_MAX = 20
@@ -35,6 +39,8 @@ def health(engine: Engine) -> tuple[bool, str]:
     offline = sum(1 for partition in engine.partitions if partition.log.offline_reason)
     if offline:
         lines.append(f"{offline} of {len(engine.partitions)} partitions are offline")
+    if engine.cluster is not None:
+        lines += engine.cluster.troubles()
     if reason := engine.context.offsets.unreadable_reason:
         lines.append(f"committed offsets cannot be read: {reason}")
     lines += [f"{what} failed: {reason}" for what, reason in islice(engine.health.troubles.items(), _TROUBLES_SHOWN_MAX)]
@@ -104,10 +110,14 @@ def _requests(engine: Engine) -> Families:
 
 def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
     offline = sum(1 for partition in partitions if partition.log.offline_reason)
-    return {
+    families: Families = {
         names.PARTITIONS: [Sample(len(partitions))],
         names.LEADERS: [Sample(len(partitions) - offline)],
         names.UNDER_REPLICATED: [Sample(0)],
+        names.UNDER_MIN_ISR: [Sample(0)],
+        names.ISR_SHRINKS: [Sample(0)],
+        names.ISR_EXPANDS: [Sample(0)],
+        names.AWAY_SECONDS: [Sample(0)],
         names.OFFLINE_REPLICAS: [Sample(offline)],
         names.OFFLINE_PARTITIONS: [Sample(offline)],
         names.TROUBLES: [Sample(len(engine.health.troubles))],
@@ -116,6 +126,26 @@ def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
         names.TOPICS: [Sample(len(engine.partitions.registry))],
         names.ALL_PARTITIONS: [Sample(len(partitions))],
         names.BROKER_STATE: [Sample(_BROKER_RUNNING)],
+    }
+    return families if engine.cluster is None else {**families, **_clustered(engine.cluster, engine.context.clock.monotonic())}
+
+
+def _clustered(cluster: Cluster, now: float) -> Families:
+    """What is otherwise where there are other brokers."""
+    image, leader, away_since = cluster.member.image, cluster.leader, cluster.member.away_since
+    progress = [led.progress for led in leader.led.values()]
+    is_controller = cluster.duty.mandate is not None
+    without_leader = sum(1 for topic in image.topics.values() for state in topic.states if state.leader < 0)
+    return {
+        names.LEADERS: [Sample(len(progress))],
+        names.UNDER_REPLICATED: [Sample(sum(1 for one in progress if len(one.state.isr) < len(one.replicas)))],
+        names.UNDER_MIN_ISR: [Sample(sum(1 for one in progress if one.lacks_replicas))],
+        names.ISR_SHRINKS: [Sample(leader.isr_shrinks)],
+        names.ISR_EXPANDS: [Sample(leader.isr_expands)],
+        names.OFFLINE_PARTITIONS: [Sample(without_leader if is_controller else 0)],
+        names.ACTIVE_CONTROLLERS: [Sample(int(is_controller))],
+        names.ALL_PARTITIONS: [Sample(sum(topic.partition_count for topic in image.topics.values()))],
+        names.AWAY_SECONDS: [Sample(0 if away_since is None else now - away_since)],
     }
 
 

@@ -1,4 +1,4 @@
-"""The listening socket and who may come in: limits overall, per address, and by the descriptors that the log itself needs. Where
+"""A listening socket and who may come in: limits overall, per address, and by the descriptors that the log itself needs. Where
 all places are taken, somebody else may have to leave (`crowd.py`).
 
 Out of descriptors, accepting pauses and the newcomers wait in the system's backlog: those who are connected are served on, and
@@ -14,7 +14,8 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker.config import BrokerConfig, Listener
+from broker.config import BrokerConfig
+from broker.config_listeners import Listener
 from broker.counters import NetworkCounters
 from broker.errors import StartupError
 from broker.network.crowd import Crowd
@@ -47,7 +48,7 @@ def bind(listener: Listener) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
                 f"port {listener.port} on {listener.host or 'all interfaces'} is in use: stop what listens there, or choose "
-                f"another ({listener.protocol}://{listener.host}:PORT)"
+                f"another ({listener.name}://{listener.host}:PORT)"
             ) from None
         raise StartupError(f"cannot listen on {listener}: {error.strerror or error}") from None
     sock.setblocking(False)
@@ -62,6 +63,7 @@ class Acceptor:
         self,
         sock: socket.socket,
         *,
+        listener: str = "",
         config: BrokerConfig,
         network: NetworkCounters,
         descriptors_max: int,
@@ -70,6 +72,7 @@ class Acceptor:
         make_room: Callable[[str], bool],
     ) -> None:
         self._listening = sock
+        self.listener = listener
         self._config = config
         self._network = network
         self._descriptor_last = max(descriptors_max - DESCRIPTORS_KEPT, DESCRIPTORS_KEPT)

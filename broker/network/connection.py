@@ -29,7 +29,7 @@ from broker.handlers.reply import Parts, Pending, part_size
 from broker.network.large_frame import LargeFrame
 from broker.network.output import Output
 from broker.protocol.api import ApiKey
-from broker.protocol.framing import Request, frame_length, read_request, response_head
+from broker.protocol.framing import Origin, Request, frame_length, read_request, response_head
 from broker.protocol.produce import check_counts
 
 logger = logging.getLogger("broker.network")
@@ -68,6 +68,7 @@ class Connection:
         "host",
         "interest",
         "opened_at",
+        "origin",
         "output",
         "output_held",
         "peer",
@@ -88,12 +89,14 @@ class Connection:
         network: NetworkCounters,
         settle: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = lambda: -math.inf,
+        listener: str = "",
     ) -> None:
         """`settle` writes and answers what this turn has staged. `monotonic` is asked when a slice of work is over; by default it
-        never is."""
+        never is. `listener` is the name of the one that the peer connected to."""
         self.sock = sock
         self.peer = peer
         self.host = peer.rpartition(":")[0]
+        self.origin = Origin(self.host, listener)
         self.output = Output()
         self.output_held = 0  # bytes of it that are counted in held_bytes
         self.closing: str | None = None  # why, once decided: one word, which is counted
@@ -169,7 +172,7 @@ class Connection:
         if frame.is_whole:
             self._network.held_bytes -= frame.arrived
             self._large = self.frame_since = None
-            self._handle(read_request(frame.view, self.host))
+            self._handle(read_request(frame.view, self.origin))
             self._forget_bodies()
 
     def process(self, now: float) -> None:
@@ -198,7 +201,7 @@ class Connection:
             begin = self._start + 4
             self._start = begin + length
             since = None
-            self._handle(read_request(self._view[begin : self._start], self.host))
+            self._handle(read_request(self._view[begin : self._start], self.origin))
         self._on_ready(self)
 
     def _vet(self, length: int) -> bool:

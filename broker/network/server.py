@@ -17,7 +17,8 @@ from __future__ import annotations
 import logging
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from broker.clock import Clock
@@ -31,6 +32,7 @@ from broker.network.http import HttpEndpoint
 from broker.network.output import ShortFile
 from broker.network.poller import PEER_END, READ, RESET, WRITE, Poller
 from broker.network.wakeup import Wakeup
+from broker.protocol.framing import Origin
 from broker.storage.kernel_sync import KernelSync
 
 logger = logging.getLogger("broker.network")
@@ -61,12 +63,13 @@ def log_defect(what: str, error: BaseException) -> None:
 
 
 class Server:
-    """Owns the listening socket and every connection. `each_sweep` is called about once a second, `defect` with what failed that
-    belongs to no connection."""
+    """Owns the listening sockets, which come by their listeners' names, and every connection. `each_sweep` is called about once a
+    second, `defect` with what failed that belongs to no connection, `on_closed` with the origin of a connection that is closed.
+    Where it is not `is_open` from the beginning, `open` lets clients in."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        listening: Mapping[str, socket.socket],
         *,
         dispatch: Dispatch,
         turn: Turn,
@@ -80,6 +83,8 @@ class Server:
         each_sweep: Callable[[], None] = lambda: None,
         defect: Callable[[str, BaseException], None] = log_defect,
         poller: Poller[Connection] | None = None,
+        on_closed: Callable[[Origin], None] = lambda origin: None,
+        is_open: bool = True,
     ) -> None:
         self._dispatch = dispatch
         self._turn = turn
@@ -90,18 +95,24 @@ class Server:
         self._endpoint = endpoint
         self._each_sweep = each_sweep
         self._report_defect = defect
+        self._on_closed = on_closed
+        self._is_open = is_open
         self._poller: Poller[Connection] = poller or Poller()
         self._crowd = Crowd(network)
         self._connections = self._crowd.connections
-        self._acceptor = Acceptor(
-            sock,
-            config=config,
-            network=network,
-            descriptors_max=descriptors_max,
-            poller=self._poller,
-            crowd=self._crowd,
-            make_room=self._make_room,
-        )
+        self._acceptors = [
+            Acceptor(
+                sock,
+                listener=listener,
+                config=config,
+                network=network,
+                descriptors_max=descriptors_max,
+                poller=self._poller,
+                crowd=self._crowd,
+                make_room=self._make_room,
+            )
+            for listener, sock in listening.items()
+        ]
         self._ready: set[Connection] = set()
         self._next_sweep = 0.0
         self._now = clock.monotonic()  # read once a turn
@@ -111,7 +122,7 @@ class Server:
         self._poller.register(wakeup.fileno(), READ, wakeup.drain)
         if kernel is not None:
             self._poller.register(kernel.fileno(), READ, kernel.collect)
-        self._acceptor.resume(self._now, self._accept)
+        self._resume()
         if endpoint is not None:
             endpoint.attach(self._poller, lambda: self._now)
 
@@ -131,6 +142,11 @@ class Server:
         for connection in list(self._connections):
             self._close(connection, "shutdown")
         self._poller.close()
+
+    def open(self) -> None:
+        """Take connections from now on, where that was not so from the beginning: who knocked before is still there."""
+        self._is_open = True
+        self._resume()
 
     def stop(self) -> None:
         """End after this turn; safe in a signal handler."""
@@ -178,7 +194,8 @@ class Server:
     def _drain(self) -> None:
         """Nobody new, nothing more read."""
         until = self._clock.monotonic() + _DRAIN_SECONDS
-        self._acceptor.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         if self._endpoint is not None:
             self._endpoint.close()
         self._end_turn()
@@ -192,8 +209,8 @@ class Server:
 
     # -- events ----------------------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        for sock, peer in self._acceptor.accept(self._now):
+    def _accept(self, acceptor: Acceptor) -> None:
+        for sock, peer in acceptor.accept(self._now):
             connection = Connection(
                 sock,
                 peer,
@@ -204,6 +221,7 @@ class Server:
                 network=self._network,
                 settle=self._turn.answer_staged,
                 monotonic=self._clock.monotonic,
+                listener=acceptor.listener,
             )
             self._network.accepted += 1
             try:
@@ -213,7 +231,7 @@ class Server:
             except Exception as error:
                 self._fail(connection, error)
                 connection.close()  # also where it is none of the crowd's yet
-        self._next_sweep = min(self._next_sweep, self._acceptor.resumes_at)
+        self._next_sweep = min(self._next_sweep, acceptor.resumes_at)
 
     def _make_room(self, host: str) -> bool:
         connection = self._crowd.gives_way(host, self._now)
@@ -331,6 +349,7 @@ class Server:
         finally:
             self._poller.unregister(connection.sock.fileno())
             connection.close()
+            self._on_closed(connection.origin)
         logger.debug("%s: closed (%s)", connection.peer, reason)
 
     # -- limits ----------------------------------------------------------------------------------------------------------------
@@ -384,8 +403,8 @@ class Server:
                 self._fail(connection, error)
 
     def _resume(self) -> None:
-        if self._acceptor.resumes_at <= self._now:
-            self._acceptor.resume(self._now, self._accept)
+        for acceptor in self._acceptors if self._is_open else ():
+            acceptor.resume(self._now, partial(self._accept, acceptor))
 
     def _sweep_endpoint(self) -> None:
         if self._endpoint is not None:

@@ -26,6 +26,13 @@ class Wakeup:
             while len(self._receiver.recv(4096)) == 4096:
                 pass
 
+    def wait(self, seconds: float) -> None:
+        """Until somebody wakes us, or so long; for whoever has no loop any more."""
+        self._receiver.settimeout(max(seconds, 0.001))
+        with contextlib.suppress(TimeoutError):
+            self._receiver.recv(4096)
+        self._receiver.setblocking(False)
+
     def close(self) -> None:
         self._receiver.close()
         self._sender.close()

@@ -106,7 +106,9 @@ class LogCleaner:
         else:
             self.due = NEVER  # until the slice has ended
             work = self._work
-            self._submit(lambda: run_slice(work.steps, self._clock), self._slice_done)
+            # Somebody waits to cut the log: no further than to where the pass can be put down.
+            seconds = 0.0 if work.partition.log.wants_quiet else SLICE_SECONDS
+            self._submit(lambda: run_slice(work.steps, self._clock, seconds), self._slice_done)
 
     def stop(self) -> None:
         """Begin nothing more; what is not exchanged yet is left for another start."""
@@ -134,6 +136,7 @@ class LogCleaner:
             producer_offsets=partition.producers.last_offsets(),
             keys=KeyMap(self._config.cleaner_dedupe_bytes_max),
             now_ms=self._clock.now_ms(),
+            limit_offset=partition.visible_offset,
         )
 
     def _candidates(self) -> Iterator[Partition]:
@@ -208,6 +211,8 @@ class LogCleaner:
             log.unfinished_exchange = result.event  # until the next slice has given the new segment its name
         if result.event is ENDED:
             self._finish(work)
+        elif log.wants_quiet and log.unfinished_exchange is None:
+            self._put_down(work)  # what is exchanged is good, and the rest is for a later pass
         else:
             self._continue_after(result.seconds * PAUSE_PER_SLICE)
 
@@ -231,10 +236,9 @@ class LogCleaner:
         )
 
     def _put_down(self, work: Work) -> None:
-        log = work.partition.log
-        log.is_compacting = log.unfinished_exchange is not None
         self._work = None
         self._continue_after(0.0)  # perhaps another log wants to be cleaned
+        work.partition.log.end_compaction()
 
     def _continue_after(self, seconds: float) -> None:
         if not self._is_stopped:
@@ -248,11 +252,11 @@ def _trouble_of(partition: Partition) -> str:
 ENDED = object()
 
 
-def run_slice(steps: Steps, clock: Clock) -> Slice:
-    """Go on for SLICE_SECONDS, to the next exchange or to the end. Any thread."""
+def run_slice(steps: Steps, clock: Clock, seconds: float = SLICE_SECONDS) -> Slice:
+    """Go on for `seconds`, to the next exchange or to the end. Any thread."""
     began = clock.monotonic()
     for event in steps:
         took = clock.monotonic() - began
-        if event is not None or took >= SLICE_SECONDS:
+        if event is not None or took >= seconds:
             return Slice(took, event)
     return Slice(clock.monotonic() - began, ENDED)

@@ -12,7 +12,8 @@ from enum import IntEnum
 
 from broker.config import BrokerConfig, LogConfig
 from broker.config_catalog import ConfigSource, Layer
-from broker.coordination.broker_overrides import BrokerOverrides, Scope
+from broker.config_rules import check_min_insync
+from broker.coordination.broker_overrides import Overrides, Scope
 from broker.errors import InvalidConfig, InvalidRequest, StartupError
 
 _FIXED = frozenset(item.metadata["name"] for item in fields(BrokerConfig) if item.metadata)
@@ -72,9 +73,10 @@ def _changed_list(before: str, items: str, *, add: bool) -> str:
 class LogSettings:
     """What holds for each log now."""
 
-    def __init__(self, static: LogConfig, overrides: BrokerOverrides) -> None:
+    def __init__(self, static: LogConfig, overrides: Overrides, *, is_clustered: bool = False) -> None:
         self._static = static
         self._overrides = overrides
+        self._is_clustered = is_clustered
         try:
             self._defaults = static.with_broker_overrides(overrides.merged())
         except InvalidConfig as error:
@@ -82,7 +84,11 @@ class LogSettings:
 
     def of_topic(self, overrides: Mapping[str, str]) -> LogConfig:
         """InvalidConfig names the setting that cannot be used."""
-        return self._defaults.with_topic_overrides(overrides)
+        return self._checked(self._defaults.with_topic_overrides(overrides))
+
+    def _checked(self, config: LogConfig) -> LogConfig:
+        check_min_insync(config, is_clustered=self._is_clustered)
+        return config
 
     def of_scope(self, scope: Scope) -> Mapping[str, str]:
         return self._overrides.of(scope)
@@ -101,15 +107,9 @@ class LogSettings:
             raise InvalidConfig(
                 f"{fixed[0]} cannot be changed while the broker runs: set it in its configuration file, then restart"
             )
-        return self._static.with_broker_overrides(self._overrides.with_change(scope, values))
+        self._checked(self._static.with_broker_overrides(values))  # also where the other scope's hold instead, for now or here
+        return self._checked(self._static.with_broker_overrides(self._overrides.with_change(scope, values)))
 
-    def write_job(self, scope: Scope, values: Mapping[str, str]) -> Callable[[], None]:
-        """A job for any thread that writes down `values` as the scope's; InvalidConfig where they cannot be used."""
-        self.check(scope, values)
-        return self._overrides.write_job(scope, values)
-
-    def replace(self, scope: Scope, values: Mapping[str, str]) -> None:
-        """They hold from now on."""
-        defaults = self.check(scope, values)
-        self._overrides.replace(scope, values)
-        self._defaults = defaults
+    def refresh(self) -> None:
+        """What was changed on the running brokers is something else now. InvalidConfig: nothing of it is used."""
+        self._defaults = self._static.with_broker_overrides(self._overrides.merged())

@@ -1,5 +1,8 @@
 """Every partition this broker holds: opened at start, found by name or id, checkpointed. topic_changes.py makes and removes them.
 
+Those that this broker leads are found by `get` and `get_by_id`, which the hot path asks: who looks for another is told that it is
+led elsewhere, or that there is none. A broker alone leads whatever it holds, in the epoch that its log was opened with.
+
 The registry says which topics exist; the log directory holds their bytes. Where the two disagree after a crash, a registered
 topic gets its missing (empty) partitions, what is left of a topic that was being deleted goes, and directories that no topic owns
 are set aside and named in the log: nothing stored is removed unasked.
@@ -16,9 +19,12 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.config import BrokerConfig, LogConfig
 from broker.coordination.local import INTERNAL_TOPICS, Topic, TopicRegistry
+from broker.coordination.topics import Topics
 from broker.errors import (
+    BrokerError,
     InvalidConfig,
     InvalidPartitions,
+    NotLeaderOrFollower,
     StartupError,
     StorageError,
     UnknownTopicOrPartition,
@@ -41,13 +47,16 @@ class PartitionManager:
         self,
         *,
         directory: LogDirectory,
-        registry: TopicRegistry,
+        registry: Topics,
         settings: LogSettings,
         config: BrokerConfig,
         clock: Clock,
         filesystem: FileSystem,
         freeze: Callable[[], None],
+        leads_all: bool = True,
     ) -> None:
+        """`leads_all`: there is no other broker. Otherwise `lead`, `follow` and `resign` say who leads what."""
+        self._leads_all = leads_all
         self.registry = registry
         self.freeze = freeze
         self.settings = settings
@@ -56,13 +65,16 @@ class PartitionManager:
         self._clock = clock
         self._filesystem = filesystem
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._by_topic_id: dict[tuple[bytes, int], Partition] = {}
+        self._led: dict[tuple[str, int], Partition] = {}
+        self._led_by_id: dict[tuple[bytes, int], Partition] = {}
         self.internal_settings: Mapping[str, Mapping[str, str]] = {
             "__consumer_offsets": {"cleanup.policy": "compact", "segment.bytes": str(config.offsets_segment_bytes)}
         }
         self.on_change: Callable[[], None] = lambda: None
         self.on_rolled: Callable[[Partition], None] = lambda partition: None
         self.on_removed: Callable[[Partition], None] = lambda partition: None
+        self.on_lead_won: Callable[[Partition], None] = lambda partition: None
+        self.on_lead_lost: Callable[[Partition, BrokerError], None] = lambda partition, error: None
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
@@ -77,39 +89,54 @@ class PartitionManager:
         return self._partitions.get((partition.topic, partition.index)) is partition
 
     def get(self, topic: str, index: int) -> Partition:
-        partition = self._partitions.get((topic, index))
+        """A partition that this broker leads; NotLeaderOrFollower, UnknownTopicOrPartition."""
+        partition = self._led.get((topic, index))
         if partition is None:
-            raise UnknownTopicOrPartition(f"no partition {topic}-{index}")
+            raise self._why_not(self.registry.get(topic), index)
         return partition
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
-        """By the 16 bytes of its topic's id, as a fetch of version 13 and up asks."""
-        partition = self._by_topic_id.get((topic_id, index))
+        """The same by the 16 bytes of its topic's id, as a fetch of version 13 and up asks."""
+        partition = self._led_by_id.get((topic_id, index))
         if partition is None:
-            topic = self.registry.get_by_id(uuid.UUID(bytes=topic_id))
-            raise UnknownTopicOrPartition(f"no partition {topic.name}-{index}")
+            raise self._why_not(self.registry.get_by_id(uuid.UUID(bytes=topic_id)), index)
         return partition
+
+    def _why_not(self, topic: Topic, index: int) -> BrokerError:
+        if self.has(topic.name, index):
+            return NotLeaderOrFollower(f"this broker does not lead {topic.name}-{index}")
+        return UnknownTopicOrPartition(f"no partition {topic.name}-{index}")
+
+    def held(self, topic: str, index: int) -> Partition | None:
+        """A partition that this broker has, whoever leads it."""
+        return self._partitions.get((topic, index))
 
     def disk_space(self) -> tuple[int, int]:
         """Bytes of the disk that holds the logs: all, and those that are left."""
         return self._directory.space()
 
     def has(self, topic: str, index: int) -> bool:
-        return (topic, index) in self._partitions
+        """Whether there is such a partition, on whichever broker."""
+        return topic in self.registry and 0 <= index < self.registry.get(topic).partition_count
+
+    def check_exists(self, topic: str, index: int) -> None:
+        """Raises UnknownTopicOrPartition where no broker has it."""
+        if not self.has(topic, index):
+            raise UnknownTopicOrPartition(f"no partition {topic}-{index}")
 
     # -- start and stop ----------------------------------------------------------------------------------------------------------
 
-    def open_all(self) -> None:
-        """Open and recover the log of every registered partition.
+    def open_all(self, registry: TopicRegistry) -> None:
+        """Open and recover the log of every registered partition of a broker that is alone.
 
         A partition is some forty objects that live as long as its topic. Python looks through all objects again and again for
         circles that it can free: 36 ms for three thousand partitions, in which everybody waits, and there are none among these
         (test_manager.py). So `freeze` takes them out of its sight, here and where topics are made."""
         found = {(name, index): path for name, index, path in self._directory.partitions()}
-        self._set_strays_aside(found)
-        for topic in list(self.registry):
+        self._set_strays_aside(found, registry)
+        for topic in list(registry):
             if topic.is_internal:
-                topic = self._mend_internal(topic)
+                topic = self._mend_internal(topic, registry)
             config = self._stored_settings(topic)
             for index in range(topic.partition_count):
                 path = found.pop((topic.name, index), None)
@@ -124,26 +151,26 @@ class PartitionManager:
         except InvalidConfig as error:
             raise StartupError(f"topics.json: {topic.name}: {error}; take the entry out") from None
 
-    def _mend_internal(self, topic: Topic) -> Topic:
+    def _mend_internal(self, topic: Topic, registry: TopicRegistry) -> Topic:
         """An older broker let a client's question make the topic with the settings of any other: retention would delete from
         it."""
         own = self.internal_settings[topic.name]
         if all(topic.overrides.get(name) == own[name] for name in _INTERNAL_SETTINGS_FIXED):
             return topic
         mended = replace(topic, overrides={**topic.overrides, **own})
-        self.registry.plan(mended)
-        self.registry.publish(mended)
-        self.registry.write_job()()
+        registry.plan(mended)
+        registry.publish(mended)
+        registry.write_job()()
         logger.warning("%s had other settings than its own: %s now", topic.name, dict(mended.overrides))
         return mended
 
-    def _set_strays_aside(self, found: dict[tuple[str, int], Path]) -> None:
+    def _set_strays_aside(self, found: dict[tuple[str, int], Path], registry: TopicRegistry) -> None:
         """A copied directory, say: not removed, but no topic's either. What a crash left of a topic that was being deleted goes
         with the next start's leftovers."""
         for name, index in sorted(found):
-            topic = self.registry.get(name) if name in self.registry else None
+            topic = registry.get(name) if name in registry else None
             topic_id = self._directory.topic_id(name, index)
-            if topic_id in self.registry.deleted:
+            if topic_id in registry.deleted:
                 del found[name, index]
                 self._filesystem.remove(self._directory.discard_partition(name, index))
             elif topic is None or index >= topic.partition_count or topic_id not in (None, topic.topic_id):
@@ -163,6 +190,7 @@ class PartitionManager:
             clean=self._directory.was_clean,
             recovery_point=self._directory.recovery_point(topic.name, index),
             log_start_offset=self._directory.log_start_offset(topic.name, index),
+            is_replica=self._directory.is_in_cluster,
         )
         return Partition(
             topic.name,
@@ -174,16 +202,53 @@ class PartitionManager:
         )
 
     def install(self, topic: Topic, partition: Partition) -> None:
-        """It can be asked for from now on."""
+        """This broker has it from now on; where it is alone, it can be asked for. Among others it may have more than any consumer
+        ever saw, and what was visible is told by the leader, or by the followers once it leads."""
         self._partitions[topic.name, partition.index] = partition
-        self._by_topic_id[topic.topic_id.bytes, partition.index] = partition
+        if self._leads_all:
+            self.lead(partition, partition.log.epochs.current)
+        else:
+            partition.visible_offset = partition.log_start_offset
 
     def take_out(self, topic: Topic, index: int) -> None:
         """It is gone: its topic is being deleted."""
         partition = self._partitions.pop((topic.name, index))
-        del self._by_topic_id[topic.topic_id.bytes, index]
+        self._hide(partition)
+        partition.is_led = False
         self.on_removed(partition)
         partition.log.abandon(f"{partition.name} was deleted")
+
+    # -- roles -------------------------------------------------------------------------------------------------------------------
+
+    def lead(self, partition: Partition, epoch: int) -> None:
+        """This broker leads it in `epoch`, which is newer than any in which it led before."""
+        partition.become_leader(epoch)
+        self._led[partition.topic, partition.index] = partition
+        self._led_by_id[partition.topic_id.bytes, partition.index] = partition
+        self.on_lead_won(partition)
+
+    def follow(self, partition: Partition, leader: int, epoch: int) -> None:
+        """Broker `leader` leads it in `epoch`: whoever waits for it here is told at once."""
+        was_led = partition.is_led
+        self._hide(partition)
+        partition.become_follower(leader, epoch)
+        if was_led:
+            self._tell_lost(partition)
+
+    def resign(self, partition: Partition) -> None:
+        """This broker does not lead it any more, whoever does."""
+        was_led = partition.is_led
+        self._hide(partition)
+        partition.resign()
+        if was_led:
+            self._tell_lost(partition)
+
+    def _hide(self, partition: Partition) -> None:
+        self._led.pop((partition.topic, partition.index), None)
+        self._led_by_id.pop((partition.topic_id.bytes, partition.index), None)
+
+    def _tell_lost(self, partition: Partition) -> None:
+        self.on_lead_lost(partition, NotLeaderOrFollower(f"this broker leads {partition.name} no longer"))
 
     def checkpoint_job(self) -> Callable[[], None]:
         """A job for any thread that writes down how far each log is known to be good, so that a recovery reads only what may be

@@ -3,28 +3,49 @@
 Staging gives a batch its offset and stamps it; nobody sees a difference yet. `write_staged` is one write for all that the turn
 brought; end offset, indexes and the memory of producers move only after it succeeded, and on failure the whole turn is as if it
 never came. What nobody expected between the write and all of that, a defect or memory that ran out, takes this one partition
-offline: its file may hold what its memory does not know. What consumers may see is `visible_offset`: on one node, what is
-flushed.
+offline: its file may hold what its memory does not know.
+
+Two offsets say how safe a record is (exposure.py moves them). Below `visible_offset` it is flushed by every replica of the
+in-sync set: consumers may see it. Below `replicated_offset` every such replica has written it: acks=all may be answered.
+Neither falls while this broker leads. On one broker they are what is flushed and what is written.
+
+Whether it leads is a role that somebody else gives: PartitionManager, which also keeps those that it leads where the hot path
+finds them. Nothing is staged on a partition that it does not lead.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
 from broker.coordination.local import INTERNAL_TOPICS
 from broker.counters import Traffic
-from broker.errors import StorageError
+from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from broker.partitions.producer_memory import ProducerMemory
 from broker.partitions.producer_state import PRODUCERS_MAX, ProducerStates
 from broker.records.batch import NO_PRODUCER_ID, BatchHeader, stamp
 from broker.records.validation import NewBatch
 from broker.storage.partition_log import PartitionLog
+from broker.storage.segment import Segment
 
 logger = logging.getLogger("broker.partitions")
 
+NO_LEADER = -1
 PRODUCER_EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
+
+
+class Waiting(Protocol):
+    """Somebody whose patience may end before that which it waits for."""
+
+    is_over: bool
+
+
+Wait = tuple[
+    int, Callable[[BrokerError | None], None], Waiting | None
+]  # for which offset, who is told, and whether it still waits
 
 
 @dataclass(slots=True)
@@ -56,7 +77,16 @@ class Partition:
         self.topic_id = topic_id
         self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
+        self.is_led = False  # by this broker
+        self.leader = NO_LEADER  # where another broker leads: its id
         self.leader_epoch = log.epochs.current
+        self.epoch_start_offset = log.end_offset  # where the epoch began in which this broker leads
+        self.visible_offset = log.flushed_offset
+        self.visible_place: tuple[Segment, int] | None = None  # where in the files it lies, if it is not where a flush ended
+        self.replicated: int | None = None  # None: there are no other replicas to wait for
+        self.lacks_replicas = False  # the in-sync set is smaller than min.insync.replicas: acks=all is refused
+        self.awaits_visible: list[Wait] = []  # in the order of their offsets, as are those below
+        self.awaits_replicated: list[Wait] = []
         self.producers = ProducerStates(producers_max=producers_max)
         self.producer_memory = ProducerMemory(self.producers, log, expiration_ms=producer_expiration_ms)
         self.traffic = Traffic()
@@ -71,9 +101,9 @@ class Partition:
         return bool(self._staged_views)
 
     @property
-    def visible_offset(self) -> int:
-        """All below it may be seen by consumers."""
-        return self.log.flushed_offset
+    def replicated_offset(self) -> int:
+        """All below it is written by every replica of the in-sync set."""
+        return self.log.end_offset if self.replicated is None else self.replicated
 
     @property
     def end_offset(self) -> int:
@@ -82,6 +112,40 @@ class Partition:
     @property
     def log_start_offset(self) -> int:
         return self.log.log_start_offset
+
+    # Roles
+
+    def become_leader(self, epoch: int) -> None:
+        """This broker leads from now on, in `epoch`, which nobody has led in before: its records begin at the end of the log."""
+        assert epoch >= self.leader_epoch, "epochs never fall"
+        if epoch != self.log.epochs.current:
+            self.log.epochs.begin(epoch)
+        self.is_led, self.leader, self.leader_epoch = True, NO_LEADER, epoch
+        self.epoch_start_offset = self._next_offset = self.log.end_offset
+        self.visible_place = None  # the log may have been cut since it was known
+
+    def become_follower(self, leader: int, epoch: int) -> None:
+        """Another broker leads, in `epoch`."""
+        assert epoch >= self.leader_epoch, "epochs never fall"
+        self.resign()
+        self.leader, self.leader_epoch = leader, epoch
+
+    def resign(self) -> None:
+        """This broker does not lead, and nobody knows yet who does. What is staged will not be written."""
+        self.discard_staged()
+        self.is_led, self.leader = False, NO_LEADER
+        self.replicated, self.lacks_replicas = None, False
+
+    def require_led(self) -> None:
+        """Raises NotLeaderOrFollower: for what goes on over several turns, in which the lead may have been lost."""
+        if not self.is_led:
+            raise NotLeaderOrFollower(f"this broker does not lead {self.name}")
+
+    def learn_visible(self, offset: int) -> None:
+        """As a follower: the leader's visible offset is `offset`. What is not on this disk is not vouched for by this broker."""
+        self.visible_offset = max(self.visible_offset, min(offset, self.log.flushed_offset))
+
+    # Writing
 
     def stage(self, batch: NewBatch) -> Staged:
         """Give the batch its offset and stamp it, where its producer may send it now. Its bytes must stay as they are until

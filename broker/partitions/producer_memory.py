@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from broker.partitions.producer_snapshot import decode_producers, encode_producers
 from broker.partitions.producer_state import ProducerStates
 from broker.storage.partition_log import PartitionLog
+from broker.storage.segment_list import SegmentList
 
 logger = logging.getLogger("broker.producers")
 
@@ -31,29 +33,47 @@ class ProducerMemory:
         self._log = log
         self._expiration_ms = expiration_ms
         self._marks: deque[tuple[float, int]] = deque()
-        log.before_roll = self.save
+        log.before_roll, log.reread = self.save, self.reread
 
     def restore(self) -> None:
         """Remember what the log says; called once, at the start."""
         log = self._log
         recent_offset = log.recent_offset(self._expiration_ms)
-        start = self._restore_snapshot()
-        for header in log.headers_from(recent_offset if start is None else start):
-            self._states.apply(header)
-        self._states.forget_before(recent_offset)
-
-    def _restore_snapshot(self) -> int | None:
         try:
-            self._log.snapshots.find(self._log.end_offset)
+            log.snapshots.find(log.end_offset)
         except OSError as error:
-            logger.warning("%s: its snapshots cannot be listed: %s", self._log.directory, error)
-        for offset in reversed(self._log.snapshots.offsets):
+            logger.warning("%s: its snapshots cannot be listed: %s", log.directory, error)
+        self._read(self._states, log.segments, recent_offset=recent_offset, end_offset=log.end_offset)
+
+    def reread(self, segments: SegmentList, end_offset: int) -> Callable[[], None]:
+        """The log was cut to these segments: remember what they say. Any thread; what it returns is for the loop."""
+        recent_offset = self._log.recent_offset(self._expiration_ms, segments)
+        states = self._states.emptied()
+        self._read(states, segments, recent_offset=recent_offset, end_offset=end_offset)
+
+        def install() -> None:
+            self._states.restore(states.stored())
+            self._marks = deque((noted, min(offset, end_offset)) for noted, offset in self._marks)
+
+        return install
+
+    def _read(self, states: ProducerStates, segments: SegmentList, *, recent_offset: int, end_offset: int) -> None:
+        start = self._read_snapshot(states, end_offset)
+        start = recent_offset if start is None else start
+        if start < end_offset:
+            for _, _, header in segments.walk_from(start):
+                states.apply(header)
+        states.forget_before(recent_offset)
+
+    def _read_snapshot(self, states: ProducerStates, end_offset: int) -> int | None:
+        """Its offset, or None where there is none for an end up to `end_offset`."""
+        for offset in reversed([offset for offset in self._log.snapshots.offsets if offset <= end_offset]):
             try:
                 producers = decode_producers(self._log.snapshots.read(offset))
             except OSError:
                 continue
             if producers is not None:
-                self._states.restore(producers)
+                states.restore(producers)
                 return offset
         return None
 

@@ -5,6 +5,10 @@ again is a duplicate and gets its old offset; anything else is out of order. A n
 remembered may begin anywhere: after retention or a long pause its records are gone, and so is our memory of it. Numbers wrap
 from 2^31 - 1 to 0.
 
+Anywhere, unless its first batch was refused: clients have five requests on their way, and when the first is refused because this
+broker cannot be sure of its lead, or there are too few replicas, the second may arrive after that is over. Taken, it would shut
+out the first for ever, which its client goes on sending until it gives up. So such a producer begins where it was refused.
+
 Staged batches count as sent for the batches behind them, and are forgotten again when their write fails.
 """
 
@@ -19,6 +23,7 @@ from broker.records.batch import NO_PRODUCER_ID, BatchHeader
 BATCHES_REMEMBERED = 5  # Kafka's number, and the most that a client keeps in flight with idempotence
 SEQUENCE_MASK = (1 << 31) - 1
 PRODUCERS_MAX = 100_000
+REFUSED_MAX = 1_000  # beginnings that are kept; a client retries at once, or never
 
 
 class SentBatch(NamedTuple):
@@ -53,9 +58,15 @@ class ProducerStates:
         self._producers_max = producers_max
         self._stored: dict[int, ProducerState] = {}
         self._staged: dict[int, ProducerState] = {}
+        self._beginnings: dict[int, BatchHeader] = {}  # among the staged batches, the first of producers that are not remembered
+        self._refused: dict[int, tuple[int, int]] = {}  # of such producers: epoch, and the sequence that has to come first
 
     def __len__(self) -> int:
         return len(self._stored)
+
+    def emptied(self) -> ProducerStates:
+        """One that may hold as many, and remembers nobody."""
+        return ProducerStates(producers_max=self._producers_max)
 
     def get(self, producer_id: int) -> ProducerState | None:
         """What is remembered, staged batches included."""
@@ -90,6 +101,8 @@ class ProducerStates:
             return None
         state = self.get(header.producer_id)
         if state is None:
+            if self._refused:
+                self._check_beginning(header)
             return None
         if header.producer_epoch != state.epoch:
             _check_new_epoch(header, state)
@@ -109,24 +122,51 @@ class ProducerStates:
     def stage(self, header: BatchHeader) -> None:
         """Count a checked and stamped batch as sent, until `apply_staged` or `discard_staged`."""
         if header.producer_id != NO_PRODUCER_ID:
-            self._staged[header.producer_id] = _next_state(self.get(header.producer_id), header)
+            state = self.get(header.producer_id)
+            if state is None:
+                self._beginnings[header.producer_id] = header
+            self._staged[header.producer_id] = _next_state(state, header)
 
     def apply_staged(self) -> None:
         """The staged batches are stored."""
         for producer_id, state in self._staged.items():
             self._remember(producer_id, state)
         self._staged.clear()
+        self._beginnings.clear()
 
     def discard_staged(self) -> None:
         """The staged batches were not stored."""
         self._staged.clear()
+        for header in self._beginnings.values():
+            self.refuse(header)
+        self._beginnings.clear()
+
+    def refuse(self, header: BatchHeader) -> None:
+        """A batch was not taken that may come again: where its producer is not remembered, that one has to be its first."""
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER_ID or self.get(producer_id) is not None:
+            return
+        known = self._refused.get(producer_id)
+        if known is None or known[0] < header.producer_epoch:
+            self._refused[producer_id] = header.producer_epoch, header.base_sequence
+            if len(self._refused) > REFUSED_MAX:
+                del self._refused[next(iter(self._refused))]
 
     def apply(self, header: BatchHeader) -> None:
         """Take in a stored batch: how the memory is rebuilt from the log."""
         if header.producer_id != NO_PRODUCER_ID:
             self._remember(header.producer_id, _next_state(self._stored.get(header.producer_id), header))
 
+    def _check_beginning(self, header: BatchHeader) -> None:
+        epoch, sequence = self._refused.get(header.producer_id, (-1, -1))
+        if epoch == header.producer_epoch and sequence != header.base_sequence:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} sent sequence {header.base_sequence} before {sequence}, which was refused"
+            )
+
     def _remember(self, producer_id: int, state: ProducerState) -> None:
+        if self._refused:
+            self._refused.pop(producer_id, None)
         self._stored.pop(producer_id, None)  # behind the others: a dict keeps the order of insertion
         self._stored[producer_id] = state
         if len(self._stored) > self._producers_max:

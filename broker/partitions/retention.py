@@ -83,7 +83,9 @@ class Retention:
 
         def trim() -> None:
             nonlocal count
-            count = apply_retention(partition.log, self._round_now_ms, segments_max=SEGMENTS_PER_STEP)
+            count = apply_retention(
+                partition.log, self._round_now_ms, segments_max=SEGMENTS_PER_STEP, limit_offset=partition.visible_offset
+            )
             if partition.log.unflushed:
                 self._partitions.on_rolled(partition)
 

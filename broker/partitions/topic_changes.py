@@ -13,19 +13,28 @@ request are. The caller runs one of these at a time (`Chores.enqueue`), so what 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from broker.chores import Steps
-from broker.coordination.broker_overrides import Scope
-from broker.coordination.local import Topic
-from broker.errors import BrokerError, StorageError
+from broker.coordination.broker_overrides import BrokerOverrides, Scope
+from broker.coordination.local import Topic, TopicRegistry
+from broker.errors import (
+    BrokerError,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    NoReassignmentInProgress,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
+from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth, Moves, NewSettings, NewTopic, Outcomes, Rewrite
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
 
@@ -34,17 +43,8 @@ logger = logging.getLogger("broker.topics")
 # Made or renamed by a helper in one go, some 50 ms: other small files wait for their turn behind it.
 _PARTITIONS_PER_JOB = 200
 
-Outcomes = Steps  # a generator that returns a list of Topic or BrokerError, in the order in which they were asked for
 Place = tuple[Topic, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
-    """What is asked for; -1 partitions are num.partitions."""
-
-    name: str
-    partition_count: int = -1
-    overrides: Mapping[str, str]
+_NO_ID = uuid.UUID(int=0)  # of what is not made
 
 
 class TopicChanges:
@@ -53,20 +53,39 @@ class TopicChanges:
     def __init__(
         self,
         partitions: PartitionManager,
+        registry: TopicRegistry,
         directory: LogDirectory,
         filesystem: FileSystem,
         remove_files: Callable[[list[Path]], None],
+        overrides: BrokerOverrides,
+        *,
+        broker_id: int,
     ) -> None:
+        self._overrides = overrides
+        self._me = [broker_id]
         self._partitions = partitions
-        self._registry = partitions.registry
+        self._registry = registry
         self._directory = directory
         self._filesystem = filesystem
         self._remove_files = remove_files
 
     # Making
 
-    def create(self, wanted: Iterable[NewTopic | BrokerError]) -> Outcomes:
-        """Make topics with empty partitions; public, and on disk, when it returns. What is refused already stays as it is."""
+    def validate(self, wanted: Iterable[NewTopic | BrokerError]) -> Outcomes:
+        """What `create` would return."""
+        outcomes: list[Topic | BrokerError] = []
+        for one in wanted:
+            outcome: Topic | BrokerError
+            try:
+                outcome = one if isinstance(one, BrokerError) else replace(self._new(one), topic_id=_NO_ID)
+            except BrokerError as error:
+                outcome = error
+            outcomes.append(outcome)
+            yield None
+        return outcomes
+
+    def create(self, wanted: Iterable[NewTopic | BrokerError], timeout_ms: int = TIMEOUT_MS) -> Outcomes:
+        """Make topics with empty partitions; public, and on disk, when it returns."""
         outcomes: list[Topic | BrokerError] = []
         planned: list[Topic] = []
         partition_count = 0
@@ -87,9 +106,23 @@ class TopicChanges:
         return outcomes
 
     def _plan(self, wanted: NewTopic, planned: int) -> Topic:
-        topic = self._partitions.new_topic(wanted.name, wanted.partition_count, wanted.overrides, planned=planned)
+        topic = self._new(wanted, planned)
         self._registry.plan(topic)
         return topic
+
+    def _new(self, wanted: NewTopic, planned: int = 0) -> Topic:
+        count = wanted.partition_count
+        if wanted.assignments is not None:
+            count = self._assigned(wanted.assignments)
+        elif wanted.replication_factor not in (DEFAULT, 1):
+            raise InvalidReplicationFactor(f"replication factor {wanted.replication_factor} with one broker: use 1 (or -1)")
+        return self._partitions.new_topic(wanted.name, count, wanted.overrides, planned=planned)
+
+    def _assigned(self, assignments: Mapping[int, Sequence[int]]) -> int:
+        """How many partitions are assigned."""
+        if sorted(assignments) != list(range(len(assignments))) or any(list(row) != self._me for row in assignments.values()):
+            raise InvalidReplicationFactor(f"assignments must give every partition from 0 on to broker {self._me[0]} alone")
+        return len(assignments)
 
     def _make(self, topics: Sequence[Topic]) -> Steps:
         """Returns the error of each topic that could not be made, by its name."""
@@ -118,9 +151,20 @@ class TopicChanges:
             )
         return failed
 
-    def grow(self, wanted: Mapping[str, int]) -> Steps:
-        """Add empty partitions to topics until each has as many as `wanted` says, which it may have (`check_growth`). Returns the
-        error of each topic that could not be grown, by its name."""
+    def check_growth(self, growth: Growth, *, planned: int = 0) -> int:
+        """How many partitions the topic would get; raises what is wrong with it."""
+        topic = self._registry.get(growth.name)
+        self._partitions.check_growth(topic, growth.count, planned=planned)
+        added = growth.count - topic.partition_count
+        if growth.assignments is not None and [list(row) for row in growth.assignments] != [self._me] * added:
+            raise InvalidReplicaAssignment(
+                f"assignments must give each of the {added} new partitions to broker {self._me[0]} alone"
+            )
+        return added
+
+    def grow(self, growths: Mapping[str, Growth], timeout_ms: int = TIMEOUT_MS) -> Failures:
+        """Add empty partitions to topics."""
+        wanted = {name: growth.count for name, growth in growths.items()}
         topics = {name: self._registry.get(name) for name in wanted}
         grown = {name: replace(topic, partition_count=wanted[name]) for name, topic in topics.items()}
         for topic in grown.values():
@@ -224,20 +268,20 @@ class TopicChanges:
 
     # Deleting
 
-    def delete(self, topics: Sequence[Topic]) -> Steps:
-        """Remove topics; nobody finds them any more, after a crash neither, when it returns. StorageError: all are as they
-        were."""
+    def delete(self, topics: Sequence[Topic], timeout_ms: int = TIMEOUT_MS) -> Failures:
+        """Remove topics; nobody finds them any more, after a crash neither, when it returns. Where the disk refuses, all are as
+        they were."""
         for topic in topics:
             self._registry.forget(topic)
         ids = {topic.topic_id for topic in topics}
         self._registry.deleted |= ids
         try:
             yield self._registry.write_job()
-        except StorageError:
+        except StorageError as error:
             self._registry.deleted -= ids
             for topic in topics:
                 self._registry.plan(topic)
-            raise
+            return dict.fromkeys((topic.name for topic in topics), error)
         for topic in topics:
             self._registry.hide(topic)
             self._partitions.on_change()
@@ -252,34 +296,59 @@ class TopicChanges:
             self._registry.deleted -= ids
         except StorageError as error:
             logger.error("what was deleted is removed from the disk at the next start: %s", error)
+        return {}
 
     def _discard_chunk(self, places: Sequence[Place]) -> list[Path]:
         """Any thread."""
         return [self._directory.discard_partition(topic.name, index) for topic, index in places]
 
+    # Moving
+
+    def reassign(self, topic: Topic, wanted: Moves, timeout_ms: int = TIMEOUT_MS) -> Steps:
+        """There is nowhere to move anything to."""
+        yield None
+        return {index: error for index, target in wanted.items() if (error := self._why_not_there(topic, index, target))}
+
+    def _why_not_there(self, topic: Topic, index: int, target: tuple[int, ...] | None) -> BrokerError | None:
+        name = f"{topic.name}-{index}"
+        if not 0 <= index < topic.partition_count:
+            return UnknownTopicOrPartition(f"no partition {name}")
+        if target is None:
+            return NoReassignmentInProgress(f"{name} is not being moved")
+        if list(target) != self._me:
+            return InvalidReplicaAssignment(f"{name} can only be at broker {self._me[0]}: there is no other")
+        return None
+
     # Settings
 
-    def change_topics(self, changes: Sequence[tuple[Topic, Mapping[str, str]]]) -> Steps:
-        """Give topics these settings instead of those they have; they hold for their open logs when it returns. StorageError:
-        none of them has changed."""
-        changed = [replace(topic, overrides=dict(overrides)) for topic, overrides in changes]
+    def change_topics(self, changes: Sequence[NewSettings]) -> Failures:
+        """Give topics other settings; they hold for their open logs when it returns. Where the disk refuses, none of them has
+        changed."""
+        before = [change.topic for change in changes]
+        changed = [replace(change.topic, overrides=dict(change.rewrite(change.topic.overrides))) for change in changes]
         for topic in changed:
             self._registry.plan(topic)
         try:
             yield self._registry.write_job()
-        except StorageError:
-            for topic, _ in changes:
+        except StorageError as error:
+            for topic in before:
                 self._registry.plan(topic)
-            raise
+            return dict.fromkeys((topic.name for topic in before), error)
         for topic in changed:
             self._registry.publish(topic)
             self._partitions.reconfigure(topic)
+            logger.info("topic %s now sets %s", topic.name, topic.overrides or "nothing itself")
             yield None
+        return {}
 
-    def change_broker(self, scope: Scope, values: Mapping[str, str]) -> Steps:
-        """Give the broker, or every broker, these settings below those of the topics."""
-        yield self._partitions.settings.write_job(scope, values)
-        self._partitions.settings.replace(scope, values)
+    def change_broker(self, scope: Scope, rewrite: Rewrite) -> Steps:
+        """Give the broker, or every broker, other settings below those of the topics."""
+        settings = self._partitions.settings
+        values = rewrite(settings.of_scope(scope))
+        settings.check(scope, values)
+        yield self._overrides.write_job(scope, values)
+        self._overrides.replace(scope, values)
+        settings.refresh()
         for topic in list(self._registry):
             self._partitions.reconfigure(topic)
             yield None

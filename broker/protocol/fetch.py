@@ -15,6 +15,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from broker.errors import ProtocolError
+from broker.protocol.leader_hints import CurrentLeader, write_endpoint_tags, write_leader_tags
 from broker.protocol.primitives import (
     check_partitions,
     read_compact_string,
@@ -29,6 +30,8 @@ from broker.protocol.primitives import (
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
 _REPLICA_TAGGED_FROM = 15
+_ENDPOINTS_FROM = 16
+_LEADER_TAG = 1
 _TOPIC_ID_BYTES = 16
 _INT32 = Struct(">i")
 _START = Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
@@ -69,6 +72,7 @@ class FetchAnswer(NamedTuple):
     high_watermark: int
     log_start_offset: int
     size: int
+    leader: CurrentLeader | None = None  # with an error that sends the client elsewhere, where it is known
 
 
 def parse_fetch(body: memoryview, version: int) -> FetchRequest:
@@ -197,9 +201,14 @@ def encode_fetch_response(
         for row in rows:
             pieces.append(pending + _encode_answer(row, version, read_committed))
             pending = b"\0" if flexible else b""
+            if row.leader is not None and flexible:
+                pending = write_leader_tags(row.leader, _LEADER_TAG)
         if flexible:
             pending += b"\0"
-    return [*pieces, pending + b"\0" if flexible else pending]
+    if not flexible:
+        return [*pieces, pending]
+    leaders = (row.leader for row in answers if row.leader is not None) if version >= _ENDPOINTS_FROM else ()
+    return [*pieces, pending + write_endpoint_tags(leaders)]
 
 
 def _write_topic(topic: str | bytes, flexible: bool) -> bytes:

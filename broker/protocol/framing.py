@@ -20,6 +20,17 @@ _FLEXIBLE_RESPONSE_FROM = {int(key): 1 << 15 if key == ApiKey.API_VERSIONS else 
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
 
 
+class Origin(NamedTuple):
+    """Where requests of a connection come from: the peer's address, and the listener that it connected to. One for each
+    connection, so that a request costs no more for it."""
+
+    host: str
+    listener: str
+
+
+NOWHERE = Origin("", "")
+
+
 class Request(NamedTuple):
     """One framed request; `body` is a view of the connection's buffer and ends with the loop's turn unless copied."""
 
@@ -29,7 +40,7 @@ class Request(NamedTuple):
     client_id: str | None
     body: memoryview
     supported: bool = True  # False only for ApiVersions, which answers an unknown version instead of closing
-    client_host: str = ""  # the peer's address, for those who describe a group's members
+    origin: Origin = NOWHERE
 
 
 def frame_length(buffer: bytearray, start: int, end: int, *, limit: int) -> int | None:
@@ -42,7 +53,7 @@ def frame_length(buffer: bytearray, start: int, end: int, *, limit: int) -> int 
     return length
 
 
-def read_request(frame: memoryview, client_host: str = "") -> Request:
+def read_request(frame: memoryview, origin: Origin = NOWHERE) -> Request:
     """Read the header; ProtocolError where it makes no sense, UnsupportedVersion where the API or version is not offered."""
     try:
         api_key, version, correlation_id, name_length = _HEADER.unpack_from(frame)
@@ -54,7 +65,7 @@ def read_request(frame: memoryview, client_host: str = "") -> Request:
     if not api.first <= version <= api.last:
         if api_key != ApiKey.API_VERSIONS:
             raise UnsupportedVersion(f"{ApiKey(api_key).name} version {version} is not offered (only {api.first} to {api.last})")
-        return Request(api_key, version, correlation_id, None, frame[0:0], supported=False, client_host=client_host)
+        return Request(api_key, version, correlation_id, None, frame[0:0], supported=False, origin=origin)
     position = _HEADER.size + max(name_length, 0)
     if position > len(frame) or name_length < -1:
         raise ProtocolError("a client id longer than its frame")
@@ -63,7 +74,7 @@ def read_request(frame: memoryview, client_host: str = "") -> Request:
         has_none = position < len(frame) and not frame[position]  # the usual case; a call costs more than looking
         position = position + 1 if has_none else skip_tags(frame, position)
     # Once for every request: the class itself would call this, in twice the time.
-    return tuple.__new__(Request, (api_key, version, correlation_id, client_id, frame[position:], True, client_host))
+    return tuple.__new__(Request, (api_key, version, correlation_id, client_id, frame[position:], True, origin))
 
 
 def response_head(request: Request, body_bytes: int) -> bytes:
@@ -72,3 +83,22 @@ def response_head(request: Request, body_bytes: int) -> bytes:
     if request.version >= _FLEXIBLE_RESPONSE_FROM[request.api_key]:
         return _HEAD.pack(body_bytes + 5, request.correlation_id) + b"\0"
     return _HEAD.pack(body_bytes + 4, request.correlation_id)
+
+
+def request_frame(api_key: int, version: int, correlation_id: int, client_id: bytes, body: bytes) -> bytes:
+    """A whole request, as a client sends it: here, a broker that asks another."""
+    tags = b"\0" if version >= APIS[api_key].flexible_from else b""
+    length = _HEADER.size + len(client_id) + len(tags) + len(body)
+    head = FRAME_LENGTH.pack(length) + _HEADER.pack(api_key, version, correlation_id, len(client_id))
+    return b"".join((head, client_id, tags, body))
+
+
+def read_response(frame: memoryview, api_key: int, version: int) -> tuple[int, memoryview]:
+    """The correlation id and the body of the answer to a request of that version."""
+    if len(frame) < FRAME_LENGTH.size:
+        raise ProtocolError(f"an answer of {len(frame)} bytes")
+    (correlation_id,) = FRAME_LENGTH.unpack_from(frame)
+    position = FRAME_LENGTH.size
+    if version >= _FLEXIBLE_RESPONSE_FROM[api_key]:
+        position = skip_tags(frame, position)
+    return correlation_id, frame[position:]

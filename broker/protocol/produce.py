@@ -4,7 +4,7 @@ Why by hand: a general codec copies the records and costs a multiple of everythi
 views of the connection's buffer, and parsing costs one to three microseconds whatever their size. From version 9 on it is
 flexible (compact lengths, tags); its usual shape, one batch for one partition and no tags, is read straight through: all before
 the records is the same from one request of a producer to the next, so it is looked up. Versions 10 to 12 have the same bytes: 10
-may name another leader in a tagged field, which one broker never has to, 11 and 12 are about transactions.
+may name another leader in tagged fields of the answer (leader_hints.py), 11 and 12 are about transactions.
 
 Counts that are too high are refused before anything is allocated for them. Names are echoed as they came, whatever their length,
 but only those that may exist are cached.
@@ -20,6 +20,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from broker.errors import ProtocolError
+from broker.protocol.leader_hints import CurrentLeader, write_endpoint_tags, write_leader_tags
 from broker.protocol.primitives import (
     STRING_BYTES_MAX,
     check_partitions,
@@ -33,6 +34,8 @@ from broker.protocol.primitives import (
 )
 
 FLEXIBLE_FROM = 9
+LEADERS_FROM = 10  # a refusal may say who leads
+_LEADER_TAG = 0
 MESSAGE_CHARACTERS_MAX = 300  # of an error in an answer: enough for a sentence, also where it quotes what a client sent
 _NAME_CHARACTERS_MAX = 249  # of a topic's name; longer ones exist in requests only
 _UVARINT_BYTES_MAX = 5
@@ -69,6 +72,7 @@ class ProduceAnswer:
     log_append_time: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    leader: CurrentLeader | None = None  # with NOT_LEADER_OR_FOLLOWER, where it is known
 
 
 def parse_produce(body: memoryview, version: int) -> ProduceRequest:
@@ -220,7 +224,7 @@ def _parse_flexible(body: memoryview) -> tuple[ProduceRequest, int]:
 
 def encode_produce_response(answers: Sequence[ProduceAnswer], version: int) -> bytes:
     """One entry per partition, partitions of one topic together, in the order first seen."""
-    if len(answers) == 1:
+    if len(answers) == 1 and answers[0].leader is None:
         (answer,) = answers
         write_head = _topic_head if len(answer.topic) <= _NAME_CHARACTERS_MAX else _write_topic_head
         return (
@@ -239,8 +243,10 @@ def encode_produce_response(answers: Sequence[ProduceAnswer], version: int) -> b
         parts.extend(_encode_answer(row, version) for row in rows)
         if flexible:
             parts.append(b"\0")
-    parts.append(b"\0\0\0\0\0" if flexible else b"\0\0\0\0")  # throttle time 0, tags
-    return b"".join(parts) if by_topic else _count(0, flexible) + parts[-1]
+    parts.append(b"\0\0\0\0")  # throttle time
+    if flexible:
+        parts.append(write_endpoint_tags(row.leader for row in answers if row.leader is not None and version >= LEADERS_FROM))
+    return b"".join(parts) if by_topic else _count(0, flexible) + b"".join(parts)
 
 
 def _write_topic_head(topic: str, topic_count: int, partition_count: int, version: int) -> bytes:
@@ -268,7 +274,8 @@ def _encode_answer(row: ProduceAnswer, version: int) -> bytes:
         return head + b"\0\0\0\0" + write_string(_message(row))  # no single-record errors: a batch is taken or refused whole
     if row.message is None:
         return head + b"\x01\0\0"
-    return head + b"\x01" + write_compact_string(_message(row)) + b"\0"
+    tags = b"\0" if row.leader is None or version < LEADERS_FROM else write_leader_tags(row.leader, _LEADER_TAG)
+    return head + b"\x01" + write_compact_string(_message(row)) + tags
 
 
 def _message(row: ProduceAnswer) -> str | None:

@@ -23,6 +23,7 @@ MAGIC = 2
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
+NO_EPOCH = -1  # of a leader: no batch, so none
 
 COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08

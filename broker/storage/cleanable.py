@@ -31,11 +31,12 @@ class Dirt:
 
 
 def compactable_segments(
-    segments: Iterable[Segment], unflushed: Collection[Segment], *, config: LogConfig, now_ms: int
+    segments: Iterable[Segment], unflushed: Collection[Segment], *, config: LogConfig, now_ms: int, limit_offset: int
 ) -> Iterator[Segment]:
-    """From the first on, those that are sealed, on the disk, and not younger than min.compaction.lag.ms."""
+    """From the first on, those that are sealed, on the disk, not beyond `limit_offset`, and not younger than
+    min.compaction.lag.ms."""
     for segment in segments:
-        if segment.end_offset is None or segment in unflushed:
+        if segment.end_offset is None or segment in unflushed or segment.end_offset > limit_offset:
             return
         if config.compaction_lag_ms_min > 0 and segment.largest_timestamp > now_ms - config.compaction_lag_ms_min:
             return
@@ -67,11 +68,18 @@ def begin_compaction(
     producer_offsets: frozenset[int],
     keys: KeyMap,
     now_ms: int,
+    limit_offset: int | None = None,
 ) -> CompactionPass | None:
-    """A pass over what may be compacted, or None where it is not worth it yet. Nothing else changes the log's sealed segments
-    until `log.is_compacting` is taken back, which is to be done however the pass ends, unless an exchange is unfinished: then the
-    next pass begins with what is left of that."""
-    segments = tuple(compactable_segments(log.segments, log.unflushed, config=log.config, now_ms=now_ms))
+    """A pass over what may be compacted, or None where it is not worth it yet, or where the log is cut or waits for that: what
+    may still be cut must not be compacted, so nothing beyond `limit_offset`, which is what consumers may see, is; without one,
+    nothing that is not flushed. Nothing else changes the log's sealed segments until `log.end_compaction`, which is to be called
+    however the pass ends; where it leaves an exchange unfinished, the next pass begins with what is left of that."""
+    if log.is_being_cut or (log.wants_quiet and log.unfinished_exchange is None):
+        return None
+    limit_offset = log.flushed_offset if limit_offset is None else limit_offset
+    segments = tuple(
+        compactable_segments(log.segments, log.unflushed, config=log.config, now_ms=now_ms, limit_offset=limit_offset)
+    )
     dirt = measure_dirt(segments, first_dirty_offset, config=log.config, now_ms=now_ms)
     if not dirt.wants_cleaning(log.config) and log.unfinished_exchange is None:
         return None
@@ -83,6 +91,7 @@ def begin_compaction(
         segments=segments,
         first_dirty_offset=max(first_dirty_offset, log.log_start_offset),
         producer_offsets=producer_offsets,
+        epoch_starts=log.epochs.written.starts(),
         config=log.config,
         now_ms=now_ms,
         keys=keys,

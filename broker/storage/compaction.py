@@ -12,9 +12,11 @@ unchanged, and no tombstone there is given its horizon: the map does not know it
 still there, and the time of a tombstone begins only in the pass that removes what it deletes.
 
 The last batch of a group always stays, if need be without records, so the new file itself says how far it reaches, and a log
-never ends before it did. A pass is a generator: it yields between batches, so whoever drives it decides how long it computes at
-a time and on which thread; and it yields an Exchange when the loop has to put the new segment into the log's list. The old
-segments stay readable until then, and for whoever still reads them afterwards.
+never ends before it did. So does the first batch of each leader epoch: replicas are sent batches, and see by them where an
+epoch ends; had they to guess, a record that its leader had lost could stay for good. A pass is a generator: it yields between
+batches, so whoever drives it decides how long it computes at a time and on which thread; and it yields an Exchange when the
+loop has to put the new segment into the log's list. The old segments stay readable until then, and for whoever still reads them
+afterwards.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ class CompactionPass:
     segments: Sequence[Segment]
     first_dirty_offset: int
     producer_offsets: frozenset[int]  # last offset of each live producer's last batch
+    epoch_starts: frozenset[int]  # first offset of each leader epoch but the oldest
     config: LogConfig
     now_ms: int
     keys: KeyMap
@@ -174,7 +177,7 @@ class CompactionPass:
             is_newest=self.keys.is_newest,
             now_ms=self.now_ms,
             delete_retention_ms=self.config.delete_retention_ms,
-            header_needed=last or header.last_offset in self.producer_offsets,
+            header_needed=last or header.last_offset in self.producer_offsets or header.base_offset in self.epoch_starts,
         )
 
 

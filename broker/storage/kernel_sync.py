@@ -76,7 +76,7 @@ class KernelSync:
             then, result = self._results.popleft()
             self.running -= 1
             try:
-                then(error_of(result))
+                then(error_of(result) if result else None)
             except Exception:
                 logger.exception("a flush that is done could not be told of; this is a defect of the broker")
 

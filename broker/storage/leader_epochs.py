@@ -5,13 +5,15 @@
 0 0                 epoch, and the first offset that was written in it
 3 1500
 
-An epoch begins with a start that may have lost what nobody had flushed: so who read further than the log reaches now is told
-where the epochs part, and never takes new records for old ones.
+On one broker an epoch begins with a start that may have lost what nobody had flushed: so who read further than the log reaches
+now is told where the epochs part, and never takes new records for old ones. In a cluster epochs are assigned: a leader begins
+the one in which it was elected (`begin`), a follower those that it finds in its leader's batches.
 
-The first append of an epoch notes it in memory alone; the first flush that takes these records along writes the file, beside the
-loop: a broker that comes back after a crash begins an epoch in a thousand partitions at once. Where the file is missing or
-damaged, or older than the log, it is rebuilt from the batches, which carry their epoch: only a segment within which the epoch
-changes is read as a whole.
+An epoch is noted in memory alone; the next flush that takes these records along writes the file, beside the loop: a broker that
+comes back after a crash begins an epoch in a thousand partitions at once. Where the file is missing or damaged, or does not end
+with the epoch of the log's last batch, it is rebuilt from the batches, which carry their epoch: only a segment within which the
+epoch changes is read as a whole. An epoch in which nothing was written is lost then, and nobody needs it: it ended where the
+one before it did.
 
 No crash gives one epoch to two different sets of visible records:
 
@@ -34,14 +36,13 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from broker.records.batch import NO_EPOCH
 from broker.storage.filesystem import FileSystem
 from broker.storage.segment import Segment
 
 logger = logging.getLogger("broker.storage")
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
-NO_EPOCH = -1
-
 _VERSION = "0"
 
 Entry = tuple[int, int]
@@ -61,6 +62,10 @@ class LeaderEpochs:
     def latest(self) -> int:
         """The epoch of the last entry, or NO_EPOCH."""
         return self.entries[-1][0] if self.entries else NO_EPOCH
+
+    def starts(self) -> frozenset[int]:
+        """Where each of them but the oldest began, which is where the one before it ended."""
+        return frozenset(start_offset for _, start_offset in self.entries[1:])
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """From `start_offset` on batches are of `epoch`. Entries of offsets that were never written go."""
@@ -97,13 +102,14 @@ class LeaderEpochs:
         except ValueError:
             return None
         ascends = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
-        return cls(entries) if version == _VERSION and count == str(len(entries)) and ascends else None
+        is_whole = data.endswith(b"\n") and count == str(len(entries))  # "1 50" must not be read as "1 5"
+        return cls(entries) if version == _VERSION and is_whole and ascends else None
 
 
 class LogEpochs:
-    """The epochs of one log: those in which something was written, and `current`, in which this broker writes since its start."""
+    """The epochs of one log: those that are noted, and `current`, in which this broker writes."""
 
-    __slots__ = ("_filesystem", "_is_first", "_is_told", "_path", "current", "is_noted", "is_saved", "written")
+    __slots__ = ("_filesystem", "_is_told", "_path", "_saved", "current", "is_noted", "written")
 
     def __init__(
         self, filesystem: FileSystem, directory: Path, written: LeaderEpochs | None = None, *, rises: bool = False
@@ -113,30 +119,53 @@ class LogEpochs:
         self.written = written or LeaderEpochs()
         self.current = max(self.written.latest, 0) + rises
         self.is_noted = self.current == self.written.latest  # asked for by each append
-        self.is_saved = True  # nothing has been noted that the file does not say
-        self._is_first = not self.written.entries
+        self._saved: LeaderEpochs | None = self.written  # what the file says; replaced, as `written` is, and never changed
         self._is_told = False
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether nothing has been noted that the file does not say."""
+        return self._saved is self.written
 
     def note(self, start_offset: int) -> None:
         """`current` begins at `start_offset`; the next flush writes it down."""
         epochs = LeaderEpochs(self.written.entries)
         epochs.assign(self.current, start_offset)
-        self.written, self.is_noted, self.is_saved = epochs, True, False
+        self.written, self.is_noted = epochs, True
+
+    def begin(self, epoch: int) -> None:
+        """This broker writes in `epoch` from now on, which somebody else decided. It is noted with the first record: an epoch in
+        which nothing is written ends where the one before it did, and says nothing to anybody."""
+        assert epoch >= self.current, "epochs never fall"
+        self.current = epoch
+        self.is_noted = epoch == self.written.latest
+
+    def note_batch(self, epoch: int, start_offset: int) -> None:
+        """A leader's batch of `epoch`, newer than all before, was stored at `start_offset`."""
+        self.current = epoch
+        self.note(start_offset)
+
+    def adopt_cut(self, epochs: LeaderEpochs, *, is_saved: bool) -> None:
+        """The log was cut: `epochs` are left, and the file says so or may say anything."""
+        self.written, self._saved = epochs, epochs if is_saved else None
+        self.current = max(epochs.latest, 0)
+        self.is_noted = self.current == epochs.latest
 
     def save(self) -> None:
         """Bring what was noted to the disk; any thread. A disk that refuses is told once and asked again by the next flush. The
         very first epoch may be lost: no file means that it never changed."""
+        written = self.written
         try:
-            if self._is_first:
-                self._filesystem.write_bytes(self._path, self.written.encode(), durable=False)
+            if len(written.entries) == 1:
+                self._filesystem.write_bytes(self._path, written.encode(), durable=False)
             else:
-                self._filesystem.replace_bytes(self._path, self.written.encode())
+                self._filesystem.replace_bytes(self._path, written.encode())
         except OSError as error:
             if not self._is_told:
                 logger.warning("cannot write %s: %s; the next flush tries again", self._path, error)
             self._is_told = True
         else:
-            self.is_saved = True
+            self._saved = written
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch that is not above `epoch`, and the offset after its last record; (-1, -1) where it is newer than
@@ -159,7 +188,7 @@ def load_leader_epochs(
         epochs = None
     if epochs is not None:
         epochs.cut(end_offset)
-    if epochs is None or epochs.latest < last_epoch:
+    if epochs is None or epochs.latest != last_epoch != NO_EPOCH:
         epochs = rebuild_leader_epochs(segments)
     return epochs
 
@@ -168,11 +197,10 @@ def rebuild_leader_epochs(segments: Sequence[Segment]) -> LeaderEpochs:
     """Read from the batches what epochs there are."""
     epochs = LeaderEpochs()
     headers = [segment.first_header() for segment in segments]
-    firsts = [header.leader_epoch if header is not None else None for header in headers]
     for number, segment in enumerate(segments):
-        first, following = firsts[number], firsts[number + 1] if number + 1 < len(firsts) else None
-        if first is not None and first == following:
-            epochs.assign(first, segment.base_offset)  # the same at both ends: the same throughout
+        first, following = headers[number], headers[number + 1] if number + 1 < len(headers) else None
+        if first is not None and following is not None and first.leader_epoch == following.leader_epoch:
+            epochs.assign(first.leader_epoch, first.base_offset)  # the same at both ends: the same throughout
         else:
             for _, header in segment.headers():
                 epochs.assign(header.leader_epoch, header.base_offset)

@@ -6,11 +6,18 @@
     recovery-point-offset-checkpoint    per partition, below which everything was flushed
     log-start-offset-checkpoint         per partition, where it begins
     cleaner-offset-checkpoint           per compacted partition, below which no key is there twice
+    boot.id                             in which boot of the machine the last start was settled; in a cluster only
     access-0/                           one partition: partition.metadata (the topic's id) and the log's files
     access-0.<id>-delete/               a deleted one whose files are not removed yet
 
-A checkpoint may be old (then recovery checks more than it must) and never ahead of the disk. A topic that is deleted and made
-again must not inherit entries, so they are taken out before its directory is made.
+A checkpoint may be old (then recovery checks more than it must) and never ahead of the disk; a log that has been cut since says
+so itself (cut_mark.py). A topic that is deleted and made again must not inherit entries, so they are taken out before its
+directory is made.
+
+What was written and not flushed is there after a stop in good order, and after any other end of the process as long as the
+machine has not been booted again. In a cluster that decides whether this broker may still be counted among those that have
+everything (`kept_writes`). A start that finds that it may not has to say so to the others before it is settled (`note_boot`):
+else the next start, were this one killed or stopped in between, would take itself for complete.
 
 While the broker runs, checkpoints are written beside the loop: the loop says what they hold (`checkpoint_job`), a helper thread
 writes the files, one job after the other.
@@ -21,10 +28,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from broker.errors import StartupError, StorageError
 from broker.storage.checkpoint import (
@@ -36,12 +45,14 @@ from broker.storage.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from broker.storage.cut_mark import CutMark, remove_cut_mark
 from broker.storage.filesystem import FileSystem, OpenFile
-from broker.storage.meta_properties import check_meta, encode_id
-from broker.storage.partition_log import PartitionLog
+from broker.storage.meta_properties import Identity, check_meta, encode_id, join_cluster
+from broker.storage.partition_log import CLOSED, PartitionLog
 
 LOCK = ".lock"
 CLEAN_MARKER = ".kafka_cleanshutdown"
+BOOT_ID = "boot.id"
 PARTITION_METADATA = "partition.metadata"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
@@ -53,14 +64,28 @@ PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{
 
 
 class LogDirectory:
-    """An opened and locked data directory. `was_clean` says whether the last stop was in good order."""
+    """An opened and locked data directory. `was_clean` says whether the last stop was in good order, `kept_writes` whether all
+    that was written before is there."""
 
     def __init__(
-        self, path: Path, *, filesystem: FileSystem, cluster_id: str, clean: bool, lock: OpenFile, new_id: Callable[[], UUID]
+        self,
+        path: Path,
+        *,
+        filesystem: FileSystem,
+        identity: Identity,
+        clean: bool,
+        kept_writes: bool,
+        boot_id: str,
+        lock: OpenFile,
+        new_id: Callable[[], UUID],
     ) -> None:
         self.path = path
-        self.cluster_id = cluster_id
+        self.cluster_id = identity.cluster_id
+        self.directory_id = identity.directory_id
+        self.is_in_cluster = identity.is_in_cluster
         self.was_clean = clean
+        self._boot_id = boot_id
+        self.kept_writes = kept_writes
         self._recovery_points: Offsets = read_checkpoint(filesystem, path / RECOVERY_POINTS)
         self._log_start_offsets: Offsets = read_checkpoint(filesystem, path / LOG_START_OFFSETS)
         self._cleaned_offsets: Offsets = read_checkpoint(filesystem, path / CLEANED_OFFSETS)
@@ -76,19 +101,45 @@ class LogDirectory:
         broker_id: int,
         cluster_id: str | None = None,
         filesystem: FileSystem,
-        new_id: Callable[[], UUID] = uuid4,
+        new_id: Callable[[], UUID],
+        in_cluster: bool = False,
+        boot_id: str = "",
     ) -> LogDirectory:
-        """Make the directory where it is missing, lock it and read what guards it. StartupError says what to do."""
+        """Make the directory where it is missing, lock it and read what guards it. StartupError says what to do. `boot_id` is
+        the machine's; empty where it cannot be told. `in_cluster`: a new directory gets its cluster's id later (`join`)."""
         try:
             filesystem.make_directory(path)
             lock = _take_lock(filesystem, path)
-            cluster_id = check_meta(filesystem, path, broker_id, cluster_id or None, new_id)
+            identity = check_meta(filesystem, path, broker_id, cluster_id or None, new_id, in_cluster=in_cluster)
             clean = _take_clean_marker(filesystem, path)
-            directory = cls(path, filesystem=filesystem, cluster_id=cluster_id, clean=clean, lock=lock, new_id=new_id)
+            directory = cls(
+                path,
+                filesystem=filesystem,
+                identity=identity,
+                clean=clean,
+                kept_writes=_take_boot(filesystem, path, boot_id, clean=clean),
+                boot_id=boot_id,
+                lock=lock,
+                new_id=new_id,
+            )
             directory._remove_deleted()
         except OSError as error:
             raise StartupError(f"cannot use the data directory {path}: {error}; mend it or set log.dirs to another") from error
         return directory
+
+    def join(self, cluster_id: str) -> None:
+        """The cluster that this broker found is `cluster_id`: a new directory becomes one of its, any other has to be already.
+        StartupError where it is not."""
+        try:
+            join_cluster(self._filesystem, self.path, cluster_id)
+        except OSError as error:
+            raise StartupError(f"cannot write in the data directory {self.path}: {error}; mend it or set log.dirs") from error
+        self.cluster_id = cluster_id
+
+    def note_boot(self) -> None:
+        """This start is settled: what is missing here is known to the others, so the next one answers only for what is written
+        from now on. In a cluster only. Any thread."""
+        self.write_atomic(BOOT_ID, self._boot_id.encode() + b"\n")
 
     def partitions(self) -> list[tuple[str, int, Path]]:
         """Topic, partition and directory of everything stored here."""
@@ -192,7 +243,7 @@ class LogDirectory:
         """Rename a partition's directory that no topic owns, so that a new topic of its name cannot take its records for its own.
         Nothing is removed; returns where it is now."""
         path = self.partition_path(topic, partition)
-        target = self._renamed(path, uuid4().hex, STRAY_SUFFIX)
+        target = self._renamed(path, self._new_id().hex, STRAY_SUFFIX)
         self._filesystem.rename(path, target)
         self._filesystem.sync_directory(self.path)
         return target
@@ -202,7 +253,18 @@ class LogDirectory:
         here, so what is written is never ahead of the disk."""
         self._recovery_points = {key: log.flushed_offset for key, log in logs.items()}
         self._log_start_offsets = {key: log.log_start_offset for key, log in logs.items() if log.log_start_offset}
-        return self._write_job({RECOVERY_POINTS: dict(self._recovery_points), LOG_START_OFFSETS: dict(self._log_start_offsets)})
+        write = self._write_job({RECOVERY_POINTS: dict(self._recovery_points), LOG_START_OFFSETS: dict(self._log_start_offsets)})
+        cut = [(log, log.take_cut_marks()) for log in logs.values() if log.cut_marks]
+        return partial(self._write_and_forget_cuts, write, cut) if cut else write
+
+    def _write_and_forget_cuts(self, write: Job, cut: Sequence[tuple[PartitionLog, Sequence[CutMark]]]) -> None:
+        write()
+        for log, marks in cut:
+            if log.offline_reason and log.offline_reason != CLOSED:
+                continue  # deleted, perhaps, and its directory another's
+            for mark in marks:
+                with suppress(OSError):  # it makes the next start check more than it must
+                    remove_cut_mark(self._filesystem, log.directory, mark)
 
     def _write_job(self, checkpoints: Mapping[str, Offsets]) -> Job:
         def write() -> None:
@@ -266,6 +328,20 @@ def _take_clean_marker(filesystem: FileSystem, path: Path) -> bool:
     filesystem.remove(path / CLEAN_MARKER)
     filesystem.sync_directory(path)
     return True
+
+
+def _take_boot(filesystem: FileSystem, path: Path, boot_id: str, *, clean: bool) -> bool:
+    """Whether all that was written since the last settled start is there. Where it is not, that start's note is gone, durably,
+    before this one does anything: neither a kill nor a clean stop makes up for what is missing."""
+    try:
+        stored = filesystem.read_bytes(path / BOOT_ID).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return False
+    if clean or (boot_id and boot_id == stored):
+        return True
+    filesystem.remove(path / BOOT_ID)
+    filesystem.sync_directory(path)
+    return False
 
 
 def _encode_partition_metadata(topic_id: UUID) -> bytes:

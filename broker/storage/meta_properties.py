@@ -1,11 +1,16 @@
 """`meta.properties`: whose data directory this is, in Kafka's own form. A directory of another broker, cluster or format is
 refused before anything in it is touched.
+
+A broker of a cluster has two lines more. `logbus.cluster` says that its topics are those that ZooKeeper knows: without it the
+broker would take them for its own, or for nobody's. `directory.id` tells two disks of one broker id apart. The cluster's id comes
+from ZooKeeper, so a new directory has none until the broker has asked there (`join_cluster`).
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
@@ -14,23 +19,68 @@ from broker.storage.filesystem import FileSystem
 
 META = "meta.properties"
 META_VERSION = "0"
+IN_CLUSTER = "logbus.cluster"
 
 
-def check_meta(filesystem: FileSystem, path: Path, broker_id: int, cluster_id: str | None, new_id: Callable[[], UUID]) -> str:
-    """The directory's cluster id; a new directory becomes this broker's."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose the directory is. `cluster_id` is empty in a new one of a cluster that has not been asked yet, `directory_id` on a
+    broker that is alone."""
+
+    cluster_id: str
+    directory_id: str = ""
+
+    @property
+    def is_in_cluster(self) -> bool:
+        return bool(self.directory_id)
+
+
+def check_meta(
+    filesystem: FileSystem,
+    path: Path,
+    broker_id: int,
+    cluster_id: str | None,
+    new_id: Callable[[], UUID],
+    *,
+    in_cluster: bool = False,
+) -> Identity:
+    """Whose the directory is; a new one becomes this broker's. StartupError where it is another's."""
+    stored = _read(filesystem, path)
+    if stored is None:
+        stored = _new_meta(broker_id, cluster_id, new_id, in_cluster=in_cluster)
+        _write(filesystem, path, stored)
+    _compare_meta(path, stored, broker_id, cluster_id, in_cluster=in_cluster)
+    return Identity(cluster_id=stored["cluster.id"], directory_id=stored.get("directory.id", "") if in_cluster else "")
+
+
+def join_cluster(filesystem: FileSystem, path: Path, cluster_id: str) -> None:
+    """The directory is of this cluster from now on, or was before; StartupError where it is of another."""
+    stored = _read(filesystem, path) or {}
+    if not stored.get("cluster.id"):
+        _write(filesystem, path, {**stored, "cluster.id": cluster_id})
+    elif stored["cluster.id"] != cluster_id:
+        raise StartupError(
+            f"{path} belongs to cluster {stored['cluster.id']}, ZooKeeper's is {cluster_id}: "
+            "set zookeeper.connect or log.dirs to match"
+        )
+
+
+def belongs_to_cluster(filesystem: FileSystem, path: Path) -> bool:
+    """Whether the logs in this data directory are replicas; not, where its file does not say so."""
     try:
-        lines = filesystem.read_bytes(path / META).decode().splitlines()
-    except FileNotFoundError:
-        cluster_id = cluster_id or encode_id(new_id())
-        text = f"cluster.id={cluster_id}\nversion={META_VERSION}\nbroker.id={broker_id}\n"
-        filesystem.replace_bytes(path / META, text.encode())
-        return cluster_id
-    except UnicodeDecodeError:
-        raise StartupError(f"{path / META} is not text: restore it from a copy, or set log.dirs to another directory") from None
-    return _compare_meta(path, dict(_properties(lines)), broker_id, cluster_id)
+        return (_read(filesystem, path) or {}).get(IN_CLUSTER) == "true"
+    except StartupError:
+        return False
 
 
-def _compare_meta(path: Path, stored: dict[str, str], broker_id: int, cluster_id: str | None) -> str:
+def _new_meta(broker_id: int, cluster_id: str | None, new_id: Callable[[], UUID], *, in_cluster: bool) -> dict[str, str]:
+    stored = {"version": META_VERSION, "broker.id": str(broker_id)}
+    if in_cluster:
+        return {"cluster.id": cluster_id or "", **stored, IN_CLUSTER: "true", "directory.id": encode_id(new_id())}
+    return {"cluster.id": cluster_id or encode_id(new_id()), **stored}
+
+
+def _compare_meta(path: Path, stored: Mapping[str, str], broker_id: int, cluster_id: str | None, *, in_cluster: bool) -> None:
     if stored.get("version") != META_VERSION:
         raise StartupError(
             f"{path} has format version {stored.get('version')}, this broker knows {META_VERSION}: use the broker that wrote it"
@@ -39,13 +89,37 @@ def _compare_meta(path: Path, stored: dict[str, str], broker_id: int, cluster_id
         raise StartupError(
             f"{path} belongs to broker {stored.get('broker.id')}, this is broker {broker_id}: set broker.id or log.dirs to match"
         )
-    if not stored.get("cluster.id"):
+    was_in_cluster = stored.get(IN_CLUSTER) == "true"
+    if was_in_cluster and not in_cluster:
+        raise StartupError(
+            f"{path} belongs to a broker of a cluster, whose topics ZooKeeper knows: set zookeeper.connect, "
+            "or log.dirs to another directory"
+        )
+    if in_cluster and not was_in_cluster:
+        raise StartupError(
+            f"{path} belongs to a broker that is alone, and ZooKeeper does not know its topics: leave zookeeper.connect out, "
+            "or set log.dirs to another directory"
+        )
+    if not stored.get("cluster.id") and not in_cluster:
         raise StartupError(f"{path / META} names no cluster: restore it from a copy, or set log.dirs to another directory")
-    if cluster_id and stored["cluster.id"] != cluster_id:
+    if cluster_id and stored.get("cluster.id") not in (None, "", cluster_id):
         raise StartupError(
             f"{path} belongs to cluster {stored['cluster.id']}, this is cluster {cluster_id}: set cluster.id or log.dirs to match"
         )
-    return stored["cluster.id"]
+
+
+def _read(filesystem: FileSystem, path: Path) -> dict[str, str] | None:
+    try:
+        return dict(_properties(filesystem.read_bytes(path / META).decode().splitlines()))
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise StartupError(f"{path / META} is not text: restore it from a copy, or set log.dirs to another directory") from None
+
+
+def _write(filesystem: FileSystem, path: Path, stored: Mapping[str, str]) -> None:
+    text = "".join(f"{name}={value}\n" for name, value in stored.items())
+    filesystem.replace_bytes(path / META, text.encode())
 
 
 def _properties(lines: Iterable[str]) -> Iterable[tuple[str, str]]:

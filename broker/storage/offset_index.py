@@ -40,6 +40,11 @@ class OffsetIndex:
     def append(self, relative_offset: int, position: int) -> None:
         self.data += ENTRY.pack(relative_offset, position)
 
+    def upto(self, relative_offset: int) -> OffsetIndex:
+        """A copy without the entries of later batches."""
+        count = bisect_right(range(len(self)), relative_offset, key=lambda number: self.entry(number)[0])
+        return OffsetIndex(self.data[: count * ENTRY_BYTES])
+
     def floor(self, relative_offset: int) -> tuple[int, int] | None:
         """The last entry whose batch ends at or before `relative_offset`; None: begin at the segment's start."""
         count = len(self.data) // ENTRY_BYTES

@@ -10,21 +10,25 @@ failed, it is also written again, since then a flush alone proves nothing (flush
 Compaction leaves gaps between batches, so in a sealed segment an offset only has to be larger than the one before; each segment
 still begins where the one before it ends. That holds for every log: whether compaction has ever been there is written down at the
 end of a pass only, and may be forgotten with a topic's setting or a checkpoint, and to take a gap for damage would cost all that
-follows it. A crash leaves no gap that could be meant: bytes that are missing are zeros, which are no batch.
+follows it. A crash leaves no gap that could be meant: bytes that are missing are zeros, which are no batch. The log of a replica
+may have gaps in its active segment too, since its leader sends what compaction has left; and its leader epoch does not rise by
+itself, since epochs are assigned in a cluster.
 """
 
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from broker.errors import StorageError
+from broker.records.batch import NO_EPOCH
 from broker.storage.compaction import CLEANED, SWAP, finish_exchange
+from broker.storage.cut_mark import CutMark, read_cut_marks
 from broker.storage.filesystem import FileSystem
 from broker.storage.flush_mark import FLUSH_FAILED, leave_mark, remove_mark
-from broker.storage.leader_epochs import NO_EPOCH, LogEpochs, load_leader_epochs
+from broker.storage.leader_epochs import LogEpochs, load_leader_epochs
 from broker.storage.scan import checksum_matches, scan_headers
 from broker.storage.segment import DELETED, INDEX_NOTE, LOG, SUFFIXES, Segment
 from broker.storage.segment_index import SegmentIndex
@@ -58,6 +62,7 @@ class OpenedLog:
     recovery: Recovery
     epochs: LogEpochs
     offline_reason: str = ""
+    cut_marks: tuple[CutMark, ...] = ()  # of cuts that the checkpoints do not know
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,6 +97,8 @@ class LogOpener:
     index_interval_bytes: int
     recovery_point: int
     log_start_offset: int
+    is_replica: bool = False
+    cut_marks: tuple[CutMark, ...] = ()
 
     def open_or_explain(self, *, clean: bool) -> OpenedLog:
         """The log, or no segments and the reason: a partition that cannot be opened must not keep the others from being
@@ -112,6 +119,20 @@ class LogOpener:
         """The log as it is; DamagedLog where flushed batches are not whole."""
         self._finish_exchanges()
         bases = self._remove_leftovers()
+        marks = read_cut_marks(self.filesystem, self.directory)
+        return self._below(marks)._open(bases, clean=clean) if marks else self._open(bases, clean=clean)
+
+    def _below(self, marks: tuple[CutMark, ...]) -> LogOpener:
+        """With checkpoints that claim nothing beyond the cuts that came after them."""
+        least = min(mark.offset for mark in marks)
+        return replace(
+            self,
+            recovery_point=min(self.recovery_point, least),
+            log_start_offset=min(self.log_start_offset, least),
+            cut_marks=marks,
+        )
+
+    def _open(self, bases: list[int], *, clean: bool) -> OpenedLog:
         if not bases:
             return self._open_empty(clean)
         segments = [self._existing(base) for base in bases]
@@ -130,8 +151,15 @@ class LogOpener:
         if last_epoch == NO_EPOCH:
             last_epoch = _last_epoch(segments)
         written = load_leader_epochs(self.filesystem, self.directory, segments, end_offset=end_offset, last_epoch=last_epoch)
-        epochs = LogEpochs(self.filesystem, self.directory, written, rises=not (recovery.was_clean or recovery.was_new))
-        return OpenedLog(segments=segments, log_start_offset=start, end_offset=end_offset, recovery=recovery, epochs=epochs)
+        rises = not (self.is_replica or recovery.was_clean or recovery.was_new)
+        return OpenedLog(
+            segments=segments,
+            log_start_offset=start,
+            end_offset=end_offset,
+            recovery=recovery,
+            epochs=LogEpochs(self.filesystem, self.directory, written, rises=rises),
+            cut_marks=self.cut_marks,
+        )
 
     def _finish_exchanges(self) -> None:
         """A crash came while compacted segments took the places of the old ones: the new ones are whole, so they stay."""
@@ -177,14 +205,13 @@ class LogOpener:
         return Segment.existing(self.directory, base_offset, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem)
 
     def _open_empty(self, clean: bool) -> OpenedLog:
-        """A new log, or one whose files are gone. Its first flush brings the name of its file to the disk: until then there is
-        nothing in it that could be missed, and a topic may have thousands of partitions."""
-        if self.recovery_point > self.log_start_offset:
+        """A new log, one that was being cut to nothing, or one whose files are gone. Its first flush brings the name of its file
+        to the disk: until then there is nothing in it that could be missed, and a topic may have thousands of partitions."""
+        start = self.cut_marks[-1].offset if self.cut_marks else self.log_start_offset
+        if self.recovery_point > start:
             raise DamagedLog(f"{self.directory}: no segment, but records up to offset {self.recovery_point} had been flushed")
-        segment = Segment.create(
-            self.directory, self.log_start_offset, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem
-        )
-        return self._opened([segment], self.log_start_offset, Recovery(was_clean=clean, was_new=True))
+        segment = Segment.create(self.directory, start, interval_bytes=self.index_interval_bytes, filesystem=self.filesystem)
+        return self._opened([segment], start, Recovery(was_clean=clean, was_new=True))
 
     def _open_clean(self, segments: list[Segment]) -> OpenedLog | None:
         """Believe the files; None where the last segment does not end with a whole batch, so that the stop was not clean after
@@ -230,7 +257,7 @@ class LogOpener:
         for segment in segments:
             if segment.base_offset != expected:  # also where there are gaps: compaction keeps the last batch of a segment
                 return surveys, f"segment {segment.path(LOG).name} does not begin at offset {expected}"
-            survey = self._survey(segment, may_have_gaps=segment is not segments[-1])
+            survey = self._survey(segment, may_have_gaps=self.is_replica or segment is not segments[-1])
             surveys.append(survey)
             expected, reason = survey.end_offset, survey.reason
             if reason:

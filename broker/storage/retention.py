@@ -14,18 +14,20 @@ from broker.storage.partition_log import PartitionLog
 from broker.storage.segment import Segment
 
 
-def apply_retention(log: PartitionLog, now_ms: int, *, segments_max: int | None = None) -> int:
-    """Delete the old segments that the configuration lets go, `segments_max` of them at the most; returns how many. A log that is
-    being compacted counts on the segments that it has: later."""
+def apply_retention(log: PartitionLog, now_ms: int, *, segments_max: int | None = None, limit_offset: int | None = None) -> int:
+    """Delete the old segments that the configuration lets go, `segments_max` of them at the most; returns how many. Those that
+    reach beyond `limit_offset`, which is what consumers may see, stay; without one, those that are not flushed. A log that is
+    being compacted or cut counts on the segments that it has: later."""
     log.require_online()
-    if log.is_compacting:
+    if log.is_compacting or log.is_being_cut:
         return 0
+    limit_offset = log.flushed_offset if limit_offset is None else limit_offset
     deletable = expendable_segments(
         tuple(log.segments), config=log.config, log_start_offset=log.log_start_offset, size_bytes=log.size_bytes, now_ms=now_ms
     )
     count = 0
     for segment in islice(deletable, segments_max):
-        if segment in log.unflushed:
+        if segment in log.unflushed or (segment.end_offset or 0) > limit_offset:
             return count
         log.drop_first()
         count += 1

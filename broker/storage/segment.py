@@ -72,10 +72,12 @@ class Segment:
         self._largest_timestamp: int | None = None
 
     @classmethod
-    def create(cls, directory: Path, base_offset: int, *, interval_bytes: int, filesystem: FileSystem) -> Segment:
-        """A new, empty segment with its file; OSError where there is one already."""
+    def create(
+        cls, directory: Path, base_offset: int, *, interval_bytes: int, filesystem: FileSystem, within: Path | None = None
+    ) -> Segment:
+        """A new, empty segment with its file; OSError where there is one already. `within` is the directory by another path."""
         segment = cls(directory, base_offset, size=0, interval_bytes=interval_bytes, filesystem=filesystem)
-        segment._file = filesystem.open(segment.path(LOG), create=True)
+        segment._file = filesystem.open(segment.path(LOG, within=within), create=True)
         segment._index = SegmentIndex(base_offset=base_offset, interval_bytes=interval_bytes)
         return segment
 
@@ -87,7 +89,7 @@ class Segment:
 
     def successor(self, *, size: int, file: OpenFile, index: SegmentIndex) -> Segment:
         """What compaction left of this segment and perhaps of some behind it: written to `file`, which has not its final name
-        yet."""
+        yet. Or what is left of this one where its log is cut: then `file` is its own."""
         segment = Segment(
             self.directory, self.base_offset, size=size, interval_bytes=self._interval_bytes, filesystem=self._filesystem
         )

@@ -100,6 +100,18 @@ class SegmentIndex:
         """Make the largest timestamp the last entry of the time index: before the indexes are saved."""
         self.times.maybe_append(self.largest_timestamp, self.largest_relative_offset)
 
+    def before(self, relative_offset: int) -> tuple[SegmentIndex, int]:
+        """Indexes of the batches that end before `relative_offset`, as far as entries tell, and the position from which on they
+        are to observe the rest of these batches again. Any thread, while nothing is observed here."""
+        kept = SegmentIndex(base_offset=self.base_offset, interval_bytes=self.interval_bytes)
+        entry = self.offsets.floor(relative_offset - 1)
+        if entry is None:
+            return kept, 0
+        last_offset, position = entry
+        kept.offsets, kept.times = self.offsets.upto(last_offset), self.times.upto(last_offset)
+        kept.largest_timestamp, kept.largest_relative_offset = kept.times.last() or (NO_TIMESTAMP, 0)
+        return kept, position
+
     def note(self, log_bytes: int) -> IndexNote:
         """What to write beside these indexes, for a log of `log_bytes`."""
         return IndexNote(

@@ -94,6 +94,17 @@ class SegmentList:
         self._segments[first:behind] = [new]
         self._bases[first:behind] = [new.base_offset]
 
+    def cut(self, kept: int, tail: Sequence[Segment]) -> None:
+        """Only the first `kept` stay; `tail` follows them now."""
+        for segment in self._segments[kept:]:
+            segment.is_durable = False  # its names are not its own any more: no indexes are saved under them
+            if segment in self._warm:
+                self._warm.remove(segment)
+        self._segments[kept:] = tail
+        self._bases[kept:] = [segment.base_offset for segment in tail]
+        for segment, following in pairwise(self._segments[max(kept - 1, 0) :]):
+            segment.end_offset = following.base_offset
+
     def drop_first(self) -> None:
         segment = self._segments.pop(0)
         segment.is_durable = False

@@ -46,5 +46,16 @@ class SnapshotFiles:
         while len(self.offsets) > KEPT:
             self._filesystem.remove(self._path(self.offsets.pop(0)))
 
+    def remove_beyond(self, end_offset: int, *, within: Path) -> None:
+        """The log is cut at `end_offset`: remove the files of what was behind it. `within` is the directory by another path. Any
+        thread; the loop says so afterwards (`forget_beyond`)."""
+        for offset in self.offsets:
+            if offset > end_offset:
+                self._filesystem.remove(within / self._path(offset).name)
+
+    def forget_beyond(self, end_offset: int) -> None:
+        """The log was cut there."""
+        self.offsets = [offset for offset in self.offsets if offset <= end_offset]
+
     def _path(self, offset: int) -> Path:
         return self._directory / f"{offset:020d}{SNAPSHOT}"

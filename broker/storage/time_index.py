@@ -46,6 +46,11 @@ class TimeIndex:
             self.data += ENTRY.pack(timestamp, relative_offset)
             self._newest = timestamp
 
+    def upto(self, relative_offset: int) -> TimeIndex:
+        """A copy without the entries of later batches."""
+        count = bisect_right(range(len(self)), relative_offset, key=lambda number: self.entry(number)[1])
+        return TimeIndex(self.data[: count * ENTRY_BYTES])
+
     def floor(self, timestamp: int) -> tuple[int, int] | None:
         """The last entry not above `timestamp`; None: begin at the segment's start."""
         found = bisect_right(range(len(self)), timestamp, key=lambda number: _unpack(self.data, number * ENTRY_BYTES)[0])

@@ -50,6 +50,7 @@ SECTIONS = {
     "Administer": {
         "up": ("logbus.commands.up:command", "Run the broker and a PostgreSQL on this machine until Ctrl-C."),
         "broker": ("logbus.commands.broker:command", "Run the log broker (python -m broker)."),
+        "cluster": ("logbus.commands.cluster:command", "Show brokers, who leads, and replicas that are not in sync."),
         "topic": ("logbus.commands.topic:command", "List, create, describe, change and delete topics."),
         "group": ("logbus.commands.group:command", "List, describe and delete consumer groups, and move them."),
         "retention": ("logbus.commands.retention:command", "Delete old records once every pipeline has loaded them."),

@@ -144,6 +144,10 @@ class Behind(LogbusError):
     """A pipeline is further behind than whoever asked allows."""
 
 
+class UnderReplicated(LogbusError):
+    """A partition of the cluster has no leader, or a replica that is not in sync."""
+
+
 class RetentionOverdue(LogbusError):
     """A pipeline holds records back for longer than it may, or records were deleted before they were loaded."""
 

@@ -4,15 +4,20 @@ messages.
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from broker.clock import ManualClock
 from broker.config import BrokerConfig, LogConfig
+from broker.coordination.view import ClusterView
 from broker.engine import Engine
+from broker.handlers.coordination import Coordination
 from broker.handlers.reply import Parts, Pending
+from broker.partitions.exposure import Watermarks
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class, response_class
 from broker.protocol.framing import Request
@@ -20,6 +25,8 @@ from broker.records.builder import NewRecord, build_batch
 from broker.storage.file_slice import FileSlice
 from broker.storage.filesystem import FileSystem
 from broker.storage.flush import FlushTicket
+
+_IDS = count(1)  # of topics and members; a directory that is opened again gets others
 
 
 class ManualHelpers:
@@ -63,12 +70,30 @@ class Harness:
     """An engine in a directory; `ask` sends a control request, `produce` and `fetch` the hand-written ones."""
 
     def __init__(
-        self, directory: Path, *, filesystem: FileSystem | None = None, log: LogConfig | None = None, **settings: Any
+        self,
+        directory: Path,
+        *,
+        filesystem: FileSystem | None = None,
+        log: LogConfig | None = None,
+        watermarks: Watermarks | None = None,
+        view: ClusterView | None = None,
+        coordination: Coordination | None = None,
+        **settings: Any,
     ) -> None:
         self.clock = ManualClock()
         self.helpers = ManualHelpers()
         config = BrokerConfig(log_dirs=directory, log=log or LogConfig(), **settings)
-        self.engine = Engine(config, clock=self.clock, filesystem=filesystem or FileSystem(), helpers=self.helpers, port=9092)
+        self.engine = Engine(
+            config,
+            clock=self.clock,
+            filesystem=filesystem or FileSystem(),
+            helpers=self.helpers,
+            ports={"PLAINTEXT": 9092},
+            new_id=lambda: uuid.UUID(int=next(_IDS), version=4),
+            watermarks=watermarks,
+            view=view,
+            coordination=coordination,
+        )
 
     def turn(self) -> None:
         """One turn of the loop, without letting helpers run."""

@@ -22,10 +22,9 @@ from sqlalchemy import Engine
 
 from tests.support.fake_log import NO_TIMESTAMP, FakeLog
 from tests.support.ledgers import at, hour
-from tests.support.window_model import ChainModel
+from tests.support.window_model import FUTURE, LATENESS, ChainModel
 
 FIRST_HOUR, LAST_HOUR = 8, 13
-LATENESS = timedelta(minutes=5)
 IN_2099 = milliseconds(datetime(2099, 1, 1, tzinfo=UTC))
 
 _numbers = itertools.count(1)
@@ -135,7 +134,7 @@ class LogMachine(RuleBasedStateMachine):
         with pytest.raises((TopicRecreated, WindowOverlap)):
             self.ledger.freeze_or_get(self.name, hour(FIRST_HOUR - 1), self.log, self.now)
         self.ledger.rebase(self.name, self.log, self.now)
-        self.cut_off_until = self.now
+        self.cut_off_until = self.now + FUTURE
         self.chain = ChainModel(anchors={number: (self.last_end(), 0) for number in range(partitions)})
         self.chain.boundaries = {number: {} for number in range(partitions)}
 

@@ -81,6 +81,7 @@ def open_log(
     log_start_offset: int = 0,
     filesystem: FileSystem | None = None,
     clock: Clock | None = None,
+    is_replica: bool = False,
     **config: Any,
 ) -> PartitionLog:
     """The log in `directory`, by default as after a crash."""
@@ -93,6 +94,7 @@ def open_log(
         clean=clean,
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
+        is_replica=is_replica,
     )
 
 
@@ -123,6 +125,7 @@ def pass_over(
     filesystem: FileSystem | None = None,
     map_bytes: int = 1 << 20,
     producers: Iterable[int] = (),
+    limit_offset: int | None = None,
 ) -> CompactionPass | None:
     """A compaction pass that is begun, or None where the log does not want one."""
     return begin_compaction(
@@ -132,6 +135,7 @@ def pass_over(
         producer_offsets=frozenset(producers),
         keys=KeyMap(map_bytes),
         now_ms=now_ms,
+        limit_offset=limit_offset,
     )
 
 
@@ -143,7 +147,7 @@ def compact(log: PartitionLog, first_dirty: int = 0, **options: Any) -> int:
     for event in work.steps():
         if isinstance(event, Exchange):
             log.segments.exchange(event.old, event.new)
-    log.is_compacting = False
+    log.end_compaction()
     return work.clean_offset
 
 

@@ -114,7 +114,7 @@ class Loop:
         self._failed: AssertionError | None = None
         self.fails_in_sweep: Exception | None = None
         self.server = Server(
-            self.listener,  # type: ignore[arg-type]
+            {"PLAINTEXT": self.listener},  # type: ignore[dict-item]
             dispatch=dispatch,
             turn=self.turn,
             config=BrokerConfig(**settings),

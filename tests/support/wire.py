@@ -22,7 +22,11 @@ def write(message: Any) -> bytearray:
 
 
 def produce_body(
-    batches: dict[tuple[str, int], bytes | None], *, acks: int = -1, transactional_id: str | None = None
+    batches: dict[tuple[str, int], bytes | None],
+    *,
+    acks: int = -1,
+    transactional_id: str | None = None,
+    timeout_ms: int = 1000,
 ) -> bytearray:
     """A Produce v9 body: (topic, partition) to its batch."""
     topics = tuple(
@@ -32,7 +36,7 @@ def produce_body(
         )
         for (topic, index), raw in batches.items()
     )
-    timeout = i32Timedelta.parse(timedelta(seconds=1))
+    timeout = i32Timedelta.parse(timedelta(milliseconds=timeout_ms))
     return write(produce_request.ProduceRequest(transactional_id=transactional_id, acks=acks, timeout=timeout, topic_data=topics))
 
 

@@ -40,8 +40,15 @@ ENVIRONMENT_FILE = "env"
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Start Airflow too, with the DAGs of this directory.",
 )
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 9),
+    default=1,
+    show_default=True,
+    help="How many; several are a cluster with a ZooKeeper, and keep each record three times (experimental).",
+)
 @options.json_option
-def command(home: Path, dags: Path | None, as_json: bool) -> None:
+def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
     """Run the broker and a PostgreSQL on this machine until Ctrl-C, and Airflow too where --dags is given.
 
     Other terminals learn where they are with `source .logbus/up/env`. With -o json the addresses are one object on standard
@@ -52,7 +59,9 @@ def command(home: Path, dags: Path | None, as_json: bool) -> None:
     console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     project = project_directory() if dags else home
     try:
-        with LocalStack(home, project=project, environment=os.environ, ports=MEMORABLE_PORTS, dags=dags) as stack:
+        with LocalStack(
+            home, project=project, environment=os.environ, ports=MEMORABLE_PORTS, dags=dags, brokers=brokers
+        ) as stack:
             stack.start_storage()
             if dags is not None:
                 console.print("Starting Airflow: half a minute, longer the first time ...")
@@ -70,6 +79,8 @@ def command(home: Path, dags: Path | None, as_json: bool) -> None:
 def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool) -> None:
     """Where everything is, and what to type next."""
     console.print(f"broker      {stack.bootstrap_servers}")
+    if stack.zookeeper_connect is not None:
+        console.print(f"ZooKeeper   {stack.zookeeper_connect}")
     console.print(f"warehouse   {stack.warehouse_url}")
     if with_airflow:
         console.print(f"Airflow     {stack.airflow.settings.url}")
@@ -80,6 +91,7 @@ def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, A
     """As JSON-ready values."""
     return {
         "bootstrap_servers": stack.bootstrap_servers,
+        "zookeeper_connect": stack.zookeeper_connect,
         "warehouse_url": stack.warehouse_url,
         "airflow_url": stack.airflow.settings.url if with_airflow else None,
         "environment_file": str(path.absolute()),

@@ -1,10 +1,10 @@
-"""The whole platform in one directory, on one machine: PostgreSQL (warehouse, ledger and Airflow's database), broker, Airflow.
+"""The whole platform in one directory, on one machine: PostgreSQL (warehouse, ledger and Airflow's database), brokers, Airflow.
 
     HOME/lock       held while a stack runs here; HOME/run        logs and process ids of the programs
-    HOME/postgres   the embedded server's data;  HOME/broker     the log;  HOME/airflow   Airflow's home
+    HOME/postgres   the embedded server's data;  HOME/airflow     Airflow's home;  the log: see brokers.py
 
 A second run in the same place finds everything the first one stored. Whatever ends this process ends all of it (see guard.py);
-`stop` does so in order: Airflow before the broker before the database, because each is a client of the next.
+`stop` does so in order: Airflow before the brokers before the database, because each is a client of the next.
 """
 
 from __future__ import annotations
@@ -12,28 +12,27 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from logbus.errors import UserError
 from logbus.local.airflow_instance import AirflowInstance, AirflowSettings
-from logbus.local.processes import Program, ReservedPorts, StackError, Supervisor, accepts_connections, end_leftovers, wait_until
+from logbus.local.brokers import LocalBrokers
+from logbus.local.processes import ReservedPorts, StackError, Supervisor, end_leftovers
 from logbus.provider import CONNECTION_TYPE
 from logbus.spark_submit import LOCAL_MASTER
 from logbus.warehouse.embedded import EmbeddedPostgres
 
-BROKER_READY_TIMEOUT_SECONDS = 60.0  # a log of many segments is checked at start
 POOL_NAME = "logbus_load"
 
-# Ports a person can remember, taken where they are free: Airflow's own and Kafka's own.
-MEMORABLE_PORTS = (8080, 9092)
+# Ports a person can remember, taken where they are free: Airflow's own, then Kafka's own and those after it.
+MEMORABLE_PORTS = (8080, 9092, 9093, 9094)
 
 
 class LocalStack:
     """A stack in `home`. `project` is the directory that holds dags/ and plugins/; `environment` is handed to every program;
-    `dags` is another folder of DAGs in place of the project's."""
+    `dags` is another folder of DAGs in place of the project's. Several `brokers` are a cluster."""
 
     def __init__(
         self,
@@ -43,16 +42,17 @@ class LocalStack:
         environment: Mapping[str, str],
         ports: tuple[int, ...] = (),
         dags: Path | None = None,
+        brokers: int = 1,
     ) -> None:
         self.home = home.absolute()
         self.project = project.absolute()
         self.dags = dags and dags.absolute()
         self._environment = environment
-        self._supervisor = Supervisor()
         self._airflow_supervisor = Supervisor()
         self._postgres = EmbeddedPostgres(self.home / "postgres")
-        self._ports = ReservedPorts(2, ports)
-        self._airflow_port, self._broker_port = self._ports.numbers
+        self._ports = ReservedPorts(1 + LocalBrokers.ports_needed(brokers), ports[: 1 + brokers])
+        self._airflow_port, *broker_ports = self._ports.numbers
+        self._brokers = LocalBrokers(self.home, count=brokers, environment=environment, ports=broker_ports)
         self._airflow: AirflowInstance | None = None
         self._lock: int | None = None
 
@@ -68,7 +68,12 @@ class LocalStack:
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self._broker_port}"
+        return self._brokers.bootstrap_servers
+
+    @property
+    def zookeeper_connect(self) -> str | None:
+        """Where the brokers agree; None for one broker."""
+        return self._brokers.zookeeper_connect
 
     @property
     def client_config(self) -> dict[str, str]:
@@ -81,20 +86,14 @@ class LocalStack:
         return self._airflow
 
     def start_storage(self) -> None:
-        """PostgreSQL and the broker; returns when both answer."""
+        """PostgreSQL and the brokers; returns when all answer."""
         self._lock = lock_home(self.home)
         end_leftovers(self.home / "run")
         self._postgres.start()
         airflow_database = self._postgres.create_database("airflow")
         self._postgres.create_database("logbus")
         self._airflow = self._make_airflow(airflow_database)
-        broker = self._supervisor.start(self._broker_program())
-        wait_until(
-            lambda: accepts_connections(self._broker_port),
-            timeout_seconds=BROKER_READY_TIMEOUT_SECONDS,
-            what="the broker",
-            processes=[broker],
-        )
+        self._brokers.start()
 
     def start_airflow(self) -> None:
         """Airflow, with its connections and the pool of the loads; takes twenty seconds, so mostly run beside something else."""
@@ -103,7 +102,7 @@ class LocalStack:
 
     def raise_if_broken(self) -> None:
         """An error that says which program has ended, where one has."""
-        self._supervisor.raise_if_any_ended()
+        self._brokers.raise_if_any_ended()
         self._airflow_supervisor.raise_if_any_ended()
         if not self._postgres.is_running:
             raise StackError(f"the embedded PostgreSQL has ended; see {self._postgres.log_path}")
@@ -111,7 +110,7 @@ class LocalStack:
     def stop(self) -> None:
         """End everything; does nothing where nothing runs. May be called at any moment, also while a thread starts parts."""
         self._airflow_supervisor.end()
-        self._supervisor.end()
+        self._brokers.stop()
         self._postgres.stop()
         self._ports.release()
         if self._airflow is not None:
@@ -119,21 +118,6 @@ class LocalStack:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def _broker_program(self) -> Program:
-        overrides = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._broker_port}",
-            "log.dirs": str(self.home / "broker"),
-            "logbus.acks.all.waits.for.flush": "true",  # there are no replicas: what is acknowledged survives a power cut
-        }
-        options = [word for key, value in overrides.items() for word in ("--override", f"{key}={value}")]
-        return Program(
-            name="broker",
-            command=[sys.executable, "-m", "broker", "serve", *options],
-            environment=self._environment,
-            directory=self.home / "run",
-            working_directory=self.home,
-        )
 
     def _make_airflow(self, database_url: str) -> AirflowInstance:
         airflow_home = self.home / "airflow"

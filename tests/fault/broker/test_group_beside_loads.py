@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from benchmarks.fairness import PARTS, SETTINGS, TAIL_SECONDS, Part
 from benchmarks.loads import FULL
@@ -24,7 +25,16 @@ PARTITIONS = 4
 JOINS_AT_ONCE = {"group.initial.rebalance.delay.ms": "100"}
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name.replace(" ", "-"))
+HEAVY = ("3,000 partitions created", "a topic grown to 3,000 partitions", "3,000 partitions deleted")
+
+
+def loads() -> Iterator[ParameterSet]:
+    """Those that take ten seconds and more are for `make soak`."""
+    for part in PARTS:
+        yield pytest.param(part, id=part.name.replace(" ", "-"), marks=[pytest.mark.long] if part.name in HEAVY else [])
+
+
+@pytest.mark.parametrize("part", loads())
 def test_a_group_keeps_its_members_while(part: Part, tmp_path: Path) -> None:
     everything = {("steady", index) for index in range(PARTITIONS)}
     with LogbusBroker(tmp_path / "broker", settings={**SETTINGS, **JOINS_AT_ONCE, **part.settings}) as broker:

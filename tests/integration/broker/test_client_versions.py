@@ -101,6 +101,8 @@ def kafka_python(bootstrap: str) -> None:
     admin.describe_log_dirs()
     admin.list_config_resources(["TOPIC"])
     admin.list_partition_reassignments()
+    admin.alter_partition_reassignments({PyTopicPartition(topic, 0): [0]})
+    admin.elect_leaders(0, {topic: [0]})
     producer = KafkaProducer(bootstrap_servers=bootstrap)
     producer.send(topic, b"x", partition=0).get(SECONDS_MAX)
     producer.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from benchmarks.processes import free_port
 from tests.support.broker import LogbusBroker
 from tests.support.topics import create_topic, offset_of, read_partition
 
@@ -101,3 +102,14 @@ def test_a_broker_that_everybody_can_reach_says_so(tmp_path: Path) -> None:
         create_topic(open_to_all.bootstrap, "reachable")
     assert "no authentication" in open_to_all.log_path.read_text()
     assert "no authentication" not in quiet.log_path.read_text()
+
+
+def test_every_listener_serves(tmp_path: Path) -> None:
+    broker = LogbusBroker(tmp_path / "broker")
+    other = free_port()
+    broker.settings["listeners"] = f"PLAINTEXT://127.0.0.1:{broker.port},INTERNAL://127.0.0.1:{other}"
+    broker.settings["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT"
+    with broker:
+        for port in (broker.port, other):
+            create_topic(f"127.0.0.1:{port}", f"through-{port}")
+    assert f"INTERNAL://127.0.0.1:{other}" in broker.log_path.read_text()

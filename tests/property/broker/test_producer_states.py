@@ -18,14 +18,17 @@ WRAP = 2**31
 
 @dataclass
 class Model:
-    """Every batch ever accepted, as (epoch, first, last, offset), for each producer."""
+    """Every batch ever accepted, as (epoch, first, last, offset), for each producer; of those of whom nothing is stored, epoch and
+    sequence of the first batch that was not stored: it has to come first."""
 
     sent: dict[int, list[tuple[int, int, int, int]]] = field(default_factory=dict)
+    refused: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def verdict(self, producer_id: int, epoch: int, first: int, last: int) -> str | int:
         batches = self.sent.get(producer_id, [])
         if not batches:
-            return "new"
+            begins = self.refused.get(producer_id)
+            return "gap" if begins is not None and begins[0] == epoch and begins[1] != first else "new"
         current = batches[-1][0]
         if epoch < current:
             return "stale"
@@ -90,6 +93,11 @@ def test_every_verdict_is_the_models(actions: list[tuple[int, int, int, int, str
         if action in ("apply", "write"):
             states.apply_staged()
             model.sent = {key: list(value) for key, value in staged_model.sent.items()}
+            staged_model.refused = {key: begins for key, begins in staged_model.refused.items() if key not in model.sent}
         elif action == "fail":
             states.discard_staged()
+            for key in staged_model.sent.keys() - model.sent.keys():
+                beginning = staged_model.sent[key][0][:2]
+                if key not in staged_model.refused or staged_model.refused[key][0] < beginning[0]:
+                    staged_model.refused[key] = beginning
             staged_model.sent = {key: list(value) for key, value in model.sent.items()}

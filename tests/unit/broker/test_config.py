@@ -2,14 +2,25 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig, Listener, LogConfig
+from broker.cli import main
+from broker.config import BrokerConfig, LogConfig
 from broker.config_file import build_config, load_config, parse_properties
+from broker.config_listeners import Listener
+from broker.config_rules import check_new_topic
 from broker.errors import ConfigError, InvalidConfig
+
+CLUSTER = {"zookeeper.connect": "127.0.0.1:2181", "logbus.experimental.cluster": "true"}
+TWO_LISTENERS = {
+    "listeners": "PLAINTEXT://0.0.0.0:9092,INTERNAL://10.0.0.7:9093",
+    "advertised.listeners": "PLAINTEXT://broker.example:9092,INTERNAL://10.0.0.7:9093",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
+    "inter.broker.listener.name": "INTERNAL",
+}
 
 
 def test_kafka_names_become_attributes_with_units() -> None:
     config = build_config({"broker.id": "7", "listeners": "PLAINTEXT://127.0.0.1:0", "log.segment.bytes": "1048576"})
-    assert (config.broker_id, config.listeners, config.log.segment_bytes) == (7, Listener(host="127.0.0.1", port=0), 1048576)
+    assert (config.broker_id, config.listeners, config.log.segment_bytes) == (7, (Listener(host="127.0.0.1", port=0),), 1048576)
 
 
 def test_an_override_wins_over_the_file(tmp_path) -> None:
@@ -34,6 +45,24 @@ def test_the_finer_setting_wins_over_hours() -> None:
         ({"listeners": "SSL://127.0.0.1:9093"}, "SSL is not offered"),
         ({"listeners": "127.0.0.1:9092"}, "PLAINTEXT://"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2"}, "one name to two listeners"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:1"}, "one port to two listeners"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:2"}, "INTERNAL has no protocol: add INTERNAL:PLAINTEXT to"),
+        ({"listener.security.protocol.map": "PLAINTEXT:SSL"}, "protocol SSL of listener PLAINTEXT is not offered"),
+        ({"advertised.listeners": "OTHER://10.0.0.7:1"}, "advertised.listeners names OTHER, which listeners does not"),
+        (TWO_LISTENERS | {"advertised.listeners": "PLAINTEXT://10.0.0.7:1"}, "says nothing of listener INTERNAL"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners=.* is every interface"),
+        ({"inter.broker.listener.name": "INTERNAL"}, "INTERNAL is no listener: there is PLAINTEXT"),
+        ({"zookeeper.connect": "127.0.0.1:2181"}, "not finished; logbus.experimental.cluster=true"),
+        (CLUSTER | {"zookeeper.connect": "one:2181,two:port"}, "must look like host1:2181,host2:2181/chroot"),
+        (CLUSTER | {"zookeeper.connect": "one:2181/a//b"}, "has an empty part"),
+        (
+            {"default.replication.factor": "3"},
+            "default.replication.factor=3 with one broker: more than one needs zookeeper.connect",
+        ),
+        ({"min.insync.replicas": "2"}, "min.insync.replicas=2 with one broker: more than one needs zookeeper.connect"),
+        (CLUSTER | {"min.insync.replicas": "2"}, "more than default.replication.factor=1"),
+        ({"num.replica.fetchers": "4"}, "must be 1: one loop reads from each leader"),
         ({"log.dirs": "/a,/b"}, "one directory"),
         ({"log.cleanup.policy": "shred"}, "must be delete, compact"),
     ],
@@ -63,4 +92,50 @@ def test_an_unknown_topic_override_is_refused() -> None:
 
 
 def test_the_default_listener_is_loopback() -> None:
-    assert BrokerConfig().listeners.host == "127.0.0.1"
+    assert [listener.host for listener in BrokerConfig().listeners] == ["127.0.0.1"]
+
+
+def test_each_listener_is_advertised_under_its_own_name() -> None:
+    config = build_config(TWO_LISTENERS)
+    told = {name: str(listener) for name, listener in config.advertised_at({}).items()}
+    assert told == {"PLAINTEXT": "PLAINTEXT://broker.example:9092", "INTERNAL": "INTERNAL://10.0.0.7:9093"}
+    assert config.inter_broker_listener == "INTERNAL"
+
+
+def test_a_port_that_the_system_chose_is_advertised() -> None:
+    config = build_config({"listeners": "PLAINTEXT://127.0.0.1:0"})
+    assert config.advertised_at({"PLAINTEXT": 40_001})["PLAINTEXT"].port == 40_001
+
+
+def test_other_brokers_use_the_listener_called_plaintext_unless_told() -> None:
+    config = build_config(TWO_LISTENERS | {"inter.broker.listener.name": ""})
+    assert config.inter_broker_listener == "PLAINTEXT"
+
+
+def test_several_replicas_are_taken_with_zookeeper() -> None:
+    config = build_config(CLUSTER | {"default.replication.factor": "3", "min.insync.replicas": "2"})
+    assert (config.is_clustered, config.default_replication_factor, config.log.min_insync_replicas) == (True, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("zk1:2181, zk2:2182/kafka/", "zk1:2181,zk2:2182/kafka"),
+        ("zk1", "zk1:2181"),
+        ("[::1]:2181,[::1]", "[::1]:2181,[::1]:2181"),
+        ("zk1:2181/", "zk1:2181"),
+    ],
+)
+def test_zookeepers_servers_are_read_with_their_chroot(text: str, read: str) -> None:
+    assert build_config(CLUSTER | {"zookeeper.connect": text}).zookeeper_connect == read
+
+
+def test_a_topic_cannot_ask_for_more_in_sync_replicas_than_it_has() -> None:
+    check_new_topic(LogConfig(min_insync_replicas=2), replication_factor=2)
+    with pytest.raises(InvalidConfig, match="more than the topic's 1 replicas"):
+        check_new_topic(LogConfig(min_insync_replicas=2), replication_factor=1)
+
+
+def test_a_file_of_defaults_can_be_read_back(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["settings"])
+    assert build_config(parse_properties(capsys.readouterr().out, source="defaults")) == BrokerConfig()

@@ -109,7 +109,7 @@ def test_a_step_of_a_turn_that_raises_keeps_no_other_from_being_made(
     pending = produce(broker)
     monkeypatch.setattr(owner, name, once(error, getattr(owner, name)))
     broker.clock.advance_ms(10 * 60_000)  # everything is due
-    broker.engine.context.groups.due = broker.engine.chores.due = 0.0
+    broker.engine.context.groups.due = broker.engine.chores.due = broker.engine.context.deadlines.due = 0.0
     broker.turn()
     assert broker.engine.health.defects == 1
     assert len(defects) == 1

@@ -25,6 +25,9 @@ export function pipelineName(pipeline) {
   );
 }
 
+// Hours in which no record can be: they are still to be frozen, and nobody waits for anything of them.
+const withoutRecords = (lag) => (lag.hours_empty ? `${many(lag.hours_empty, "hour")} without records` : null);
+
 function behind(lag) {
   if (!isKnown(lag.hours_behind)) return figure("Behind", true, h("b", {}, "not known"), h("small", {}, "no answer"));
   if (!lag.hours_behind && !lag.records_behind)
@@ -32,14 +35,15 @@ function behind(lag) {
       "Behind",
       true,
       h("b", {}, "nothing"),
-      h("small", {}, isKnown(lag.records_open) ? `${short(lag.records_open)} in open hours` : "\u00a0"),
+      h("small", { title: withoutRecords(lag) }, isKnown(lag.records_open) ? `${short(lag.records_open)} in open hours` : "\u00a0"),
     );
   const size = isKnown(lag.bytes_behind) ? ` \u00b7 ${lag.bytes_are_estimated ? "~" : ""}${bytes(lag.bytes_behind)}` : "";
+  const told = [`${short(lag.records_behind)} records${size}`, withoutRecords(lag)].filter(Boolean).join(", ");
   return figure(
     "Behind",
     false,
     h("b", { class: "bad" }, many(lag.hours_behind, "hour")),
-    h("small", { title: `${short(lag.records_behind)} records${size}` }, `${short(lag.records_behind)} rec${size}`),
+    h("small", { title: told }, `${short(lag.records_behind)} rec${size}`),
   );
 }
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import inf
+
 from broker.handlers.deadlines import Deadlines
 from broker.handlers.purgatory import Purgatory, WaitingFetch
 
@@ -44,12 +46,12 @@ def test_deadlines_expire_in_their_order_and_once() -> None:
     purgatory = Purgatory(deadlines)
     purgatory.add(waiting(answered, "late", missing=1, deadline=9.0))
     purgatory.add(waiting(answered, "early", missing=1, deadline=3.0))
-    assert deadlines.next_deadline() == 3.0
+    assert deadlines.due == 3.0
     deadlines.expire(5.0)
     assert answered == ["early"]
     deadlines.expire(20.0)
     assert answered == ["early", "late"]
-    assert deadlines.next_deadline() is None
+    assert deadlines.due == inf
 
 
 def test_a_cancelled_fetch_is_never_answered() -> None:
@@ -85,4 +87,14 @@ def test_cancelled_fetches_do_not_stay_until_their_deadline() -> None:
         purgatory.cancel(fetch)
     assert len(purgatory) == 1
     assert len(deadlines._heap) < 200
-    assert deadlines.next_deadline() == patient.deadline
+    assert deadlines.due == patient.deadline
+
+
+def test_those_who_wait_for_the_same_partition_are_answered_in_the_order_in_which_they_came() -> None:
+    answered: list[str] = []
+    purgatory = Purgatory(Deadlines())
+    names = [f"consumer-{number}" for number in range(50)]
+    for name in names:
+        purgatory.add(waiting(answered, name, missing=1))
+    purgatory.exposed(PARTITION, 1)  # type: ignore[arg-type]
+    assert answered == names

@@ -3,17 +3,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from broker.cli import main
 from broker.inspection.verify import Verification
 from broker.partitions.partition import Partition
+from broker.records.batch import BatchHeader
 from broker.records.builder import NewRecord, build_batch
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
-from tests.support.batches import NOW_MS, validated
+from tests.support.batches import NOW_MS, stamped, validated
 from tests.support.logs import append, compact, files_with, flush, open_log
 
 BATCHES = 60
@@ -26,7 +27,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def stopped(root: Path, **config: object) -> Path:
-    directory = LogDirectory.open(root, broker_id=0, filesystem=FileSystem())
+    directory = LogDirectory.open(root, broker_id=0, filesystem=FileSystem(), new_id=uuid4)
     log = open_log(directory.make_partition("t", 0, UUID(int=1)), segment_bytes=2_000, index_interval_bytes=200, **config)  # type: ignore[arg-type]
     partition = Partition("t", 0, UUID(int=1), log)
     for number in range(BATCHES):
@@ -41,6 +42,27 @@ def stopped(root: Path, **config: object) -> Path:
     directory.checkpoint_job({("t", 0): log})()
     directory.close(clean=True)
     return root
+
+
+def test_a_replica_that_was_cut_and_has_gaps_where_it_is_written_has_no_fault(tmp_path: Path) -> None:
+    directory = LogDirectory.open(tmp_path, broker_id=0, filesystem=FileSystem(), new_id=uuid4, in_cluster=True)
+    path = directory.make_partition("t", 0, UUID(int=1))
+    log = open_log(path, is_replica=True)
+    for base_offset in (0, 20, 50):
+        log.append_replica(*with_header(build_batch([NewRecord(timestamp=NOW_MS, key=b"k", value=b"v")]), base_offset))
+    flush(log)
+    directory.checkpoint_job({("t", 0): log})()
+    ticket = log.begin_truncation(50)
+    ticket.run()
+    log.finish_truncation(ticket)
+    directory.close(clean=False)
+    assert log.end_offset == 21
+    assert faults(tmp_path) == []
+
+
+def with_header(batch: bytearray, base_offset: int) -> tuple[memoryview, list[BatchHeader]]:
+    view, header = stamped(batch, base_offset)
+    return view, [header]
 
 
 def faults(path: Path) -> list[str]:

@@ -512,3 +512,16 @@ def test_who_holds_less_than_its_share_is_not_closed_for_memory_however_long_it_
     turns = [lambda: loop.ready(greedy)] * 4
     loop.run(lambda: let_in(loop), lambda: ask(loop, slow, metadata_frame(1)), many, *turns, many, *turns, look)
     assert loop.network.closed["memory"] == 1
+
+
+def test_a_request_knows_the_listener_that_it_came_through() -> None:
+    origins = []
+
+    def answer(request: Request) -> Parts | Pending:
+        origins.append(request.origin)
+        return [b"answer"]
+
+    loop = Loop(answer)
+    sock = loop.connect("10.0.0.7")
+    loop.run(lambda: let_in(loop), lambda: ask(loop, sock, metadata_frame(1)))
+    assert origins == [("10.0.0.7", "PLAINTEXT")]

@@ -16,6 +16,7 @@ from broker.protocol.control import request_class
 from broker.records.builder import NewRecord, build_batch
 from broker.records.reader import Record, read_records
 from broker.storage.filesystem import FileSystem
+from broker.storage.truncation import TruncationTicket
 from tests.support.batches import with_deltas
 from tests.support.engine import Harness
 from tests.support.flaky_disk import FlakyDisk
@@ -291,3 +292,23 @@ def test_a_slice_ends_after_its_time_and_the_next_goes_on_where_it_ended() -> No
     run_slice(steps, Ticking())
     assert run_slice(steps, Ticking()).event is ENDED
     assert done == list(range(10))
+
+
+def test_a_pass_makes_way_for_a_cut_and_comes_back_later(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, cleaner_backoff_ms=1 << 40)
+    broker.create("t", cleanup_policy="compact", segment_bytes="1000")
+    fill(broker)
+    log, cleaner = broker.engine.partitions.get("t", 0).log, broker.engine._cleaner
+    cleaner.work(broker.clock.monotonic())
+    assert log.is_compacting
+    tickets: list[TruncationTicket] = []
+    log.when_quiet(lambda: tickets.append(log.begin_truncation(45)))
+    broker.settle()
+    assert len(tickets) == 1
+    assert cleaner.passes == 0, "it has not come to its end"
+    tickets[0].run()
+    log.finish_truncation(tickets[0])
+    cleaner.work(broker.clock.monotonic())
+    broker.settle()
+    assert cleaner.passes == 1
+    assert {record.key for record in records(broker)} == {b"key-%d" % number for number in range(4)}

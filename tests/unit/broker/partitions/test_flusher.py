@@ -6,16 +6,19 @@ import errno
 import gc
 import weakref
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from broker.errors import StorageError
+from broker.helpers import Outcome
 from broker.partitions.flusher import GATHER_SECONDS, STARTS_PER_TURN_MAX
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey
 from broker.records.validation import validate_new_batch
 from broker.storage.filesystem import FileSystem
+from broker.storage.flush import FlushTicket
 from tests.support.engine import Harness, batch
 
 
@@ -74,7 +77,7 @@ def test_nothing_is_flushed_while_nobody_waits_and_no_bound_is_reached(broker: H
 def test_who_waits_is_told_when_his_offset_is_flushed_and_not_before(broker: Harness, partition: Partition) -> None:
     told: list[StorageError | None] = []
     append(broker, partition)
-    broker.engine.context.flusher.when_visible(partition, 1, told.append)
+    broker.engine.context.exposure.when_visible(partition, 1, told.append)
     broker.turn()
     assert told == []
     broker.settle()
@@ -83,18 +86,17 @@ def test_who_waits_is_told_when_his_offset_is_flushed_and_not_before(broker: Har
 
 def test_who_asks_for_what_is_flushed_is_told_at_once(broker: Harness, partition: Partition) -> None:
     told: list[StorageError | None] = []
-    broker.engine.context.flusher.when_visible(partition, 0, told.append)
+    broker.engine.context.exposure.when_visible(partition, 0, told.append)
     assert told == [None]
 
 
 def test_a_waiter_beyond_the_flush_in_flight_gets_the_next_one(broker: Harness, partition: Partition) -> None:
     told: list[int] = []
-    flusher = broker.engine.context.flusher
     append(broker, partition)
-    flusher.when_visible(partition, 1, lambda error: told.append(1))
+    broker.engine.context.exposure.when_visible(partition, 1, lambda error: told.append(1))
     broker.turn()
     append(broker, partition)
-    flusher.when_visible(partition, 2, lambda error: told.append(2))
+    broker.engine.context.exposure.when_visible(partition, 2, lambda error: told.append(2))
     broker.helpers.run()
     broker.turn()
     assert told == [1]
@@ -107,7 +109,7 @@ def waiting(broker: Harness, partition: Partition, told: list[int]) -> None:
     """Another record, and somebody who waits for it."""
     append(broker, partition)
     offset = partition.end_offset
-    broker.engine.context.flusher.when_visible(partition, offset, lambda error: told.append(offset))
+    broker.engine.context.exposure.when_visible(partition, offset, lambda error: told.append(offset))
 
 
 def test_those_who_were_answered_together_are_waited_for_and_flushed_together(broker: Harness, partition: Partition) -> None:
@@ -152,11 +154,24 @@ def test_a_producer_alone_never_waits_for_others(broker: Harness, partition: Par
 
 def test_a_loop_that_sleeps_wakes_for_the_interval_and_at_once_for_a_waiter(broker: Harness, partition: Partition) -> None:
     flusher = broker.engine.context.flusher
-    assert flusher.next_deadline() is None
+    assert flusher.next_deadline() == inf
     append(broker, partition)
     assert flusher.next_deadline() == broker.clock.monotonic() + 1.0
     flusher.want(partition)
     assert flusher.next_deadline() == broker.clock.monotonic()
+
+
+def test_a_loop_sleeps_while_a_flush_takes_longer_than_the_interval_of_what_is_written_meanwhile(
+    broker: Harness, partition: Partition
+) -> None:
+    flusher = broker.engine.context.flusher
+    for _ in range(2):  # the second time, while the flush of the first is under way
+        append(broker, partition)
+        broker.clock.advance_ms(1_000)
+        broker.turn()
+    assert flusher.next_deadline() == inf
+    broker.settle()
+    assert partition.visible_offset == partition.end_offset == 2
 
 
 def test_a_failed_flush_tells_its_waiters_and_takes_the_partition_offline(
@@ -164,7 +179,7 @@ def test_a_failed_flush_tells_its_waiters_and_takes_the_partition_offline(
 ) -> None:
     told: list[StorageError | None] = []
     append(broker, partition)
-    broker.engine.context.flusher.when_visible(partition, 1, told.append)
+    broker.engine.context.exposure.when_visible(partition, 1, told.append)
     disk.failing = True
     broker.settle()
     assert len(told) == 1
@@ -178,12 +193,12 @@ def test_a_partition_deleted_during_its_flush_is_forgotten(broker: Harness, part
     told: list[StorageError | None] = []
     append(broker, partition)
     broker.helpers.flushes_wait = True
-    broker.engine.context.flusher.when_visible(partition, 1, told.append)
+    broker.engine.context.exposure.when_visible(partition, 1, told.append)
     broker.turn()
     assert broker.delete("clicks").error_code == 0
     broker.settle()
     assert [type(error) for error in told] == [StorageError]
-    assert broker.engine.context.flusher.next_deadline() is None
+    assert broker.engine.context.flusher.next_deadline() == inf
 
 
 def test_a_partition_flushed_for_a_waiter_and_written_again_waits_its_whole_interval(
@@ -211,7 +226,7 @@ def test_every_partition_that_is_due_is_flushed_in_the_turn(broker: Harness) -> 
     broker.clock.advance_ms(1_000)
     broker.settle()
     assert [partition.visible_offset for partition in dirty] == [1] * 5
-    assert broker.engine.context.flusher.next_deadline() is None
+    assert broker.engine.context.flusher.next_deadline() == inf
 
 
 def defect(*_: object, **__: object) -> None:
@@ -224,7 +239,7 @@ def test_one_who_cannot_be_told_keeps_nobody_else_from_being_told(
     told: list[StorageError | None] = []
     append(broker, partition)
     for then in (told.append, defect, told.append):
-        broker.engine.context.flusher.when_visible(partition, 1, then)
+        broker.engine.context.exposure.when_visible(partition, 1, then)
     broker.settle()
     assert told == [None, None]
     assert partition.visible_offset == 1
@@ -238,7 +253,7 @@ def test_one_who_cannot_be_told_of_a_failure_keeps_nobody_else_from_being_told(
     told: list[StorageError | None] = []
     append(broker, partition)
     for then in (told.append, defect, told.append):
-        broker.engine.context.flusher.when_visible(partition, 1, then)
+        broker.engine.context.exposure.when_visible(partition, 1, then)
     disk.failing = True
     broker.settle()
     assert [type(error) for error in told] == [StorageError, StorageError]
@@ -263,7 +278,7 @@ def test_a_flush_that_fails_by_a_defect_takes_its_partition_offline_and_no_other
         monkeypatch.setattr(partition.log, place, defect)
     for one in (partition, other):
         append(broker, one)
-        broker.engine.context.flusher.when_visible(one, 1, lambda error, one=one: told.append((one.name, type(error))))  # type: ignore[misc]
+        broker.engine.context.exposure.when_visible(one, 1, lambda error, one=one: told.append((one.name, type(error))))  # type: ignore[misc]
     broker.settle()
     assert dict(told) == {"clicks-0": StorageError, "views-0": type(None)}
     defects.clear()
@@ -275,7 +290,7 @@ def test_a_flush_that_fails_by_a_defect_takes_its_partition_offline_and_no_other
 def test_who_waits_is_told_when_the_log_goes_offline_while_its_flush_runs(broker: Harness, partition: Partition) -> None:
     told: list[StorageError | None] = []
     append(broker, partition)
-    broker.engine.context.flusher.when_visible(partition, 1, told.append)
+    broker.engine.context.exposure.when_visible(partition, 1, told.append)
     broker.turn()
     partition.log.go_offline("the write after it could not be taken back")
     broker.settle()
@@ -324,7 +339,7 @@ def test_a_flush_for_which_no_descriptor_is_left_is_made_later_and_nothing_goes_
     told: list[StorageError | None] = []
     append(broker, partition)
     disk.opens_nothing, disk.synced_directories = True, []
-    broker.engine.context.flusher.when_visible(partition, 1, told.append)
+    broker.engine.context.exposure.when_visible(partition, 1, told.append)
     broker.settle()
     assert (told, partition.log.offline_reason, partition.visible_offset) == ([], "", 0)
     append(broker, partition)
@@ -333,3 +348,23 @@ def test_a_flush_for_which_no_descriptor_is_left_is_made_later_and_nothing_goes_
     assert told == [None]
     assert partition.visible_offset == partition.end_offset == 2
     assert disk.synced_directories == [partition.log.directory]
+
+
+def test_flushes_start_in_the_order_in_which_they_were_wanted(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not in the order of addresses in memory: a history with the same seed is the same history."""
+    broker.create("wide", 50)
+    order = [7 * index % 50 for index in range(50)]
+    for index in order:
+        partition = broker.engine.partitions.get("wide", index)
+        append(broker, partition)
+        broker.engine.context.flusher.want(partition)
+    started: list[int] = []
+    real = broker.helpers.flush
+
+    def noted(ticket: FlushTicket, outcome: Outcome) -> None:
+        started.append(int(ticket.active.directory.name.rpartition("-")[2]))
+        real(ticket, outcome)
+
+    monkeypatch.setattr(broker.helpers, "flush", noted)
+    broker.turn()
+    assert started == order

@@ -55,6 +55,38 @@ def test_a_start_reads_only_what_is_behind_the_snapshot(tmp_path: Path) -> None:
     assert send(again, 7, 250) == 250
 
 
+@pytest.mark.parametrize("offset", [0, 55, 130, 199, 250])
+def test_after_a_cut_producers_go_on_where_their_last_batch_that_is_left_ends(tmp_path: Path, offset: int) -> None:
+    partition = open_partition(tmp_path, segment_bytes=100 * BATCH_BYTES)
+    for sequence in range(250):
+        send(partition, 7, sequence)
+    send(partition, 9, 0)
+    ticket = partition.log.begin_truncation(offset)
+    ticket.run()
+    partition.log.finish_truncation(ticket)
+    partition.discard_staged()
+    assert partition.producers.get(9) is None, "nothing of it is left"
+    assert send(partition, 7, offset) == offset
+    if offset:
+        with pytest.raises(OutOfOrderSequence):
+            send(partition, 7, offset + 2)
+    assert not [path for path in files_with(tmp_path, ".snapshot") if int(path.stem) > offset + 1]
+
+
+def test_a_producer_that_writes_after_a_cut_is_not_taken_for_silent(tmp_path: Path) -> None:
+    partition = open_partition(tmp_path, expiration_ms=1000)
+    for sequence in range(20):
+        send(partition, 7, sequence)
+    partition.producer_memory.expire(0.0)
+    ticket = partition.log.begin_truncation(5)
+    ticket.run()
+    partition.log.finish_truncation(ticket)
+    partition.discard_staged()
+    assert send(partition, 7, 5) == 5
+    assert partition.producer_memory.expire(1.5) == 0
+    assert partition.producers.get(7) is not None
+
+
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("damage", ["none", "missing", "empty", "corrupt", "both corrupt", "a stray file"])
 def test_a_snapshot_that_cannot_be_believed_is_rebuilt_from_the_log_with_identical_answers(

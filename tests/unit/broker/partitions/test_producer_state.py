@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import InvalidProducerEpoch, OutOfOrderSequence
-from broker.partitions.producer_state import DuplicateBatch, ProducerStates
+from broker.partitions.producer_state import REFUSED_MAX, DuplicateBatch, ProducerStates
 from broker.records.batch import BatchHeader, read_header
 from tests.support.batches import NOW_MS, plain_batch, produced
 
@@ -30,6 +30,56 @@ def test_a_batch_without_a_producer_is_always_new() -> None:
 
 def test_an_unknown_producer_may_begin_anywhere() -> None:
     assert ProducerStates().check(header(77)) is None
+
+
+def test_a_producer_whose_first_batch_was_not_written_begins_with_it() -> None:
+    states = ProducerStates()
+    for sequence in (0, 5):
+        states.stage(header(sequence, 5))
+    states.discard_staged()
+    for later in (5, 10):
+        with pytest.raises(OutOfOrderSequence, match="before 0, which was refused"):
+            states.check(header(later, 5))
+    assert states.check(header(0, 5)) is None
+    states.stage(header(0, 5))
+    states.apply_staged()
+    assert states.check(header(5, 5)) is None
+
+
+def test_a_producer_whose_first_batch_was_refused_begins_with_it_also_when_others_were_refused_too() -> None:
+    states = ProducerStates()
+    for sequence in (3, 4):
+        states.refuse(header(sequence))
+    with pytest.raises(OutOfOrderSequence):
+        states.check(header(4))
+    assert states.check(header(3)) is None
+    assert states.check(header(0, producer_id=PRODUCER + 1)) is None
+
+
+def test_a_refusal_says_nothing_to_a_producer_that_is_remembered_or_takes_a_new_epoch() -> None:
+    states = remembering(header(0, 5))
+    states.refuse(header(20))
+    assert states.check(header(5)) is None
+    states = ProducerStates()
+    states.refuse(header(20))
+    assert states.check(header(0, epoch=1)) is None
+
+
+def test_a_refusal_is_forgotten_when_the_producer_is_stored_after_all() -> None:
+    states = ProducerStates()
+    states.refuse(header(3))
+    states.apply(header(3))
+    states.forget_before(1)
+    assert states.check(header(77)) is None
+
+
+def test_of_refusals_only_the_latest_are_kept() -> None:
+    states = ProducerStates()
+    for number in range(REFUSED_MAX + 1):
+        states.refuse(header(3, producer_id=number))
+    assert states.check(header(4, producer_id=0)) is None
+    with pytest.raises(OutOfOrderSequence):
+        states.check(header(4, producer_id=1))
 
 
 def test_the_next_sequence_is_accepted() -> None:

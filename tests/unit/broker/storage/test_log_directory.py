@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from uuid import UUID
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
 from broker.errors import StartupError, StorageError
 from broker.storage.filesystem import FileSystem
-from broker.storage.log_directory import CLEAN_MARKER, PARTITION_METADATA, LogDirectory
+from broker.storage.log_directory import BOOT_ID, CLEAN_MARKER, PARTITION_METADATA, LogDirectory
 from broker.storage.meta_properties import META
 from tests.support.batches import plain_batch
 from tests.support.logs import FailingDisk, append, flush, open_log
@@ -17,9 +18,16 @@ TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 def opened(
-    path: Path, *, broker_id: int = 0, cluster_id: str | None = None, filesystem: FileSystem | None = None
+    path: Path,
+    *,
+    broker_id: int = 0,
+    cluster_id: str | None = None,
+    filesystem: FileSystem | None = None,
+    **cluster: Any,
 ) -> LogDirectory:
-    return LogDirectory.open(path, broker_id=broker_id, cluster_id=cluster_id, filesystem=filesystem or FileSystem())
+    return LogDirectory.open(
+        path, broker_id=broker_id, cluster_id=cluster_id, filesystem=filesystem or FileSystem(), new_id=uuid4, **cluster
+    )
 
 
 def test_a_new_directory_is_made_for_the_owner_alone_and_keeps_its_cluster(tmp_path: Path) -> None:
@@ -199,3 +207,74 @@ def test_json_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_text("{")
     with pytest.raises(StartupError, match=r"topics\.json cannot be read: .*restore it"):
         directory.read_json("topics.json")
+
+
+def test_what_was_written_is_there_after_a_clean_stop_or_within_the_same_boot(tmp_path: Path) -> None:
+    directory = opened(tmp_path, boot_id="first")
+    assert not directory.kept_writes, "nobody knows what was before"
+    directory.note_boot()
+    directory.close(clean=False)
+    directory = opened(tmp_path, boot_id="first")
+    assert directory.kept_writes
+    assert not directory.was_clean
+    directory.close(clean=False)
+    directory = opened(tmp_path, boot_id="second")
+    assert not directory.kept_writes
+    directory.note_boot()
+    directory.close()
+    assert opened(tmp_path, boot_id="third").kept_writes, "all was flushed"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_that_ended_before_it_was_settled_does_not_vouch_for_the_next(tmp_path: Path, clean: bool) -> None:
+    directory = opened(tmp_path, boot_id="first")
+    directory.note_boot()
+    directory.close(clean=False)
+    opened(tmp_path, boot_id="second").close(clean=clean)
+    assert not opened(tmp_path, boot_id="second").kept_writes
+
+
+def test_a_machine_that_does_not_tell_its_boot_vouches_only_for_what_was_stopped_in_good_order(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.note_boot()
+    directory.close()
+    directory = opened(tmp_path)
+    assert directory.kept_writes
+    directory.close(clean=False)
+    assert not opened(tmp_path).kept_writes
+
+
+def test_a_broker_that_is_alone_writes_no_boot_down(tmp_path: Path) -> None:
+    opened(tmp_path, boot_id="first").close()
+    assert not (tmp_path / BOOT_ID).exists()
+
+
+def test_a_new_directory_of_a_cluster_gets_the_clusters_id_when_it_is_known(tmp_path: Path) -> None:
+    directory = opened(tmp_path, in_cluster=True)
+    assert (directory.cluster_id, directory.is_in_cluster, len(directory.directory_id)) == ("", True, 22)
+    directory.join("ours")
+    directory.close()
+    again = opened(tmp_path, in_cluster=True)
+    assert (again.cluster_id, again.directory_id) == ("ours", directory.directory_id)
+    again.join("ours")
+    with pytest.raises(StartupError, match="belongs to cluster ours, ZooKeeper's is theirs: set zookeeper.connect or log.dirs"):
+        again.join("theirs")
+
+
+def test_a_directory_of_a_cluster_refuses_to_start_alone_and_the_other_way_round(tmp_path: Path) -> None:
+    opened(tmp_path / "many", in_cluster=True).close()
+    with pytest.raises(
+        StartupError, match="belongs to a broker of a cluster, whose topics ZooKeeper knows: set zookeeper.connect"
+    ):
+        opened(tmp_path / "many")
+    opened(tmp_path / "one").close()
+    with pytest.raises(StartupError, match="belongs to a broker that is alone, and ZooKeeper does not know its topics"):
+        opened(tmp_path / "one", in_cluster=True)
+
+
+def test_a_stray_partition_is_named_by_an_id_that_is_handed_in(tmp_path: Path) -> None:
+    directory = LogDirectory.open(
+        tmp_path, broker_id=0, cluster_id="ours", filesystem=FileSystem(), new_id=iter([UUID(int=7)]).__next__
+    )
+    directory.make_partition("t", 0, TOPIC_ID)
+    assert directory.set_aside("t", 0).name == f"t-0.{UUID(int=7).hex}-stray"

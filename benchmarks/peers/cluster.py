@@ -1,0 +1,157 @@
+"""Three brokers and their ZooKeeper, ours and Apache Kafka's, as one server under measurement: it costs what its brokers cost.
+
+Each cluster has a ZooKeeper of its own, of the same jars (those that Spark brings). It is not counted: it is the same for both.
+Apache Kafka is 3.9.1, the last release that runs on ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from logbus.local.processes import StackError
+from logbus.local.zookeeper import ZooKeeperServer, zookeeper_program
+
+from benchmarks.peers.java import JvmTools
+from benchmarks.peers.kafka import ApacheKafka
+from benchmarks.peers.logbus import LogbusBroker
+from benchmarks.peers.maven import Jars, java
+from benchmarks.peers.server import Server
+from benchmarks.processes import Missing
+
+BROKERS = 3
+LAST_KAFKA_WITH_ZOOKEEPER = "3.9.1"
+KAFKA_JARS = Jars(
+    name=f"kafka-{LAST_KAFKA_WITH_ZOOKEEPER}",
+    artifacts=(f"org.apache.kafka:kafka_2.13:{LAST_KAFKA_WITH_ZOOKEEPER}", "org.slf4j:slf4j-simple:1.7.36"),
+)
+# Of both: acks=all means two of three.
+REPLICATED = {
+    "default.replication.factor": str(BROKERS),
+    "offsets.topic.replication.factor": str(BROKERS),
+    "min.insync.replicas": "2",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class ZooKeeper(Server):
+    """One server on loopback; Missing where this machine has no Java or no pyspark."""
+
+    name = "ZooKeeper"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._command: Sequence[str] = ()
+
+    @property
+    def connect(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def prepare(self) -> None:
+        super().prepare()
+        server = ZooKeeperServer(directory=self.directory, port=self.port)
+        try:
+            program = zookeeper_program(server, environment=os.environ, run_directory=self.directory)
+        except StackError as error:
+            raise Missing(str(error)) from None
+        self._command = program.command
+
+    def command(self) -> list[str]:
+        return list(self._command)
+
+
+class ApacheKafkaOnZooKeeper(ApacheKafka):
+    """One broker of a cluster, as Kafka ran for its first ten years."""
+
+    name = f"Apache Kafka {LAST_KAFKA_WITH_ZOOKEEPER}"
+
+    def __init__(self, directory: Path, *, settings: Mapping[str, str]) -> None:
+        super().__init__(directory, settings=settings)
+        self.tools = JvmTools(java=java(), jars=KAFKA_JARS.folder())
+
+    def prepare(self) -> None:
+        """Write the properties; there is nothing to format."""
+        Server.prepare(self)
+        self._properties.write_text(self._server_properties())
+
+    def _server_properties(self) -> str:
+        lines = {"listeners": f"PLAINTEXT://{self.bootstrap}", "log.dirs": str(self.data), **self._settings}
+        return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+
+class BrokerCluster:
+    """What a `Server` can be asked, of all brokers of a cluster together."""
+
+    def __init__(self, zookeeper: ZooKeeper, brokers: Sequence[LogbusBroker | ApacheKafka]) -> None:
+        self.zookeeper = zookeeper
+        self.brokers = brokers
+        self._stack = ExitStack()
+
+    @classmethod
+    def of_logbus(cls, directory: Path) -> BrokerCluster:
+        zookeeper = ZooKeeper(directory / "zookeeper")
+        settings = {"logbus.experimental.cluster": "true", "zookeeper.connect": zookeeper.connect, **REPLICATED}
+        return cls(
+            zookeeper,
+            [LogbusBroker(directory / str(number), settings={"broker.id": str(number), **settings}) for number in _numbers()],
+        )
+
+    @classmethod
+    def of_kafka(cls, directory: Path) -> BrokerCluster:
+        zookeeper = ZooKeeper(directory / "zookeeper")
+        settings = {"zookeeper.connect": zookeeper.connect, **REPLICATED}
+        return cls(
+            zookeeper,
+            [
+                ApacheKafkaOnZooKeeper(directory / str(number), settings={"broker.id": str(number), **settings})
+                for number in _numbers()
+            ],
+        )
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.zookeeper)
+            for broker in self.brokers:
+                stack.enter_context(broker)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    @property
+    def name(self) -> str:
+        return f"{len(self.brokers)} brokers of {self.brokers[0].name}"
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    @property
+    def log_path(self) -> Path:
+        """Of one that has ended, where one has."""
+        return next((broker.log_path for broker in self.brokers if not broker.alive), self.brokers[0].log_path)
+
+    @property
+    def alive(self) -> bool:
+        return all(broker.alive for broker in self.brokers)
+
+    def cpu_seconds_each(self) -> list[float]:
+        return [broker.cpu_seconds() for broker in self.brokers]
+
+    def cpu_seconds(self) -> float:
+        return sum(self.cpu_seconds_each())
+
+    def rss_bytes(self) -> int:
+        return sum(broker.rss_bytes() for broker in self.brokers)
+
+    def disk_bytes(self, part: str = ".") -> int:
+        return sum(broker.disk_bytes(part) for broker in self.brokers)
+
+
+def _numbers() -> range:
+    return range(1, BROKERS + 1)

@@ -1,0 +1,361 @@
+"""This broker's part in a cluster: the rooms of coordination, controller and replication, built in order and driven by the loop.
+
+The engine makes one where `zookeeper.connect` is set. What is outside of the process is handed in (`Outside`): the store, the
+connections to other brokers, the machine's boot id. Everything runs on the loop's thread.
+
+What is new comes in three ways: through the store (`drain`), through the connections to other brokers (`PeerEvents`), and with
+time (`due`). All of it is acted on in `work`, at the end of a turn, behind the turn's writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from broker.clock import Clock
+from broker.config import BrokerConfig
+from broker.controller.duty import Duty
+from broker.controller.reassign import moving
+from broker.controller.suspects import Suspects
+from broker.coordination import znodes
+from broker.coordination.consumer_registry import ConsumerRegistry
+from broker.coordination.follow import News
+from broker.coordination.image import BrokerNode, Endpoint, Image
+from broker.coordination.image_settings import ImageSettings
+from broker.coordination.member import ClusterMember
+from broker.coordination.store import Store
+from broker.errors import BrokerError, NotLeaderOrFollower
+from broker.helpers import Helpers
+from broker.partitions.exposure import ReplicatedExposure
+from broker.partitions.manager import PartitionManager
+from broker.partitions.partition import Partition
+from broker.replication.fetcher import FetchLimits, LeaderFetcher
+from broker.replication.fetchers import Fetchers
+from broker.replication.follower import FollowedPartition, FollowerHooks
+from broker.replication.leader import Leader, LeaderLimits
+from broker.replication.leaving import Leaving
+from broker.replication.local_logs import LocalLogs
+from broker.replication.peers import PeerEvents, Peers
+from broker.replication.roles import Roles
+from broker.replication.serve import ServeLimits
+from broker.replication.start import Start
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import LogDirectory
+from broker.storage.meta_properties import encode_id
+
+logger = logging.getLogger("broker.cluster")
+
+LISTENER_PROTOCOL = "PLAINTEXT"
+_SERVED_WITHOUT_LEAD_SESSIONS = 2  # consumers of a leader that is not confirmed are served for so many session timeouts
+
+Then = Callable[[BrokerError | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What a broker of a cluster needs of its surroundings. `connect` makes the connections to the others, which tell their
+    events to whom it is given. `boot_id` is the machine's, empty where it cannot be told. `session_ids` are numbers that no
+    earlier process of this broker gave to its followers' sessions. `on_fenced` is told why this process must stop at once."""
+
+    store: Store
+    connect: Callable[[PeerEvents], Peers]
+    boot_id: str
+    session_ids: Iterator[int]
+    on_fenced: Callable[[BrokerError], None]
+
+
+class Cluster:
+    """See the file's theory. `attach` comes once, when partitions and exposure are there, then `begin`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        outside: Outside,
+        directory: LogDirectory,
+        *,
+        clock: Clock,
+        filesystem: FileSystem,
+        helpers: Helpers,
+        new_id: Callable[[], UUID],
+        ports: Mapping[str, int],
+        code_of: Callable[[BrokerError], int],
+    ) -> None:
+        """`ports` are those that the system chose, by listener."""
+        self._config = config
+        self._directory = directory
+        self._clock = clock
+        self._filesystem = filesystem
+        self._helpers = helpers
+        self._connect_text = config.zookeeper_connect
+        self.settings = ImageSettings(config.log, config.broker_id)
+        self.store = outside.store
+        self._on_fenced = outside.on_fenced
+        self.leader = Leader(
+            config.broker_id,
+            outside.store,
+            clock,
+            cluster_id=directory.cluster_id,
+            code_of=code_of,
+            session_ids=outside.session_ids,
+            limits=LeaderLimits(
+                lag_seconds=config.replica_lag_ms_max / 1000,
+                gone_seconds=config.replica_gone_ms / 1000,
+                confirm_seconds=config.leader_confirm_ms / 1000,
+                serve=ServeLimits(response_bytes_max=config.fetch_bytes_max),
+            ),
+        )
+        node = BrokerNode(
+            broker_id=config.broker_id,
+            incarnation=-1,
+            endpoints={
+                name: Endpoint(host=told.host, port=told.port, security_protocol=LISTENER_PROTOCOL)
+                for name, told in config.advertised_at(ports).items()
+            },
+            rack=config.rack,
+            directory_id=directory.directory_id,
+        )
+        self.member = ClusterMember(
+            self.store,
+            node,
+            cluster_id=directory.cluster_id,
+            new_cluster_id=encode_id(new_id()),
+            clock=clock,
+            session_timeout_ms=config.zookeeper_session_ms,
+            on_fenced=self._fenced,
+        )
+        self.grace_seconds = _SERVED_WITHOUT_LEAD_SESSIONS * config.zookeeper_session_ms / 1000
+        self.consumers = ConsumerRegistry(self.store, clock.now_ms) if config.zookeeper_consumers else None
+        self.suspects = Suspects()
+        self.is_ready = False  # it may be asked
+        self.has_entered = False  # all logs are open
+        self.error: BrokerError | None = None  # why this broker cannot be one of the cluster
+        self._peers = outside.connect(self)
+        self._fetchers = Fetchers(self._fetcher_of)
+        self._start: Start | None = None
+        self._leaving: Leaving | None = None
+        self._wants_to_leave: Callable[[], None] | None = None
+        self._endpoints: dict[int, Endpoint] = {}
+        self._processes: dict[int, int] = {}  # their incarnations
+
+    def attach(self, partitions: PartitionManager, exposure: ReplicatedExposure, *, on_ready: Then) -> None:
+        """`on_ready` is told once, when this broker is one of the cluster or why it cannot be."""
+        config, clock = self._config, self._clock
+        self._on_ready = on_ready
+        waiting_for = exposure.on_offline
+
+        def went_offline(partition: Partition) -> None:
+            waiting_for(partition)
+            self.roles.went_offline(partition)
+
+        exposure.on_offline = went_offline
+        hooks = FollowerHooks(written=exposure.written, want_flush=exposure.want, offline=went_offline)
+        self._logs = LocalLogs(partitions, self._directory, self._filesystem, self._helpers)
+        self.roles = Roles(
+            config.broker_id,
+            partitions=partitions,
+            logs=self._logs,
+            settings=self.settings,
+            leader=self.leader,
+            fetchers=self._fetchers,
+            followed=lambda partition: FollowedPartition(partition, helpers=self._helpers, hooks=hooks),
+            moving=lambda image: moving(image.topics.values(), image.brokers),
+            store=self.store,
+            clock=clock,
+        )
+        self.duty = Duty(
+            self.store,
+            config.broker_id,
+            clock,
+            session_timeout_ms=config.zookeeper_session_ms,
+            minimum_of=lambda topic: self.settings.insync_min(self.member.image, topic),
+            is_unclean_allowed=lambda topic: self.settings.is_unclean_allowed(self.member.image, topic),
+        )
+        self.member.elect = lambda keys, is_unclean: self.duty.elect(keys, is_unclean=is_unclean)
+        self.leader.on_moved = exposure.moved
+        self.leader.server.on_newer_epoch = lambda key, epoch: self.member.follower.changed(znodes.CHANGES)
+        self.leader.server.is_known_topic = self._is_known_topic
+        exposure.on_follower_flushed = self.roles.flushed
+        self.member.follower.listen(self._image_changed)
+
+    def begin(self) -> None:
+        """Connect to ZooKeeper; all else follows from what it says."""
+        self.member.begin([self.duty] if self.consumers is None else [self.duty, self.consumers])
+        self._start = Start(
+            self.member,
+            self.roles,
+            self._logs,
+            self._directory,
+            self.settings,
+            self._helpers,
+            self._clock,
+            connect=self._connect_text,
+            then=self._started,
+        )
+
+    def leave(self, then: Callable[[], None]) -> None:
+        """The process is being stopped in good order: `then` comes when nobody needs it any more, at once where that is asked for
+        again. Safe in a signal handler."""
+        if not self.is_ready or self._wants_to_leave is not None:
+            then()
+        else:
+            self._wants_to_leave = then
+
+    def _begin_to_leave(self, then: Callable[[], None]) -> None:
+        seconds_max = self._config.controlled_shutdown_ms_max / 1000 if self._config.controlled_shutdown_enable else 0.0
+        self._leaving = Leaving(self.member, self.roles, self.settings, self._clock, seconds_max=seconds_max, then=then)
+
+    def close(self) -> None:
+        """Nothing is wanted of ZooKeeper any more but the end of the session, which is the process' own to ask for."""
+        self.member.registration.close()
+
+    # Followers of what is led here are served by `leader`; these are the other way round
+
+    def _fetcher_of(self, leader: int) -> LeaderFetcher:
+        config = self._config
+        return LeaderFetcher(
+            leader,
+            me=config.broker_id,
+            incarnation=self.member.registration.incarnation,
+            cluster_id=self.member.registration.cluster_id,
+            peers=self._peers,
+            monotonic=self._clock.monotonic,
+            limits=FetchLimits(
+                wait_ms_max=config.replica_fetch_wait_ms_max,
+                partition_bytes_max=config.replica_fetch_bytes_max,
+                response_bytes_max=config.replica_response_bytes_max,
+                pause_seconds_max=config.replica_fetch_backoff_ms / 1000,
+            ),
+        )
+
+    # Connections to other brokers
+
+    def reached(self, broker: int) -> None:
+        """There is a connection, and a broker has answered on it."""
+        self._fetchers.reached(broker)
+        self.suspects.reached(broker)
+        self.duty.suspect(self.suspects.ids)
+
+    def closed(self, broker: int) -> None:
+        """It is lost."""
+        self._fetchers.closed(broker)
+
+    def refused(self, broker: int) -> None:
+        """Nobody listens there."""
+        self.suspects.refused(broker, self._clock.monotonic())
+        self.duty.suspect(self.suspects.ids)
+
+    # The image
+
+    def _image_changed(self, image: Image, news: News) -> None:
+        self.leader.learn_brokers(image)
+        self.suspects.learn(image)
+        self.duty.suspect(self.suspects.ids)
+        self._know_peers(image)
+        self.roles.image_changed(image, news)
+        self.duty.image_changed(image)
+
+    def _know_peers(self, image: Image) -> None:
+        listener = self._config.inter_broker_listener
+        endpoints = {
+            broker: node.endpoints[listener]
+            for broker, node in image.brokers.items()
+            if broker != self._config.broker_id and listener in node.endpoints
+        }
+        processes = {broker: image.brokers[broker].incarnation for broker in endpoints}
+        if endpoints == self._endpoints and processes == self._processes:
+            return
+        # Connections to an earlier process may be half open, if its machine lost power: nothing will ever come on them.
+        gone = [broker for broker, process in self._processes.items() if processes.get(broker, process) != process]
+        if gone:
+            self._peers.know({broker: endpoint for broker, endpoint in self._endpoints.items() if broker not in gone})
+        self._endpoints, self._processes = endpoints, processes
+        self._peers.know(endpoints)
+
+    def _is_known_topic(self, topic_id: bytes) -> bool:
+        return any(topic.topic_id.bytes == topic_id for topic in self.member.image.topics.values())
+
+    # The loop
+
+    @property
+    def due(self) -> float:
+        """When there is something to do though nothing arrives."""
+        first = min(self.member.due, self.roles.due, self.leader.due, self._fetchers.due, self._peers.due)
+        if self.is_ready:
+            first = min(first, self.duty.due)
+        for stage in (self._start, self._leaving, self.consumers):
+            if stage is not None:
+                first = min(first, stage.due)
+        return first
+
+    def drain(self) -> None:
+        """Take what ZooKeeper has said."""
+        self.store.drain()
+
+    def work(self, now: float) -> None:
+        """At the end of a turn, behind its writes."""
+        self.member.work(now)
+        self.roles.work(now)
+        if self._start is not None:
+            self._start.work(now)
+        if self._wants_to_leave is not None and self._leaving is None:
+            self._begin_to_leave(self._wants_to_leave)
+        if self._leaving is not None:
+            self._leaving.work(now)
+        if self.is_ready and now >= self.duty.due:
+            self.duty.work()
+        if self.consumers is not None and now >= self.consumers.due:
+            self.consumers.tick(now)
+        self.written(now)
+        if now >= self._fetchers.due:
+            self._fetchers.work(now)
+        if now >= self._peers.due:
+            self._peers.work(now)
+
+    def written(self, now: float) -> None:
+        """Something was written to logs since: followers that wait are answered."""
+        self.leader.turn_ends()
+        if now >= self.leader.due:
+            self.leader.tick()
+
+    def _started(self, error: BrokerError | None) -> None:
+        self._start = None
+        if error is None:
+            self.leader.server.cluster_id = self.member.registration.cluster_id
+            self.is_ready = self.has_entered = True
+            self.roles.work(self._clock.monotonic())
+        else:
+            self.error = error
+        self._on_ready(error)
+
+    def _fenced(self, error: BrokerError) -> None:
+        logger.critical("%s", error)
+        self.is_ready = False
+        self.error = error
+        self._on_fenced(error)
+
+    def troubles(self) -> list[str]:
+        """What is not as it should be, each a line for a person."""
+        lines = []
+        if not self.is_ready:
+            lines.append("this broker has not entered its cluster yet")
+        if self.member.away_since is not None:
+            seconds = self._clock.monotonic() - self.member.away_since
+            lines.append(
+                f"ZooKeeper at {self._connect_text} has not answered for {seconds:.0f} s: what is led here is served as long as "
+                "its followers are there, and nothing can be changed"
+            )
+        return lines
+
+    # What handlers ask
+
+    def why_not(self, partition: Partition) -> BrokerError | None:
+        """Why a turn may neither write to a partition nor acknowledge, if it may not."""
+        if partition.is_led and self.leader.takes_records(partition):
+            return None
+        return NotLeaderOrFollower(f"this broker cannot be sure to lead {partition.name}")
+
+    def serves_consumers(self, partition: Partition) -> bool:
+        """Whether what it shows of a partition is not older than consumers have to put up with."""
+        return self.leader.serves_consumers(partition, self.grace_seconds)

@@ -1,0 +1,105 @@
+"""How the text of a setting is read, and how a dataclass field becomes one.
+
+A parser takes the text and returns the value; the ValueError that it raises completes the sentence "name=text: ...".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+Parser = Callable[[str], Any]
+
+
+def setting(name: str, default: Any, parse: Parser, *, topic: str | None = None) -> Any:
+    """A dataclass field for the Kafka setting `name`; `topic` is its name as a topic's override, where it may be one."""
+    return field(default=default, metadata={"name": name, "parse": parse, "topic": topic})
+
+
+def between(low: int, high: int) -> Parser:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("must be a whole number") from None
+        if not low <= value <= high:
+            raise ValueError(f"must be between {low} and {high}")
+        return value
+
+    parse.__name__ = f"a whole number from {low} to {high}"
+    return parse
+
+
+def only(value: int, why: str) -> Parser:
+    """For a setting of Kafka's that has one value here; `why` says so to who wants another."""
+
+    def parse(text: str) -> int:
+        if text != str(value):
+            raise ValueError(f"must be {value}: {why}")
+        return value
+
+    return parse
+
+
+def boolean(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.strip().lower()]
+    except KeyError:
+        raise ValueError("must be true or false") from None
+
+
+def one_of(*choices: str) -> Parser:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be {' or '.join(choices)}")
+        return text
+
+    return parse
+
+
+def directory(text: str) -> Path:
+    if "," in text:
+        raise ValueError("takes one directory: several log directories are not offered")
+    return Path(text).expanduser()
+
+
+def ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("must be a number from 0 to 1") from None
+    if not 0 <= value <= 1:
+        raise ValueError("must be a number from 0 to 1")
+    return value
+
+
+def policies_of_cleanup(text: str) -> str:
+    policies = [part.strip() for part in text.split(",")]
+    if not set(policies) <= {"compact", "delete"} or len(set(policies)) != len(policies):
+        raise ValueError("must be delete, compact, or compact,delete")
+    return ",".join(sorted(policies))
+
+
+def zookeeper_servers(text: str) -> str:
+    """`host:port,host:port/chroot`, without spaces; the port is ZooKeeper's 2181 where none is given."""
+    if not text.strip():
+        return ""
+    servers, _, chroot = text.strip().partition("/")
+    whole = []
+    for server in servers.split(","):
+        host, colon, port = server.strip().rpartition(":")
+        if not colon or server.strip().endswith("]"):  # an IPv6 address without a port
+            host, port = server.strip(), "2181"
+        if not host or not port.isdigit() or not 0 < int(port) <= 65535:
+            raise ValueError("must look like host1:2181,host2:2181/chroot (the chroot may be left out)")
+        whole.append(f"{host}:{port}")
+    chroot = chroot.rstrip("/")
+    if chroot and not all(chroot.split("/")):
+        raise ValueError(f"the chroot /{chroot} has an empty part")
+    return ",".join(whole) + (f"/{chroot}" if chroot else "")
+
+
+def as_written(text: str) -> str:
+    return text

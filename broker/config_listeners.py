@@ -1,0 +1,89 @@
+"""Where the broker is reached: listeners by name, as `NAME://host:port`.
+
+A name says who a listener is for (`INTERNAL` for the other brokers, `PLAINTEXT` for clients of the same network), so that each
+kind of client is told addresses that it can reach. Which security protocol a name means stands in listener.security.protocol.map;
+there is only one here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+OFFERED_PROTOCOL = "PLAINTEXT"
+_NAME = re.compile(r"[A-Z0-9_.-]+")
+_EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One of them. An empty host means every interface, a port of 0 one that the system chooses."""
+
+    host: str
+    port: int
+    name: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        return f"{self.name}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def is_every_interface(self) -> bool:
+        return self.host in ("", "0.0.0.0", "::")
+
+
+def parse_listener(text: str, example: str = _EXAMPLE) -> Listener:
+    """Read one of them."""
+    name, separator, address = text.strip().partition("://")
+    host, colon, port = address.rpartition(":")
+    if not separator or not colon or not port.isdigit() or int(port) > 65535 or not _NAME.fullmatch(name.upper()):
+        raise ValueError(f"must look like {example}")
+    return Listener(host=host.strip("[]"), port=int(port), name=name.upper())
+
+
+def parse_listeners(text: str) -> tuple[Listener, ...]:
+    """Read a list of them, each with a name and a port of its own."""
+    listeners = tuple(map(parse_listener, text.split(",")))
+    if len({listener.name for listener in listeners}) < len(listeners):
+        raise ValueError("gives one name to two listeners")
+    ports = [listener.port for listener in listeners if listener.port]
+    if len(set(ports)) < len(ports):
+        raise ValueError("gives one port to two listeners")
+    return listeners
+
+
+def parse_advertised(text: str) -> tuple[Listener, ...] | None:
+    """The same for what clients are told; none where there is nothing to say. A port may be told twice: of different hosts."""
+    if not text.strip():
+        return None
+    listeners = tuple(map(parse_listener, text.split(",")))
+    if len({listener.name for listener in listeners}) < len(listeners):
+        raise ValueError("gives two addresses to one listener")
+    return listeners
+
+
+def parse_metrics_listener(text: str) -> Listener | None:
+    """Where metrics are served, or None for nowhere."""
+    if not text:
+        return None
+    listener = parse_listener(text, "http://127.0.0.1:9404")
+    if listener.name != "HTTP":
+        raise ValueError(f"protocol {listener.name} is not offered, only HTTP")
+    return listener
+
+
+def parse_protocol_map(text: str) -> str:
+    """`NAME:PROTOCOL,NAME:PROTOCOL`."""
+    pairs = []
+    for pair in text.split(","):
+        name, colon, protocol = pair.strip().upper().partition(":")
+        if not colon or not _NAME.fullmatch(name):
+            raise ValueError("must look like PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT")
+        if protocol != OFFERED_PROTOCOL:
+            raise ValueError(f"protocol {protocol} of listener {name} is not offered, only {OFFERED_PROTOCOL}")
+        pairs.append(f"{name}:{protocol}")
+    return ",".join(dict.fromkeys(pairs))
+
+
+def mapped_names(protocol_map: str) -> frozenset[str]:
+    """The listeners that have a protocol; the offered protocol's own name needs no entry."""
+    return frozenset({OFFERED_PROTOCOL, *(pair.partition(":")[0] for pair in protocol_map.split(","))})

@@ -1,0 +1,282 @@
+"""A broker's part as the controller, or as the one that waits to be it: when to claim, when to decide, what to do besides.
+
+It looks after each change of the image or of the suspects, and once a second, on the loop's thread. Nothing is kept that
+another controller would need: with the mandate all of it is thrown away.
+
+A decision whose transaction is on its way, or which the image does not show yet, is not made again: `_awaited` holds the version
+that its partition will have. Whatever else goes wrong (refused, answer lost) only leaves the partition to the next look, which
+the journal's next entry or the next second brings.
+
+For one session timeout after each new connection nobody counts as dead: after an outage of ZooKeeper all sessions may be new
+ones, and those who are not back yet are not gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from math import inf
+from typing import Any
+from uuid import UUID
+
+from broker.clock import Clock
+from broker.controller.act import Deposed, batches, delete_topic, trim_journal, write_reassigned, write_states
+from broker.controller.claim import Mandate, claim
+from broker.controller.decide import Asked, Decision, Key, Presence, Wishes, decide, handovers, out_of_balance, presence
+from broker.controller.reassign import finish
+from broker.coordination.asking import AnswerLost, Script, ask
+from broker.coordination.image import NO_CONTROLLER, ClusterTopic, Image
+from broker.coordination.store import Store
+from broker.errors import BrokerError
+
+logger = logging.getLogger("broker.controller")
+
+LOOK_SECONDS = 1.0  # between two looks where nothing changes
+BALANCE_SECONDS = 300.0  # Kafka's leader.imbalance.check.interval.seconds
+TRIM_SECONDS = 60.0  # an entry of the journal is old when it was there at the last trimming
+
+
+class Duty:
+    """See the file's theory. `minimum_of` a topic is its min.insync.replicas, `is_unclean_allowed` its
+    unclean.leader.election.enable."""
+
+    _balance_at: float
+    _trim_at: float
+
+    def __init__(
+        self,
+        store: Store,
+        broker_id: int,
+        clock: Clock,
+        *,
+        session_timeout_ms: int,
+        minimum_of: Callable[[str], int],
+        is_unclean_allowed: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._clock = clock
+        self._settling_seconds = session_timeout_ms / 1000
+        self._minimum_of = minimum_of
+        self._is_unclean_allowed = is_unclean_allowed
+        self._image = Image()
+        self._is_known = False
+        self._suspects: dict[int, None] = {}
+        self._settled_at = inf
+        self.mandate: Mandate | None = None
+        self._is_claiming = False
+        self._preferred: dict[Key, None] = {}
+        self._unclean: dict[Key, None] = {}
+        self._term = 0
+        self.due = inf  # when `work` has something to do, by the monotonic clock
+        self._begin_term(None)
+
+    # What is new
+
+    def image_changed(self, image: Image) -> None:
+        self._image = image
+        self._is_known = True
+        self.due = -inf
+
+    def suspect(self, suspects: Collection[int]) -> None:
+        """These brokers refuse connections. A suspect is one no more once it answers."""
+        if self._suspects.keys() != set(suspects):
+            self._suspects = dict.fromkeys(sorted(suspects))
+            self.due = -inf
+
+    def elect(self, keys: Iterable[Key], *, is_unclean: bool) -> None:
+        """ElectLeaders: give the lead to the preferred leaders; or, unclean, to whoever is there, where nobody leads."""
+        (self._unclean if is_unclean else self._preferred).update(dict.fromkeys(keys))
+        self.due = -inf
+
+    def connected(self, session_id: int) -> None:
+        if self.mandate is not None and self.mandate.session_id != session_id:
+            self._resign("our session is a new one")
+        self._settled_at = self._clock.monotonic() + self._settling_seconds
+        self.due = -inf
+
+    def suspended(self) -> None:
+        """Nothing: what is written from now on has an unknown outcome, and is refused if we are not the controller any more."""
+
+    def changed(self, path: str) -> None:
+        """Watches are the image's."""
+
+    # The loop
+
+    def work(self) -> None:
+        """Look at everything that may have changed."""
+        now = self._clock.monotonic()
+        self.due = now + LOOK_SECONDS
+        if not self._is_known:
+            return
+        image = self._image
+        if self.mandate is not None and image.controller.epoch > self.mandate.epoch:
+            self._resign(f"broker {image.controller.broker_id} is the controller")
+        if self.mandate is None:
+            self._maybe_claim()
+            return
+        if now >= self._balance_at:
+            self._balance_at = now + BALANCE_SECONDS
+            self._preferred.update(dict.fromkeys(out_of_balance(image)))
+        self._decide(self.mandate, now)
+        self._reassign(self.mandate)
+        self._delete(self.mandate)
+        self._maybe_trim(self.mandate, now)
+
+    # The mandate
+
+    def _maybe_claim(self) -> None:
+        holder = self._image.controller.broker_id
+        is_vacant = holder in (NO_CONTROLLER, self._broker_id) or holder in self._suspects
+        # Only who is registered: the registration sees to it that nobody else has our id.
+        if not is_vacant or self._is_claiming or self._broker_id not in self._image.brokers:
+            return
+        self._is_claiming = True
+        script = claim(self._store, self._broker_id, tuple(self._suspects), self._clock.now_ms())
+        ask(self._store, script, self._claimed)
+
+    def _claimed(self, mandate: Mandate | None, error: BrokerError | None) -> None:
+        self._is_claiming = False
+        if error is not None and not isinstance(error, AnswerLost):
+            logger.error("cannot become the controller: %s", error)
+        if mandate is not None and mandate.session_id == self._store.session_id:
+            logger.info("broker %d is the controller in epoch %d", self._broker_id, mandate.epoch)
+            self._begin_term(mandate)
+            self.due = -inf
+
+    def _resign(self, why: str) -> None:
+        logger.info("broker %d is not the controller any more: %s", self._broker_id, why)
+        self._begin_term(None)
+
+    def _begin_term(self, mandate: Mandate | None) -> None:
+        """Nothing of an earlier term is left; what is on its way finds its term over."""
+        self.mandate = mandate
+        self._term += 1
+        now = self._clock.monotonic()
+        self._awaited: dict[Key, tuple[UUID, int]] = {}  # by partition: its topic's id and the version to come
+        self._handovers: dict[Key, Asked] = {}
+        self._settled_topics: dict[str, ClusterTopic] = {}
+        self._seen_presence: tuple[object, ...] = ()
+        self._at_work: dict[str, None] = {}  # topics that are being moved or deleted
+        self._balance_at = now + BALANCE_SECONDS
+        self._trim_at = now
+        self._is_trimming = False
+        self._old_position = -1
+
+    def _act(self, script: Script[Any], then: Callable[[Any], None]) -> None:
+        """Run one transaction or several; `then` is told None where it failed, nothing where our term is over."""
+        term = self._term
+
+        def answered(result: Any, error: BrokerError | None) -> None:
+            if term != self._term:
+                return
+            if isinstance(error, Deposed):
+                self._resign(str(error))
+                return
+            if error is not None and not isinstance(error, AnswerLost):
+                logger.error("the controller could not write: %s", error)
+            then(result)
+
+        ask(self._store, script, answered)
+
+    # Leaders
+
+    def _decide(self, mandate: Mandate, now: float) -> None:
+        image = self._image
+        there = presence(image, self._suspects, is_settling=now < self._settled_at)
+        topics = self._worth_a_look(image, there)
+        self._handovers = handovers(topics, self._handovers, now)
+        wishes = Wishes(preferred=self._preferred, unclean=self._unclean, handovers=self._handovers)
+        found = decide(
+            topics,
+            there,
+            minimum_of=self._minimum_of,
+            is_unclean_allowed=self._is_unclean_allowed,
+            now=now,
+            wishes=wishes,
+        )
+        self._remember_settled(topics, found)
+        self._awaited = {key: coming for key, coming in self._awaited.items() if self._is_awaited(image, key, *coming)}
+        fresh = [decision for decision in found if (decision.topic, decision.index) not in self._awaited]
+        # A wish is met, on its way, or cannot be met now; whoever has it may say so again.
+        self._preferred, self._unclean = {}, {}
+        for batch in batches(fresh):
+            ids = {decision.topic: image.topics[decision.topic].topic_id for decision in batch}
+            for decision in batch:
+                self._awaited[decision.topic, decision.index] = ids[decision.topic], decision.state.version
+            self._act(write_states(mandate, batch, ids), partial(self._written, batch))
+
+    def _worth_a_look(self, image: Image, there: Presence) -> list[ClusterTopic]:
+        """All but those that needed nothing the last time and have not changed, nor has who is there."""
+        seen = (there, image.topic_settings, image.broker_settings, image.deleting)
+        if self._preferred or self._unclean or seen != self._seen_presence:
+            self._settled_topics = {}
+        self._seen_presence = seen
+        return [
+            topic
+            for name, topic in image.topics.items()
+            if self._settled_topics.get(name) is not topic and name not in image.deleting
+        ]
+
+    def _remember_settled(self, topics: list[ClusterTopic], found: list[Decision]) -> None:
+        restless = {decision.topic for decision in found}
+        for topic in topics:
+            is_asked = any(state.handover_to is not None for state in topic.states)
+            if topic.name not in restless and not topic.adding and not topic.removing and not is_asked:
+                self._settled_topics[topic.name] = topic
+
+    @staticmethod
+    def _is_awaited(image: Image, key: Key, topic_id: UUID, version: int) -> bool:
+        topic = image.topics.get(key[0])
+        return topic is not None and topic.topic_id == topic_id and topic.states[key[1]].version < version
+
+    def _written(self, asked: Collection[Decision], stored: list[Decision] | None) -> None:
+        done = {(decision.topic, decision.index) for decision in stored or ()}
+        for decision in asked:
+            if (decision.topic, decision.index) not in done:
+                self._awaited.pop((decision.topic, decision.index), None)
+
+    # Moves, deletions, the journal
+
+    def _reassign(self, mandate: Mandate) -> None:
+        image = self._image
+        for topic in [topic for topic in image.topics.values() if topic.adding or topic.removing]:
+            if topic.name in self._at_work or topic.name in image.deleting:
+                continue
+            busy = [index for name, index in self._awaited if name == topic.name]
+            step = finish(topic, self._minimum_of(topic.name), busy=busy)
+            if step is None:
+                continue
+            self._at_work[topic.name] = None
+            for index in step.moved:
+                self._awaited[topic.name, index] = topic.topic_id, step.topic.states[index].version
+            keys = [(topic.name, index) for index in step.moved]
+            self._act(write_reassigned(step, mandate), partial(self._moved, topic.name, keys))
+
+    def _moved(self, name: str, keys: list[Key], is_stored: bool | None) -> None:
+        del self._at_work[name]
+        if not is_stored:
+            for key in keys:
+                self._awaited.pop(key, None)
+
+    def _delete(self, mandate: Mandate) -> None:
+        for name in sorted(self._image.deleting):
+            topic = self._image.topics.get(name)
+            if topic is not None and name not in self._at_work:
+                self._at_work[name] = None
+                self._act(delete_topic(mandate, name, topic.topic_id), partial(self._deleted, name))
+
+    def _deleted(self, name: str, _: None) -> None:
+        del self._at_work[name]
+
+    def _maybe_trim(self, mandate: Mandate, now: float) -> None:
+        if now < self._trim_at or self._is_trimming:
+            return
+        self._trim_at = now + TRIM_SECONDS
+        self._is_trimming = True
+        self._act(trim_journal(mandate, self._old_position), self._trimmed)
+
+    def _trimmed(self, newest: int | None) -> None:
+        self._is_trimming = False
+        self._old_position = self._old_position if newest is None else newest

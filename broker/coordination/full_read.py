@@ -1,0 +1,118 @@
+"""The whole image from its znodes: at the start, with a new session, and where the journal has a gap.
+
+The journal's newest position is read first, the image second. While it is read others write; the journal's entries after that
+position are applied to it afterwards, and only then is it a state that there once was. For that to end right, the node of a topic
+is read before all else that belongs to the topic: what is found then is of the same topic, or of a later one whose making is
+still to come from the journal.
+
+A topic or a state that cannot be read is said in the log and left out: it must not keep the other topics from being served.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from broker.coordination import znodes
+from broker.coordination.asking import READS_AT_ONCE, AnswerLost, Script, children, read, read_all
+from broker.coordination.image import ClusterTopic, Controller, Image, PartitionState, Settings
+from broker.coordination.store import Node, NoNode
+from broker.coordination.znodes import NO_STATE, TopicNode
+from broker.errors import MalformedNode
+
+logger = logging.getLogger("broker.coordination")
+
+
+def read_image(position: int) -> Script[Image]:
+    """All that is persistent, read after the journal's newest entry was seen to be `position`."""
+    cluster_id = yield from read(znodes.CLUSTER_ID)
+    if isinstance(cluster_id, NoNode):
+        raise AnswerLost("the cluster has no id yet")
+    incarnations = yield from _read_incarnations()
+    broker_settings = yield from _read_settings(znodes.BROKER_SETTINGS, (yield from children(znodes.BROKER_SETTINGS)))
+    topics: dict[str, ClusterTopic] = {}
+    topic_settings: dict[str, Settings] = {}
+    names = yield from children(znodes.TOPICS)
+    for begin in range(0, len(names), READS_AT_ONCE):
+        found = yield from _read_topics(names[begin : begin + READS_AT_ONCE])
+        topics |= found
+        topic_settings |= yield from _read_settings(znodes.TOPIC_SETTINGS, tuple(found))
+    deleting = yield from children(znodes.DELETIONS)
+    return Image(
+        cluster_id=znodes.decode_cluster_id(cluster_id.data),
+        incarnations=incarnations,
+        topics=topics,
+        topic_settings=topic_settings,
+        broker_settings=broker_settings,
+        deleting=frozenset(name for name in deleting if name in topics),
+        position=position,
+    )
+
+
+def _read_incarnations() -> Script[dict[int, int]]:
+    ids = [int(name) for name in (yield from children(znodes.INCARNATIONS))]
+    found = yield from read_all([znodes.incarnation_path(broker_id) for broker_id in ids])
+    return {broker_id: node.version for broker_id, node in zip(ids, found, strict=True) if isinstance(node, Node)}
+
+
+def _read_settings(parent: str, names: tuple[str, ...]) -> Script[dict[str, Settings]]:
+    settings = {}
+    found = yield from read_all([f"{parent}/{name}" for name in names])
+    for name, node in zip(names, found, strict=True):
+        if isinstance(node, Node):
+            try:
+                settings[name] = znodes.decode_settings(node.data, node.version)
+            except MalformedNode as error:
+                logger.error("%s/%s is left out: %s", parent, name, error)
+    return settings
+
+
+def _read_topics(names: tuple[str, ...]) -> Script[dict[str, ClusterTopic]]:
+    found = yield from read_all([znodes.topic_path(name) for name in names])
+    nodes = {}
+    for name, node in zip(names, found, strict=True):
+        if isinstance(node, Node):
+            try:
+                nodes[name] = znodes.decode_topic(name, node.data, node.version)
+            except MalformedNode as error:
+                logger.error("topic %s is left out: %s", name, error)
+    states = yield from _read_states(nodes)
+    return {name: node.with_states(states[name]) for name, node in nodes.items()}
+
+
+def _read_states(nodes: Mapping[str, TopicNode]) -> Script[dict[str, list[PartitionState]]]:
+    states: dict[str, list[PartitionState]] = {name: [] for name in nodes}
+    places = [(name, index) for name, node in nodes.items() for index in range(len(node.replicas))]
+    for begin in range(0, len(places), READS_AT_ONCE):
+        some = places[begin : begin + READS_AT_ONCE]
+        found = yield from read_all([znodes.state_path(name, index) for name, index in some])
+        for (name, index), node in zip(some, found, strict=True):
+            states[name].append(_state_of(name, index, node))
+    return states
+
+
+def _state_of(name: str, index: int, node: Node | NoNode) -> PartitionState:
+    if isinstance(node, NoNode):
+        return NO_STATE
+    try:
+        return znodes.decode_state(node.data, node.version)
+    except MalformedNode as error:
+        logger.error("partition %s-%d is taken for one without a leader: %s", name, index, error)
+        return NO_STATE
+
+
+def read_controller() -> Script[Controller]:
+    """Who decides, watched. The epoch is read before and after: a controller is made in the transaction that raises it, so where
+    the epoch stood still it is that controller's. One that was deposed must never see the version of its successor's epoch."""
+    while True:
+        before = yield from read(znodes.CONTROLLER_EPOCH)
+        node = yield from read(znodes.CONTROLLER, watch=True)
+        after = yield from read(znodes.CONTROLLER_EPOCH)
+        if before == after:
+            break
+    if isinstance(after, NoNode):
+        return Controller()
+    epoch = znodes.decode_controller_epoch(after.data)
+    if isinstance(node, NoNode):
+        return Controller(epoch=epoch, epoch_version=after.version)
+    return Controller(broker_id=znodes.decode_controller(node.data), epoch=epoch, epoch_version=after.version)

@@ -1,0 +1,142 @@
+"""This broker as a member of its cluster: its store, its registration, its image, and whoever waits for something in the image.
+
+A broker writes to ZooKeeper and learns from the journal what came of it, as all others do. So whoever has changed something for
+a client waits until the image shows it (`when_seen`), and is told at the end of that turn: by then all other rooms have acted on
+it too, and what this broker answers next is the new state.
+
+Handlers find it in their context; a broker that is alone has none. Everything is called on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+
+from broker.clock import Clock
+from broker.coordination.event_fan import EventFan
+from broker.coordination.follow import ImageFollower, News
+from broker.coordination.image import BrokerNode, Image
+from broker.coordination.registration import Registration
+from broker.coordination.store import Store, StoreEvents
+from broker.errors import BrokerError, RequestTimedOut
+
+logger = logging.getLogger("broker.coordination")
+
+TICK_SECONDS = 1.0  # how often what was not answered is asked again
+
+IsSo = Callable[[Image], bool]
+Then = Callable[[BrokerError | None], None]
+
+
+class _Wait:
+    """Somebody waits for something in the image. Told once."""
+
+    __slots__ = ("deadline", "is_so", "then", "timeout_ms")
+
+    def __init__(self, is_so: IsSo, then: Then, deadline: float, timeout_ms: int) -> None:
+        self.is_so = is_so
+        self.then = then
+        self.deadline = deadline
+        self.timeout_ms = timeout_ms
+
+
+class ClusterMember:
+    """See the file's theory. `node` is what others shall know of this broker; the cluster's ids and `on_fenced` are those of
+    `Registration`."""
+
+    def __init__(
+        self,
+        store: Store,
+        node: BrokerNode,
+        *,
+        cluster_id: str,
+        new_cluster_id: str,
+        clock: Clock,
+        session_timeout_ms: int,
+        on_fenced: Callable[[BrokerError], None],
+    ) -> None:
+        self.store = store
+        self.broker_id = node.broker_id
+        self.registration = Registration(
+            store,
+            node,
+            cluster_id=cluster_id,
+            new_cluster_id=new_cluster_id,
+            clock=clock,
+            session_timeout_ms=session_timeout_ms,
+            on_fenced=on_fenced,
+        )
+        self.follower = ImageFollower(store)
+        self.follower.listen(self._changed)
+        self.away_since: float | None = clock.monotonic()  # since when there is no connection to ZooKeeper
+        # What this broker does as the controller: give the lead of partitions to the preferred leaders, or, unclean, to whoever
+        # is there. Whoever does the controller's work puts it here.
+        self.elect: Callable[[Iterable[tuple[str, int]], bool], None] = lambda partitions, is_unclean: None
+        self._clock = clock
+        self._waits: dict[_Wait, None] = {}
+        self._tick_at = inf
+        self._has_news = False
+
+    @property
+    def image(self) -> Image:
+        """What the brokers agree on, as far as this one knows."""
+        return self.follower.image
+
+    def begin(self, listeners: Sequence[StoreEvents] = ()) -> None:
+        """Connect. `listeners` are told what the store says after registration and image."""
+        self._tick_at = self._clock.monotonic() + TICK_SECONDS
+        self.store.begin(EventFan([self, self.registration, self.follower, *listeners]))
+
+    def when_seen(self, is_so: IsSo, then: Then, timeout_ms: int) -> None:
+        """Call `then(None)` once `is_so(image)`, at once where it is so already; `then(RequestTimedOut)` after `timeout_ms`."""
+        if is_so(self.image):
+            then(None)
+        else:
+            deadline = self._clock.monotonic() + max(timeout_ms, 0) / 1000
+            self._waits[_Wait(is_so, then, deadline, timeout_ms)] = None
+
+    # What the store says
+
+    def connected(self, session_id: int) -> None:
+        self.away_since = None
+
+    def suspended(self) -> None:
+        self.away_since = self._clock.monotonic()
+
+    def changed(self, path: str) -> None:
+        """Watches are the image's."""
+
+    # The loop
+
+    @property
+    def due(self) -> float:
+        """When `work` or the store's `drain` has something to do though nothing arrives."""
+        if self._has_news and self._waits:
+            return -inf
+        waits = min((wait.deadline for wait in self._waits), default=inf)
+        return min(self._tick_at, waits, self.store.next_deadline())
+
+    def work(self, now: float) -> None:
+        """At the end of a turn: tell those for whom the image has come true, or whose time is over."""
+        if now >= self._tick_at:
+            self._tick_at = now + TICK_SECONDS
+            self.registration.tick()
+            self.follower.tick()
+        has_news, self._has_news = self._has_news, False
+        for wait in list(self._waits):
+            if has_news and wait.is_so(self.image):
+                self._tell(wait, None)
+            elif wait.deadline <= now:
+                self._tell(wait, RequestTimedOut(f"not seen within {wait.timeout_ms} ms: it may still happen"))
+
+    def _changed(self, image: Image, _: News) -> None:
+        self._has_news = True
+        self.registration.seen(image)
+
+    def _tell(self, wait: _Wait, error: BrokerError | None) -> None:
+        del self._waits[wait]
+        try:
+            wait.then(error)
+        except Exception:
+            logger.exception("somebody who waited for the cluster could not be answered; this is a defect of the broker")

@@ -1,0 +1,402 @@
+"""The `Store` on a real ZooKeeper; the only file that knows kazoo.
+
+kazoo is used for its protocol alone: one thread of it reads and writes the socket, and whatever it has to say (answers, watches,
+states) is appended to one deque in the order in which it came off the wire. `drain` handles that on the loop. kazoo's own handler
+has a thread for answers and another for watches, which loses that order and lets a slow callback hold up all others: ours calls
+everything on the thread of the socket, where nothing but an append is done.
+
+What kazoo believes about the connection is never asked. It says LOST only after a server has said so, so one that is cut off
+never hears that its session is over; after a stop of the process it says CONNECTED until its thread has run. A session is known
+by its id. How long an answer is waited for is decided here, by our clock: kazoo keeps requests while it is suspended and may send
+them much later. They are conditional on versions, so a late one does no harm, and its answer is ignored.
+
+The chroot is put before each path here rather than by kazoo, whose client cannot make a chroot that is missing. A connection
+counts from the moment at which the chroot is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+from kazoo.client import KazooClient, KazooState, TransactionRequest
+from kazoo.exceptions import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
+from kazoo.protocol.states import EventType, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from broker.clock import Clock
+from broker.coordination.store import (
+    TRANSACTION_BYTES_MAX,
+    Check,
+    Children,
+    Committed,
+    Create,
+    Delete,
+    Found,
+    Node,
+    NoNode,
+    Operation,
+    Outcome,
+    Reason,
+    Refused,
+    Set,
+    StoreEvents,
+    Unknown,
+    transaction_bytes,
+)
+from broker.errors import ConfigError
+
+logger = logging.getLogger("broker.zookeeper")
+
+_CONNECT_SECONDS_MAX = 0.5  # kazoo would wait a whole session for one host that does not answer
+_DRAIN_SECONDS = 0.003  # of one turn
+_RESTART_SECONDS = 1.0  # between a failure of kazoo's thread and the next try
+_NO_VERSION = -1
+
+_REASONS = {
+    NodeExistsError: Reason.NODE_EXISTS,
+    NoNodeError: Reason.NO_NODE,
+    BadVersionError: Reason.BAD_VERSION,
+    NotEmptyError: Reason.NOT_EMPTY,
+}
+
+_Asked = tuple[float, Callable[[AsyncResult], Any], Callable[[Any], None]]  # deadline, what its answer means, who wants it
+
+
+def split_connect(text: str) -> tuple[str, str]:
+    """Hosts and chroot of `zookeeper.connect`: `host:port,host:port/chroot`; the chroot is empty or begins with a slash."""
+    hosts, _, below = text.strip().partition("/")
+    names = [host.strip() for host in hosts.split(",")]
+    if not all(names) or not _are_hosts(names):
+        raise ConfigError(f"zookeeper.connect must be host:port,host:port or host:port,host:port/chroot, not {text!r}")
+    parts = below.rstrip("/").split("/") if below.rstrip("/") else []
+    if any(part in ("", ".", "..") for part in parts):
+        raise ConfigError(f"zookeeper.connect has a chroot that is not a path: /{below}")
+    return ",".join(names), "".join(f"/{part}" for part in parts)
+
+
+def _are_hosts(names: Sequence[str]) -> bool:
+    try:
+        collect_hosts(",".join(names))
+    except ValueError:
+        return False
+    return True
+
+
+class ZooKeeperStore:
+    """See the file's theory. `wake` is called from kazoo's thread whenever something waits for `drain`."""
+
+    def __init__(self, connect: str, session_timeout_ms: int, wake: Callable[[], None], *, clock: Clock) -> None:
+        hosts, self._chroot = split_connect(connect)
+        self._has_chroot = not self._chroot
+        self.session_id = 0
+        self._wake = wake
+        self._clock = clock
+        self._timeout = session_timeout_ms / 1000
+        self._events: StoreEvents | None = None
+        self._arrived: deque[tuple[Callable[..., None], Any]] = deque()  # append and popleft are atomic
+        self._is_woken = False
+        self._is_connected = False  # for kazoo's thread alone
+        self._asked: dict[AsyncResult, _Asked] = {}  # in the order of their deadlines
+        self._handler = _Handler(partial(self._post, self._answered))
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=self._timeout,
+            handler=self._handler,
+            connection_retry=_retry_for_ever(self._timeout),
+            logger=logging.getLogger("broker.zookeeper.client"),
+        )
+        self._client.logger.setLevel(logging.WARNING)  # it tells every attempt
+        self._client.add_listener(self._state_changed)
+
+    def begin(self, events: StoreEvents) -> None:
+        """Connect, and go on trying for ever. Names are resolved and connections made on kazoo's thread."""
+        self._events = events
+        self._client.start_async()
+
+    def read(self, path: str, then: Callable[[Found], None], *, watch: bool = False) -> None:
+        """A node's data. A watch needs a question of its own before it: reading leaves none on a node that does not exist."""
+        if watch and self.session_id:
+            self._client.exists_async(self._chroot + path, watch=self._fired)
+        self._ask(lambda: self._client.get_async(self._chroot + path), _found, then)
+
+    def children(self, path: str, then: Callable[[Children], None], *, watch: bool = False) -> None:
+        """The names below a node."""
+        watcher = self._fired if watch else None
+        self._ask(lambda: self._client.get_children_async(self._chroot + path or "/", watch=watcher), _children, then)
+
+    def commit(self, operations: Sequence[Operation], then: Callable[[Outcome], None]) -> None:
+        """All of it or nothing."""
+        assert transaction_bytes(operations) <= TRANSACTION_BYTES_MAX, "a transaction is too large for ZooKeeper"
+        self._ask(partial(self._send, operations, self._chroot), partial(_outcome, tuple(operations), len(self._chroot)), then)
+
+    def drain(self) -> None:
+        """Handle what has arrived, then what should have; a thousand answers are not one turn's work."""
+        self._is_woken = False
+        if not self._arrived and not self._asked:
+            return
+        end = self._clock.monotonic() + _DRAIN_SECONDS
+        while self._arrived:
+            handle, argument = self._arrived.popleft()
+            _guarded(handle, argument)
+            if self._clock.monotonic() >= end:
+                self._is_woken = True
+                self._wake()
+                return
+        self._expire(self._clock.monotonic())
+
+    def next_deadline(self) -> float:
+        """When `drain` has something to do though nothing arrives."""
+        return next(iter(self._asked.values()))[0] if self._asked else math.inf
+
+    def close(self, then: Callable[[], None]) -> None:
+        """End the session. kazoo waits for its thread, so this is done on one more."""
+        self._handler.is_closing = True
+        threading.Thread(target=self._stop, args=(then,), name="zookeeper-close", daemon=True).start()
+
+    def _stop(self, then: Callable[[], None]) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception:
+            logger.exception("the connection to ZooKeeper could not be closed; its session ends by itself")
+        self._post(lambda _: then(), None)
+
+    # --- asking, on the loop
+
+    def _ask(self, send: Callable[[], AsyncResult], meaning: Callable[[AsyncResult], Any], then: Callable[[Any], None]) -> None:
+        if not self.session_id:
+            self._post(then, Unknown(detail="not connected yet"))
+        else:
+            self._expect(send(), meaning, then)
+
+    def _expect(self, result: AsyncResult, meaning: Callable[[AsyncResult], Any], then: Callable[[Any], None]) -> None:
+        self._asked[result] = (self._clock.monotonic() + self._timeout, meaning, then)
+
+    def _send(self, operations: Sequence[Operation], below: str) -> AsyncResult:
+        transaction = self._client.transaction()
+        for operation in operations:
+            _ADD[type(operation)](transaction, below, operation)
+        return transaction.commit_async()
+
+    def _expire(self, now: float) -> None:
+        while self._asked:
+            result, (deadline, _, then) = next(iter(self._asked.items()))
+            if deadline > now:
+                return
+            del self._asked[result]
+            _guarded(then, Unknown(detail=f"no answer within {self._timeout:g} s"))
+
+    def _answered(self, result: AsyncResult) -> None:
+        """The answer to a question; those that are not waited for any more, or never were, are passed over."""
+        asked = self._asked.pop(result, None)
+        if asked is not None:
+            _, meaning, then = asked
+            then(meaning(result))
+
+    def _connected(self, session_id: int) -> None:
+        if self._has_chroot:
+            self._announce(session_id)
+        else:
+            self._make_chroot(session_id)
+
+    def _announce(self, session_id: int) -> None:
+        assert self._events is not None
+        if session_id != self.session_id:
+            logger.info("connected to ZooKeeper: session %#x", session_id & (1 << 64) - 1)
+            self.session_id = session_id
+        self._events.connected(session_id)
+
+    def _suspended(self, _: None) -> None:
+        assert self._events is not None
+        logger.warning("the connection to ZooKeeper is lost; trying again")
+        if self.session_id:
+            self._events.suspended()
+
+    def _changed(self, path: str) -> None:
+        assert self._events is not None
+        self._events.changed(path)
+
+    def _make_chroot(self, session_id: int) -> None:
+        """Where the connection is lost meanwhile, the next one does it again."""
+        for path in accumulate(f"/{name}" for name in self._chroot.split("/")[1:]):
+            made = (Create(path=path),)
+            self._expect(self._send(made, ""), partial(_outcome, made, 0), lambda _: None)
+        self._expect(self._client.get_async(self._chroot), _found, partial(self._look_for_chroot, session_id))
+
+    def _look_for_chroot(self, session_id: int, found: Found) -> None:
+        if isinstance(found, Node):
+            self._has_chroot = True
+            self._announce(session_id)
+        elif isinstance(found, NoNode):
+            logger.error(
+                "the chroot %s of zookeeper.connect is missing and ZooKeeper does not let this broker make it: make it with "
+                "ZooKeeper's own tool and start the broker again",
+                self._chroot,
+            )
+
+    # --- on kazoo's thread: append and wake, nothing else
+
+    def _post(self, handle: Callable[..., None], argument: Any) -> None:
+        self._arrived.append((handle, argument))
+        if not self._is_woken:
+            self._is_woken = True
+            self._wake()
+
+    def _state_changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._post(self._connected, self._client.client_id[0])
+            self._is_connected = True
+        elif self._is_connected and not self._handler.is_closing:  # LOST follows SUSPENDED, or takes its place
+            self._post(self._suspended, None)
+            self._is_connected = False
+
+    def _fired(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:  # which is how kazoo says that it has forgotten the watch
+            self._post(self._changed, event.path[len(self._chroot) :] or "/")
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """How kazoo calls back: at once, on the thread of the socket. It keeps that thread alive too, since an exception that kazoo
+    does not expect would end it, and nobody would connect again."""
+
+    def __init__(self, arrived: Callable[[AsyncResult], None]) -> None:
+        super().__init__()
+        self.arrived = arrived
+        self.is_closing = False
+
+    @property
+    def running(self) -> bool:
+        """Whether there are threads for callbacks; without them kazoo calls back directly."""
+        return False
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def async_result(self) -> AsyncResult:
+        return _Result(self)
+
+    def create_connection(self, *args: Any, timeout: float, **options: Any) -> Any:
+        return super().create_connection(*args, timeout=min(timeout, _CONNECT_SECONDS_MAX), **options)
+
+    def spawn(self, func: Callable[..., None], *args: Any, **kwargs: Any) -> threading.Thread:
+        def keep_running() -> None:
+            while True:
+                try:
+                    func(*args, **kwargs)
+                except Exception as error:  # kazoo has told where
+                    logger.error("the connection to ZooKeeper failed in an unexpected way and is made anew: %r", error)
+                if self.is_closing:
+                    return
+                time.sleep(_RESTART_SECONDS)
+
+        thread = threading.Thread(target=keep_running, name="zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+
+class _Result(AsyncResult):  # type: ignore[misc]
+    """An answer that announces itself, so that none can come between its arrival and somebody's asking for it."""
+
+    def set(self, value: Any = None) -> None:
+        super().set(value)
+        self._handler.arrived(self)
+
+    def set_exception(self, exception: BaseException) -> None:
+        super().set_exception(exception)
+        self._handler.arrived(self)
+
+
+def _retry_for_ever(session_timeout: float) -> KazooRetry:
+    """kazoo's own back-off doubles almost without a limit, so that an outage shorter than the session would cost it all the same.
+    Each delay is drawn from the one before it: without some growth they would shrink to nothing in a long outage."""
+    most = session_timeout / 20
+    return KazooRetry(max_tries=-1, delay=min(0.1, most), backoff=1.5, max_jitter=0.3, max_delay=most)
+
+
+def _guarded(handle: Callable[[Any], None], argument: Any) -> None:
+    """One that raises is a defect, and nobody else's business."""
+    try:
+        handle(argument)
+    except Exception:
+        logger.exception("an answer of ZooKeeper could not be handled; this is a defect of the broker")
+
+
+# --- what to send
+
+_ADD: dict[type, Callable[[TransactionRequest, str, Any], None]] = {
+    Create: lambda transaction, below, create: transaction.create(
+        below + create.path, create.data, ephemeral=create.is_ephemeral, sequence=create.is_sequential
+    ),
+    Set: lambda transaction, below, change: transaction.set_data(below + change.path, change.data, change.version),
+    Delete: lambda transaction, below, delete: transaction.delete(below + delete.path, delete.version),
+    Check: lambda transaction, below, check: transaction.check(below + check.path, check.version),
+}
+
+
+# --- what an answer means
+
+
+def _found(result: AsyncResult) -> Found:
+    try:
+        data, stat = result.get_nowait()
+    except NoNodeError:
+        return NoNode()
+    except Exception as error:
+        return _unknown(error)
+    return Node(data=data or b"", version=stat.version, ephemeral_owner=stat.ephemeralOwner)
+
+
+def _children(result: AsyncResult) -> Children:
+    try:
+        return tuple(sorted(result.get_nowait()))
+    except NoNodeError:
+        return NoNode()
+    except Exception as error:
+        return _unknown(error)
+
+
+def _outcome(operations: Sequence[Operation], chroot_length: int, result: AsyncResult) -> Outcome:
+    """A refused transaction answers a list too: "rolled back" up to the reason, which is what we look for, and "inconsistent"
+    from there on."""
+    try:
+        answers = result.get_nowait()
+    except Exception as error:
+        return _unknown(error)
+    for index, answer in enumerate(answers):
+        if isinstance(answer, Exception) and not isinstance(answer, RolledBackError | RuntimeInconsistency):
+            detail = type(answer).__name__
+            return Refused(index=index, reason=_REASONS.get(type(answer), Reason.OTHER), detail=detail)
+    pairs = [
+        (0, answer[chroot_length:])
+        if isinstance(operation, Create)
+        else (answer.version if isinstance(operation, Set) else _NO_VERSION, operation.path)
+        for operation, answer in zip(operations, answers, strict=True)
+    ]
+    return Committed(versions=tuple(version for version, _ in pairs), paths=tuple(path for _, path in pairs))
+
+
+def _unknown(error: Exception) -> Unknown:
+    return Unknown(detail=str(error) or type(error).__name__)

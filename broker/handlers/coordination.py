@@ -1,0 +1,109 @@
+"""What a broker asks about topics, settings, producer ids and other brokers, in one place: there are two kinds of it.
+
+A broker that is alone keeps all of it on its own disk: `LocalCoordination`. One of many has it from ZooKeeper
+(`cluster_coordination.py`). The engine is built around either, and handlers do not know which.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from broker.config import BrokerConfig
+from broker.coordination.broker_overrides import BrokerOverrides, Overrides
+from broker.coordination.local import ProducerIds, TopicRegistry
+from broker.coordination.topics import Topics
+from broker.coordination.view import ClusterView, LocalView
+from broker.handlers.context import Context
+from broker.helpers import Helpers
+from broker.partitions.manager import PartitionManager
+from broker.partitions.topic_admin import TopicAdmin
+from broker.partitions.topic_changes import TopicChanges
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import LogDirectory
+
+if TYPE_CHECKING:
+    from broker.coordination.member import ClusterMember
+    from broker.coordination.producer_id_blocks import ProducerIdBlocks
+
+
+class Coordination(Protocol):
+    """See the file's theory."""
+
+    @property
+    def topics(self) -> Topics: ...
+
+    @property
+    def overrides(self) -> Overrides: ...
+
+    @property
+    def producer_ids(self) -> ProducerIds | ProducerIdBlocks: ...
+
+    @property
+    def member(self) -> ClusterMember | None:
+        """None: there are no other brokers."""
+
+    def open(self, partitions: PartitionManager) -> None:
+        """Open the logs that this broker is known to have."""
+
+    def view(self, partitions: PartitionManager) -> ClusterView:
+        """What clients are told."""
+
+    def topic_admin(self, partitions: PartitionManager) -> TopicAdmin:
+        """Who makes and changes topics."""
+
+    def follow(self, context: Context) -> None:
+        """Take over from now on what other brokers change."""
+
+
+class LocalCoordination:
+    """That of a broker that is alone."""
+
+    member = None
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: LogDirectory,
+        *,
+        filesystem: FileSystem,
+        helpers: Helpers,
+        new_id: Callable[[], uuid.UUID],
+        ports: Mapping[str, int],
+        remove_files: Callable[[list[Path]], None],
+    ) -> None:
+        self.topics = TopicRegistry(directory, new_id)
+        self.overrides = BrokerOverrides(directory)
+        self.producer_ids = ProducerIds(directory, helpers.store)
+        self._config = config
+        self._directory = directory
+        self._filesystem = filesystem
+        self._ports = ports
+        self._remove_files = remove_files
+
+    def open(self, partitions: PartitionManager) -> None:
+        partitions.open_all(self.topics)
+
+    def view(self, partitions: PartitionManager) -> LocalView:
+        return LocalView(
+            broker_id=self._config.broker_id,
+            cluster_id=self._directory.cluster_id,
+            advertised=self._config.advertised_at(self._ports),
+            leader_epoch=lambda topic, index: partitions.get(topic, index).leader_epoch,
+        )
+
+    def topic_admin(self, partitions: PartitionManager) -> TopicChanges:
+        return TopicChanges(
+            partitions,
+            self.topics,
+            self._directory,
+            self._filesystem,
+            self._remove_files,
+            self.overrides,
+            broker_id=self._config.broker_id,
+        )
+
+    def follow(self, context: Context) -> None:
+        """Nobody else changes anything."""

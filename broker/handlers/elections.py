@@ -1,0 +1,137 @@
+"""ElectLeaders: the lead goes to the preferred leaders or, unclean, to whoever is there (KIP-183, KIP-460).
+
+Only the controller elects, and it is asked for this in its memory, so another broker answers NOT_CONTROLLER: admin clients send
+it to the controller anyway, and look again for it then. The answer leaves when the image shows the new leaders, or after the
+request's timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.chores import Steps, Until
+from broker.coordination.view import NO_LEADER, PartitionView
+from broker.errors import (
+    BrokerError,
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    InvalidRequest,
+    NotController,
+    PreferredLeaderNotAvailable,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from broker.handlers.context import Context
+from broker.handlers.errors import code_of, text_of
+from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Answering, encode_in_slices, in_slices
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.control import decode_request, response_class
+from broker.protocol.framing import Request
+
+if TYPE_CHECKING:  # a broker that is alone imports nothing of a cluster
+    from broker.coordination.image import Image
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+_OVER = (ElectionNotNeeded, UnknownTopicOrPartition)  # elected, or deleted meanwhile
+
+Key = tuple[str, int]
+
+
+def handle_elect_leaders(request: Request, context: Context) -> Parts | Pending:
+    message = decode_request(request.api_key, request.version, request.body)
+    return in_slices(_answer(message, request.version, context), context)
+
+
+def _answer(message: Any, version: int, context: Context) -> Answering:
+    outcomes: dict[Key, BrokerError | None] = {}
+    code = ErrorCode.NONE
+    try:
+        kind = message.election_type if version >= 1 else _PREFERRED
+        if kind not in (_PREFERRED, _UNCLEAN):
+            raise InvalidRequest(f"election type {kind}: it is 0 (preferred) or 1 (unclean)")
+        if context.view.controller_id != context.config.broker_id:
+            raise NotController(f"broker {context.view.controller_id} is the controller")
+        outcomes = yield from _elect(message, kind == _UNCLEAN, context)
+    except BrokerError as error:
+        code = code_of(error)
+        outcomes = {} if message.topic_partitions is None else dict.fromkeys(_named(message), error)
+    response = response_class(ApiKey.ELECT_LEADERS)
+    by_topic: dict[str, list[Any]] = {}
+    result = response.ReplicaElectionResult
+    for (topic, index), outcome in outcomes.items():
+        row = result.PartitionResult(
+            partition_id=index,
+            error_code=ErrorCode.NONE if outcome is None else code_of(outcome),
+            error_message=None if outcome is None else text_of(outcome),
+        )
+        by_topic.setdefault(topic, []).append(row)
+    rows = [result(topic=topic, partition_result=partitions) for topic, partitions in by_topic.items()]
+    answer = response(throttle_time_ms=0, error_code=code, replica_election_results=rows)
+    return (yield from encode_in_slices(answer, version, *by_topic.values()))
+
+
+def _named(message: Any) -> Iterator[Key]:
+    for row in message.topic_partitions:
+        for index in row.partitions:
+            yield row.topic, index
+
+
+def _elect(message: Any, is_unclean: bool, context: Context) -> Steps:
+    """What became of each partition. Where all are asked for, those that need nothing are left out, as in Kafka."""
+    registry = context.partitions.registry
+    is_all = message.topic_partitions is None
+    if is_all:
+        keys = [(topic.name, index) for topic in registry for index in range(topic.partition_count)]
+    else:
+        keys = list(dict.fromkeys(_named(message)))
+    outcomes: dict[Key, BrokerError | None] = {}
+    for key in keys:
+        outcomes[key] = _why_not(key, is_unclean, context)
+        yield None
+    if is_all:
+        outcomes = {key: outcome for key, outcome in outcomes.items() if not isinstance(outcome, ElectionNotNeeded)}
+    wanted = [key for key, outcome in outcomes.items() if outcome is None]
+    if wanted:
+        late = yield from _wait_for(wanted, is_unclean, message.timeout_ms, context)
+        outcomes.update(late)
+    return outcomes
+
+
+def _why_not(key: Key, is_unclean: bool, context: Context) -> BrokerError | None:
+    topic, index = key
+    name = f"{topic}-{index}"
+    if not context.partitions.has(topic, index):
+        return UnknownTopicOrPartition(f"no partition {name}")
+    (one,) = context.view.partitions(context.partitions.registry.get(topic), [index])
+    preferred = one.replicas[0]
+    if _is_elected(one, is_unclean):
+        return ElectionNotNeeded(f"broker {one.leader} leads {name}")
+    if is_unclean and len(one.offline) == len(one.replicas):
+        return EligibleLeadersNotAvailable(f"none of the brokers {list(one.replicas)} that have {name} is there")
+    if not is_unclean and (preferred in one.offline or preferred not in one.isr):
+        return PreferredLeaderNotAvailable(f"broker {preferred} is not in the in-sync set of {name}")
+    return None
+
+
+def _is_elected(one: PartitionView, is_unclean: bool) -> bool:
+    return one.leader != NO_LEADER if is_unclean else one.leader == one.replicas[0]
+
+
+def _wait_for(keys: list[Key], is_unclean: bool, timeout_ms: int, context: Context) -> Steps:
+    """The errors of those that were not elected in time."""
+    member = context.cluster
+    assert member is not None, "a broker that is alone leads all it has"
+
+    def missing(_: Image) -> list[Key]:
+        return [key for key in keys if not isinstance(_why_not(key, is_unclean, context), _OVER)]
+
+    member.elect(keys, is_unclean)
+    try:
+        yield Until(lambda go_on: member.when_seen(lambda image: not missing(image), partial(go_on, None), timeout_ms))
+    except RequestTimedOut as error:
+        return dict.fromkeys(missing(member.image), error)
+    return {}

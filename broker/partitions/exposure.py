@@ -1,0 +1,246 @@
+"""Who waits until a partition's records are safe, and how they learn of it.
+
+Two offsets of a partition move only forward while this broker leads it: everything below `replicated_offset` is written by each
+replica of the in-sync set, and everything below `visible_offset` is flushed by each of them. Consumers, ListOffsets and an
+acks=all that waits for the flush wait for the second, any other acks=all for the first.
+
+On one broker the first is the end of the log, so nobody waits for it, and the second is what the flusher has brought to the
+disk: `Exposure`. With replicas somebody computes both from what the followers tell (`Watermarks`), and a follower's fetch may
+move them as well as a flush of our own: `ReplicatedExposure`. It also remembers where in the files the ends of turns and of
+flushes lie: the visible offset is nearly always one of them, and then no fetch has to search the index for its position.
+
+Whoever cannot be told is a defect, and nobody else's business. A partition that is no longer led, was deleted or went offline
+tells all who wait for it at once (`fail`).
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable
+from operator import itemgetter
+from typing import NamedTuple, Protocol
+
+from broker.errors import BrokerError, StorageError
+from broker.partitions.flusher import Flusher
+from broker.partitions.partition import Partition, Wait, Waiting
+from broker.storage.segment import Segment
+
+logger = logging.getLogger("broker.exposure")
+
+# Ends of turns that are remembered between the visible offset and the end. Beyond them the position is searched for: nothing is
+# lost, and a leader whose followers are so far behind has other troubles.
+MARKS_MAX = 256
+_SWEEP_FROM = 1024  # entries, and at each doubling: those who gave up while nothing became safe for hours
+
+WhenSafe = Callable[[BrokerError | None], None]
+_offset_of = itemgetter(0)
+
+
+class Watermarks(Protocol):
+    """Computes what is safe, from all replicas of a partition. Each answer is (replicated, visible); neither falls while the lead
+    lasts."""
+
+    def written(self, partition: Partition) -> tuple[int, int]:
+        """Our log has a new end."""
+
+    def flushed(self, partition: Partition) -> tuple[int, int]:
+        """More of our log is on the disk."""
+
+    def wanted(self, partition: Partition) -> None:
+        """Somebody waits for what is not visible yet: the followers should flush, too (`wanted_offset` says up to where)."""
+
+
+class Exposure:
+    """The only replica is this broker's: see the file's theory."""
+
+    def __init__(self, flusher: Flusher) -> None:
+        self._flusher = flusher
+        self.written = flusher.appended  # so the hot path has no call in between
+        self.want = flusher.want
+        self.on_exposed: Callable[[Partition, int], None] = lambda partition, byte_count: None
+        self.on_offline: Callable[[Partition], None] = lambda partition: None
+        flusher.on_flushed, flusher.on_failed = self.flushed, self.failed
+
+    def when_visible(self, partition: Partition, offset: int, then: WhenSafe, waiting: Waiting | None = None) -> None:
+        """Call `then(None)` once everything below `offset` may be seen, or `then(error)` where that will not be; at once where it
+        is so already. Where `waiting` is over before, the call may be left out."""
+        if partition.visible_offset >= offset:
+            then(None)
+        else:
+            _add(partition.awaits_visible, offset, then, waiting)
+            self.want(partition)
+
+    def when_replicated(self, partition: Partition, offset: int, then: WhenSafe, waiting: Waiting | None = None) -> None:
+        """The same for what every replica of the in-sync set has written."""
+        if partition.replicated is None or partition.replicated >= offset:
+            then(None)
+        else:
+            _add(partition.awaits_replicated, offset, then, waiting)
+
+    def flushed(self, partition: Partition, byte_count: int) -> None:
+        """The flusher has brought `byte_count` more bytes to the disk."""
+        partition.visible_offset = partition.log.flushed_offset
+        self._expose(partition, byte_count)
+
+    def _expose(self, partition: Partition, byte_count: int) -> None:
+        """The visible offset has moved past so many bytes."""
+        waits, visible = partition.awaits_visible, partition.visible_offset
+        if waits:
+            _tell_reached(partition, waits, visible)
+            if waits:
+                self.want(partition)
+        try:
+            self.on_exposed(partition, byte_count)
+        except Exception:
+            logger.exception("%s: who waits for records could not be told; this is a defect of the broker", partition.name)
+
+    def failed(self, partition: Partition, error: StorageError) -> None:
+        """The disk has failed it, and it is offline."""
+        self.fail(partition, error)
+        self.on_offline(partition)
+
+    def fail(self, partition: Partition, error: BrokerError) -> None:
+        """Nothing of it will become safe any more, as far as this broker can tell: whoever waits is told."""
+        for waits in (partition.awaits_replicated, partition.awaits_visible):
+            told, waits[:] = list(waits), []
+            for _, then, _ in told:
+                try:
+                    then(error)
+                except Exception:
+                    _tell_of_defect(partition)
+
+    def forget(self, partition: Partition, error: BrokerError) -> None:
+        """The partition is gone."""
+        self._flusher.forget(partition)
+        self.lost(partition, error)
+
+    def lost(self, partition: Partition, error: BrokerError) -> None:
+        """This broker does not lead it any more."""
+        self.fail(partition, error)
+
+
+class _Mark(NamedTuple):
+    """Where a turn's or a flush's last batch ends."""
+
+    offset: int
+    segment: Segment
+    position: int
+    byte_count: int  # all that was written before it since the lead began
+
+
+class _Marks:
+    """Those between the visible offset and the end, the newest last; how many bytes have been exposed, and how far somebody wants
+    the log to be visible."""
+
+    __slots__ = ("exposed_bytes", "marks", "wanted_offset", "written_bytes")
+
+    def __init__(self) -> None:
+        self.marks: deque[_Mark] = deque(maxlen=MARKS_MAX)
+        self.written_bytes = self.exposed_bytes = 0
+        self.wanted_offset = -1
+
+
+class ReplicatedExposure(Exposure):
+    """There are other replicas: see the file's theory."""
+
+    def __init__(self, flusher: Flusher, watermarks: Watermarks) -> None:
+        super().__init__(flusher)
+        self._watermarks = watermarks
+        self._marks: dict[Partition, _Marks] = {}
+        self.on_follower_flushed: Callable[[Partition], None] = lambda partition: None
+        self.written = self._written
+        self.want = self._want
+
+    def lead(self, partition: Partition) -> None:
+        """Its lead begins: nothing is known of its followers, and the visible offset is the one that was learnt."""
+        self._marks[partition] = _Marks()
+        partition.replicated = partition.visible_offset
+        self._move(partition, self._watermarks.written(partition))
+
+    def _written(self, partition: Partition, byte_count: int) -> None:
+        self._flusher.appended(partition, byte_count)
+        if partition.is_led:
+            known, segment = self._marks[partition], partition.log.segments.active
+            known.written_bytes += byte_count
+            known.marks.append(_Mark(partition.end_offset, segment, segment.size, known.written_bytes))
+            self._move(partition, self._watermarks.written(partition))
+
+    def _want(self, partition: Partition) -> None:
+        self._flusher.want(partition)
+        if partition.is_led and partition.end_offset > partition.visible_offset:
+            self._marks[partition].wanted_offset = partition.end_offset
+            self._watermarks.wanted(partition)
+
+    def flushed(self, partition: Partition, byte_count: int) -> None:
+        if partition.is_led:
+            self._move(partition, self._watermarks.flushed(partition))
+        else:
+            self.on_follower_flushed(partition)
+
+    def moved(self, partition: Partition, replicated: int, visible: int) -> None:
+        """A follower's fetch or a change of the in-sync set has moved these; equal ones are harmless."""
+        self._move(partition, (replicated, visible))
+
+    def _move(self, partition: Partition, safe: tuple[int, int]) -> None:
+        replicated, visible = safe
+        assert partition.replicated is not None, "it is led"
+        assert partition.visible_offset <= visible <= replicated <= partition.end_offset, "safe offsets never fall"
+        if replicated > partition.replicated:
+            partition.replicated = replicated
+            _tell_reached(partition, partition.awaits_replicated, replicated)
+        if visible > partition.visible_offset and partition.is_led:  # whoever was told may have taken the lead away
+            partition.visible_offset = visible
+            self._expose(partition, self._pass_marks(partition, visible))
+
+    def _pass_marks(self, partition: Partition, visible: int) -> int:
+        """Forget the marks below `visible`; returns how many bytes are newly exposed, or a part of them where it lies between two
+        marks: at least one, so that whoever waits for any looks."""
+        known, marks = self._marks[partition], self._marks[partition].marks
+        newest: _Mark | None = None
+        while marks and marks[0].offset <= visible:
+            newest = marks.popleft()
+        partition.visible_place = None
+        exposed = known.exposed_bytes
+        if newest is not None:
+            known.exposed_bytes = newest.byte_count
+            if newest.offset == visible:
+                partition.visible_place = newest.segment, newest.position
+        return max(1, known.exposed_bytes - exposed)
+
+    def wanted_offset(self, partition: Partition) -> int:
+        """Up to where somebody waits for a flush; -1: nobody does."""
+        wanted = self._marks[partition].wanted_offset
+        return wanted if wanted > partition.visible_offset else -1
+
+    def lost(self, partition: Partition, error: BrokerError) -> None:
+        self._marks.pop(partition, None)
+        super().lost(partition, error)
+
+
+def _add(waits: list[Wait], offset: int, then: WhenSafe, waiting: Waiting | None) -> None:
+    """Nearly everybody waits for what was written last."""
+    if waits and waits[-1][0] > offset:
+        insort(waits, (offset, then, waiting), key=_offset_of)
+    else:
+        waits.append((offset, then, waiting))
+    size = len(waits)
+    if size >= _SWEEP_FROM and not size & (size - 1):
+        waits[:] = [wait for wait in waits if wait[2] is None or not wait[2].is_over]
+
+
+def _tell_reached(partition: Partition, waits: list[Wait], offset: int) -> None:
+    reached = len(waits) if waits and waits[-1][0] <= offset else bisect_right(waits, offset, key=_offset_of)
+    told = waits[:reached]
+    del waits[:reached]
+    for _, then, _ in told:
+        try:
+            then(None)
+        except Exception:
+            _tell_of_defect(partition)
+
+
+def _tell_of_defect(partition: Partition) -> None:
+    """For an exception handler."""
+    logger.exception("%s: somebody who waited could not be answered; this is a defect of the broker", partition.name)

@@ -1,0 +1,360 @@
+"""Fetch version 17 between brokers, both sides of it, by hand: what a follower asks of its leader, and what it is answered.
+
+It is Kafka's Fetch, in Kafka's bytes: topics by id, incremental sessions (KIP-227), `cluster_id` and `replica_state` as tagged
+fields of the request (KIP-903), `diverging_epoch` as one of the answer (KIP-595). Two tagged fields are our own, with numbers
+far from Kafka's, which every other decoder skips:
+
+    request, partition   flushed_offset   what the follower has on its disk; the fetch offset itself is only written
+    answer, partition    wanted_offset    up to where somebody at the leader waits for a flush: the follower flushes now
+
+Why by hand: a round of an idle or a busy follower names one or two partitions and comes a thousand times a second, and records
+must reach the socket without being copied. As in `fetch.py` the answer's encoder yields the bytes before each partition's
+records, and the caller puts a file slice behind them. The parser of the answer gives records as views of its buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple, TypeVar
+
+from broker.errors import ProtocolError
+from broker.protocol.primitives import (
+    TAGS_MAX,
+    check_partitions,
+    read_compact_string,
+    read_uvarint,
+    skip_tags,
+    write_compact_string,
+    write_uvarint,
+)
+
+REPLICA_FETCH_VERSION = 17
+NO_OFFSET = -1  # of an offset that is not said
+FIRST_SESSION_EPOCH = 0  # opens a session
+FINAL_SESSION_EPOCH = -1  # closes it
+_SESSION_EPOCH_MAX = 0x7FFFFFFF
+
+_TOPIC_ID_BYTES = 16
+_INT64 = Struct(">q")
+_START = Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id, session epoch
+_PARTITION = Struct(">iiqiqi")  # index, leader epoch, fetch offset, last fetched epoch, log start offset, max bytes
+_INDEX = Struct(">i")
+_REPLICA_STATE = Struct(">iq")  # id, epoch
+_ANSWER_START = Struct(">ihi")  # throttle time, error, session id
+_ANSWER = Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start offset
+_DIVERGING = Struct(">iq")  # epoch, end offset
+
+_TAG_CLUSTER_ID, _TAG_REPLICA_STATE, _TAG_DIVERGING_EPOCH, _TAG_OWN_OFFSET = 0, 1, 0, 10_000
+_OWN_OFFSET_HEAD = write_uvarint(_TAG_OWN_OFFSET) + b"\x08"
+_ONLY_OWN_OFFSET = b"\x01" + _OWN_OFFSET_HEAD  # a section of one tag: nearly every request
+_DIVERGING_HEAD = b"\0\x0d"
+# Where the last tag of a request is `replica_state`, as in every request that a broker sends, it stands this far from the end.
+_REPLICA_STATE_BYTES = 15
+_REPLICA_STATE_HEAD = b"\x01\x0d"
+
+
+class ReplicaPartition(NamedTuple):
+    """What a follower wants of one partition, and what it has. `leader_epoch` is that of the leader it believes in."""
+
+    topic_id: bytes
+    partition_index: int
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    bytes_max: int
+    flushed_offset: int = NO_OFFSET
+
+
+class ReplicaFetch(NamedTuple):
+    """A follower's request. In a session `partitions` are those that are new or moved, `forgotten` those it gives up."""
+
+    replica_id: int
+    replica_epoch: int
+    cluster_id: str | None
+    wait_ms_max: int
+    bytes_min: int
+    bytes_max: int
+    session_id: int
+    session_epoch: int
+    partitions: Sequence[ReplicaPartition]
+    forgotten: Sequence[tuple[bytes, int]] = ()
+
+
+class ReplicaAnswer(NamedTuple):
+    """The leader's side of one partition's answer; `size` bytes of records follow the piece that it becomes."""
+
+    topic_id: bytes
+    partition_index: int
+    error: int
+    visible_offset: int
+    log_start_offset: int
+    size: int = 0
+    diverging_epoch: tuple[int, int] | None = None  # the epoch, and where it ends here
+    wanted_offset: int = NO_OFFSET
+
+
+class ReplicaRecords(NamedTuple):
+    """The follower's side of it; `records` are a view of the buffer that was parsed."""
+
+    topic_id: bytes
+    partition_index: int
+    error: int
+    visible_offset: int
+    log_start_offset: int
+    records: memoryview
+    diverging_epoch: tuple[int, int] | None = None
+    wanted_offset: int = NO_OFFSET
+
+
+class ReplicaFetched(NamedTuple):
+    """The whole answer. `error` stands for all of it; a session id of 0 means that there is no session (any more)."""
+
+    error: int
+    session_id: int
+    partitions: list[ReplicaRecords]
+
+
+def next_session_epoch(epoch: int) -> int:
+    """What follows an epoch: 0 opens a session, so it begins again with 1."""
+    return 1 if epoch == _SESSION_EPOCH_MAX else epoch + 1
+
+
+# The request
+
+
+def encode_replica_fetch(fetch: ReplicaFetch) -> bytes:
+    """The body of a request. Partitions of one topic should stand together: each run of them costs its topic's id."""
+    out = bytearray(_START.pack(fetch.wait_ms_max, fetch.bytes_min, fetch.bytes_max, 0, fetch.session_id, fetch.session_epoch))
+    runs = _runs(fetch.partitions)
+    out += write_uvarint(len(runs) + 1)
+    for run in runs:
+        out += run[0].topic_id + write_uvarint(len(run) + 1)
+        for part in run:
+            out += _PARTITION.pack(*part[1:7])
+            out += _ONLY_OWN_OFFSET + _INT64.pack(part.flushed_offset) if part.flushed_offset != NO_OFFSET else b"\0"
+        out += b"\0"
+    by_topic: dict[bytes, list[int]] = {}
+    for topic_id, index in fetch.forgotten:
+        by_topic.setdefault(topic_id, []).append(index)
+    out += write_uvarint(len(by_topic) + 1)
+    for topic_id, indexes in by_topic.items():
+        out += topic_id + write_uvarint(len(indexes) + 1) + b"".join(map(_INDEX.pack, indexes)) + b"\0"
+    out += b"\x01"  # no rack
+    if fetch.cluster_id is None:
+        out += b"\x01"
+    else:
+        cluster_id = write_compact_string(fetch.cluster_id)
+        out += b"\x02\0" + write_uvarint(len(cluster_id)) + cluster_id
+    out += _REPLICA_STATE_HEAD + _REPLICA_STATE.pack(fetch.replica_id, fetch.replica_epoch) + b"\0"
+    return bytes(out)
+
+
+def parse_replica_fetch(body: memoryview) -> ReplicaFetch | None:
+    """Read a request of version 17, or say with None that a consumer sent it: those pay for one look near its end."""
+    if bytes(body[-_REPLICA_STATE_BYTES : 2 - _REPLICA_STATE_BYTES]) != _REPLICA_STATE_HEAD:
+        return None
+    try:
+        fetch, position = _parse_request(body)
+    except StructError as error:
+        raise ProtocolError("a replica's Fetch request that ends too early") from error
+    if position != len(body):
+        raise ProtocolError(f"a replica's Fetch request with {len(body) - position} bytes behind its end")
+    return fetch if fetch.replica_id >= 0 else None
+
+
+def _parse_request(body: memoryview) -> tuple[ReplicaFetch, int]:
+    wait_ms_max, bytes_min, bytes_max, _, session_id, session_epoch = _START.unpack_from(body)
+    partitions, position = _parse_partitions(body, _START.size)
+    forgotten, position = _parse_forgotten(body, position)
+    _, position = read_compact_string(body, position)
+    cluster_id, replica_id, replica_epoch = None, -1, -1
+    tags, position = _read_tags(body, position)
+    for tag, start, size in tags:
+        if tag == _TAG_CLUSTER_ID:
+            cluster_id, _ = read_compact_string(body[start : start + size], 0)
+        elif tag == _TAG_REPLICA_STATE:
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(body[start : start + size])
+    return (
+        ReplicaFetch(
+            replica_id,
+            replica_epoch,
+            cluster_id,
+            wait_ms_max,
+            bytes_min,
+            bytes_max,
+            session_id,
+            session_epoch,
+            partitions,
+            forgotten,
+        ),
+        position,
+    )
+
+
+def _parse_partitions(body: memoryview, position: int) -> tuple[list[ReplicaPartition], int]:
+    partitions: list[ReplicaPartition] = []
+    topic_count, position = _read_count(body, position)
+    for _ in range(topic_count):
+        topic_id, position = _read_topic_id(body, position)
+        count, position = _read_count(body, position, len(partitions))
+        for _ in range(count):
+            index, epoch, offset, last_epoch, log_start, bytes_max = _PARTITION.unpack_from(body, position)
+            position += _PARTITION.size
+            if body[position : position + 4] == _ONLY_OWN_OFFSET:
+                (flushed_offset,) = _INT64.unpack_from(body, position + 4)
+                position += 12
+            else:
+                tags, position = _read_tags(body, position)
+                flushed_offset = _own_offset(body, tags)
+            partitions.append(ReplicaPartition(topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed_offset))
+        position = skip_tags(body, position)
+    return partitions, position
+
+
+def _parse_forgotten(body: memoryview, position: int) -> tuple[list[tuple[bytes, int]], int]:
+    forgotten: list[tuple[bytes, int]] = []
+    topic_count, position = _read_count(body, position)
+    for _ in range(topic_count):
+        topic_id, position = _read_topic_id(body, position)
+        count, position = _read_count(body, position, len(forgotten))
+        for _ in range(count):
+            forgotten.append((topic_id, _INDEX.unpack_from(body, position)[0]))
+            position += 4
+        position = skip_tags(body, position)
+    return forgotten, position
+
+
+# The answer
+
+
+def encode_replica_answer(answers: Sequence[ReplicaAnswer], *, session_id: int, error: int = 0) -> list[bytes]:
+    """One piece of bytes before each partition's records, and a last one behind them all: len(answers) + 1 pieces."""
+    runs = _runs(answers)
+    pending = _ANSWER_START.pack(0, error, session_id) + write_uvarint(len(runs) + 1)
+    pieces: list[bytes] = []
+    for run in runs:
+        pending += run[0].topic_id + write_uvarint(len(run) + 1)
+        for row in run:
+            visible = row.visible_offset
+            pending += _ANSWER.pack(row.partition_index, row.error, visible, visible, row.log_start_offset)
+            pieces.append(pending + b"\0\xff\xff\xff\xff" + write_uvarint(row.size + 1))  # no aborted ones, no other replica
+            pending = _answer_tags(row)
+        pending += b"\0"
+    return [*pieces, pending + b"\0"]
+
+
+def _answer_tags(row: ReplicaAnswer) -> bytes:
+    diverging, wanted = row.diverging_epoch, row.wanted_offset
+    if diverging is None and wanted == NO_OFFSET:
+        return b"\0"
+    tags = bytes(((diverging is not None) + (wanted != NO_OFFSET),))
+    if diverging is not None:
+        tags += _DIVERGING_HEAD + _DIVERGING.pack(*diverging) + b"\0"
+    if wanted != NO_OFFSET:
+        tags += _OWN_OFFSET_HEAD + _INT64.pack(wanted)
+    return tags
+
+
+def parse_replica_answer(body: memoryview) -> ReplicaFetched:
+    """Read an answer of version 17. Its records are not looked into."""
+    try:
+        answer, position = _parse_answer(body)
+    except StructError as error:
+        raise ProtocolError("an answer to a replica's Fetch that ends too early") from error
+    if position != len(body):
+        raise ProtocolError(f"an answer to a replica's Fetch with {len(body) - position} bytes behind its end")
+    return answer
+
+
+def _parse_answer(body: memoryview) -> tuple[ReplicaFetched, int]:
+    _, error, session_id = _ANSWER_START.unpack_from(body)
+    partitions: list[ReplicaRecords] = []
+    topic_count, position = _read_count(body, _ANSWER_START.size)
+    for _ in range(topic_count):
+        topic_id, position = _read_topic_id(body, position)
+        count, position = _read_count(body, position, len(partitions))
+        for _ in range(count):
+            row, position = _parse_row(body, position, topic_id)
+            partitions.append(row)
+        position = skip_tags(body, position)
+    return ReplicaFetched(error, session_id, partitions), skip_tags(body, position)
+
+
+def _parse_row(body: memoryview, position: int, topic_id: bytes) -> tuple[ReplicaRecords, int]:
+    index, error, visible, _, log_start = _ANSWER.unpack_from(body, position)
+    position += _ANSWER.size
+    aborted, position = read_uvarint(body, position)
+    if aborted > 1:
+        raise ProtocolError("an answer with aborted transactions, which no broker here has")
+    size, position = read_uvarint(body, position + 4)
+    end = position + max(size - 1, 0)
+    if end > len(body):
+        raise ProtocolError("records beyond the end of their answer")
+    records = body[position:end]
+    diverging_epoch, wanted = None, NO_OFFSET
+    if end < len(body) and not body[end]:  # no tags: nearly every answer
+        position = end + 1
+    else:
+        tags, position = _read_tags(body, end)
+        wanted = _own_offset(body, tags)
+        for tag, start, length in tags:
+            if tag == _TAG_DIVERGING_EPOCH:
+                diverging_epoch = _DIVERGING.unpack_from(body[start : start + length])
+    return ReplicaRecords(topic_id, index, error, visible, log_start, records, diverging_epoch, wanted), position
+
+
+# What both share
+
+
+Row = TypeVar("Row", ReplicaPartition, ReplicaAnswer)
+
+
+def _runs(rows: Iterable[Row]) -> list[list[Row]]:
+    """The rows in their order, with neighbours of one topic together."""
+    runs: list[list[Row]] = []
+    for row in rows:
+        if runs and runs[-1][0].topic_id == row.topic_id:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs
+
+
+def _read_count(body: memoryview, position: int, before: int = 0) -> tuple[int, int]:
+    count, position = read_uvarint(body, position)
+    check_partitions(count - 1, before)
+    return count - 1, position
+
+
+def _read_topic_id(body: memoryview, position: int) -> tuple[bytes, int]:
+    end = position + _TOPIC_ID_BYTES
+    if end > len(body):
+        raise ProtocolError("a topic id beyond the end of its message")
+    return bytes(body[position:end]), end
+
+
+def _read_tags(body: memoryview, position: int) -> tuple[list[tuple[int, int, int]], int]:
+    """(number, start, size) of each tagged field of a section."""
+    count, position = read_uvarint(body, position)
+    if count > TAGS_MAX:
+        raise ProtocolError(f"{count} tagged fields (accepted: {TAGS_MAX})")
+    tags: list[tuple[int, int, int]] = []
+    for _ in range(count):
+        tag, position = read_uvarint(body, position)
+        size, position = read_uvarint(body, position)
+        if position + size > len(body):
+            raise ProtocolError("a tagged field longer than its message")
+        tags.append((tag, position, size))
+        position += size
+    return tags, position
+
+
+def _own_offset(body: memoryview, tags: Iterable[tuple[int, int, int]]) -> int:
+    for tag, start, size in tags:
+        if tag == _TAG_OWN_OFFSET:
+            offset: int = _INT64.unpack_from(body[start : start + size])[0]
+            return offset
+    return NO_OFFSET

@@ -1,0 +1,1 @@
+"""Replication: each partition on several brokers, one of which leads it."""

@@ -1,0 +1,400 @@
+"""A follower's side of replication: one `LeaderFetcher` for each broker that leads something this one follows.
+
+It has one connection, one incremental session (KIP-227) and at most two requests on their way: one is usually parked at the
+leader until there is something new, the second says what has changed here meanwhile (more is written, more is flushed) and makes
+the leader answer the first. A request names only partitions that are new or whose position moved, so a round costs what moved.
+
+The leader counts what a request says as progress, so nothing is said that is not so: positions are read from the log when the
+request is made. What an answer says is used only if it answers what is still the question:
+
+* the partition is still followed, in the same leader epoch as when the request was made: else what it brings may be another
+  leader's past (KAFKA-13207). A new epoch is a new entry here, with nothing named yet.
+* records only if they are for the position that the log still has: it may have been cut since.
+* a divergence or an error before anything else, and what is visible only after records (KAFKA-14704).
+
+What fails, fails for one partition: it is asked for again after a pause that doubles. Damaged records are never stored; what
+follows them comes again, too. A session that the leader has forgotten is opened anew, with everything named.
+
+No I/O and no clock of its own: connections, replicas and the time are handed in.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from broker.errors import BrokerError, ReplicationRefused
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.replica_fetch import (
+    FINAL_SESSION_EPOCH,
+    FIRST_SESSION_EPOCH,
+    REPLICA_FETCH_VERSION,
+    ReplicaFetch,
+    ReplicaPartition,
+    ReplicaRecords,
+    encode_replica_fetch,
+    next_session_epoch,
+    parse_replica_answer,
+)
+from broker.replication.peers import PeerRequest, Peers
+from broker.replication.replica import Key, Replica
+
+logger = logging.getLogger("broker.replication")
+
+IN_FLIGHT_MAX = 2  # what a leader may conclude from a request rests on it (confirm.py)
+NAMED_MAX = 1_000  # partitions in one request: to read them takes the leader a millisecond
+SLICE_SECONDS = 0.003  # how long answers are stored before others have their turn
+PAUSE_SECONDS_FIRST = 0.02  # after an error: at an election a follower is often a journal entry earlier than its leader
+BYTES_MIN = 1
+NO_SESSION = 0
+_SESSION_IS_GONE = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+_RESET = frozenset({ErrorCode.OFFSET_OUT_OF_RANGE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """The broker's settings of the same names."""
+
+    wait_ms_max: int = 500
+    partition_bytes_max: int = 1 << 20
+    response_bytes_max: int = 1 << 20
+    pause_seconds_max: float = 1.0
+
+
+class _Entry:
+    """One followed partition in one leader epoch. Changed by each round, so not frozen."""
+
+    __slots__ = ("epoch", "first_named_in", "is_paused", "named", "named_in", "pause", "replica", "told_flushed")
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.epoch = replica.leader_epoch
+        self.named: tuple[int, int] | None = None  # the fetch offset and last epoch that the leader was told
+        self.told_flushed = -1
+        self.named_in = self.first_named_in = -1  # in which request: for the first time like this, and at all
+        self.is_paused = False  # while the log is being cut, and after errors
+        self.pause = PAUSE_SECONDS_FIRST
+
+    def forget_session(self) -> None:
+        self.named, self.named_in, self.first_named_in = None, -1, -1
+
+
+class _Session:
+    """A session with the leader. Requests are counted from 0 on, however far its epoch has come round."""
+
+    __slots__ = ("epoch", "in_flight", "request_count", "session_id")
+
+    def __init__(self) -> None:
+        self.session_id = NO_SESSION
+        self.epoch = FIRST_SESSION_EPOCH
+        self.request_count = 0
+        self.in_flight = 0
+
+
+class LeaderFetcher:
+    """See the file's theory."""
+
+    def __init__(
+        self,
+        leader: int,
+        *,
+        me: int,
+        incarnation: int,
+        cluster_id: str,
+        peers: Peers,
+        monotonic: Callable[[], float],
+        limits: FetchLimits,
+    ) -> None:
+        self.due = math.inf
+        self._leader = leader
+        self._me = me
+        self._incarnation = incarnation
+        self._cluster_id = cluster_id
+        self._peers = peers
+        self._monotonic = monotonic
+        self._limits = limits
+        self._entries: dict[Key, _Entry] = {}
+        self._to_name: dict[Key, None] = {}
+        self._to_forget: dict[Key, None] = {}
+        self._resting: dict[_Entry, float] = {}  # until when, after an error
+        self._session: _Session | None = None
+        self._rests_until = -math.inf  # after an error of the whole answer
+        self._pause = PAUSE_SECONDS_FIRST
+        self._arrived: deque[tuple[int, ReplicaRecords]] = deque()  # with the number of the request that it answers
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries
+
+    # What others tell
+
+    def follow(self, replica: Replica) -> None:
+        """Fetch for it from now on, in its leader epoch; also where it was followed in an earlier one."""
+        self._forget_entry(replica.key)
+        self._entries[replica.key] = _Entry(replica)
+        self._to_forget.pop(replica.key, None)
+        self._to_name[replica.key] = None
+        self.due = -math.inf
+
+    def forget(self, key: Key) -> None:
+        """It is followed no longer; answers that are on their way are not used."""
+        entry = self._forget_entry(key)
+        if entry is not None and entry.first_named_in >= 0:
+            self._to_forget[key] = None
+            self.due = -math.inf
+
+    def _forget_entry(self, key: Key) -> _Entry | None:
+        self._to_name.pop(key, None)
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._resting.pop(entry, None)
+        return entry
+
+    def flushed(self, key: Key) -> None:
+        """More of its log is on the disk: the leader wants to know."""
+        entry = self._entries.get(key)
+        if entry is not None and not entry.is_paused and entry.replica.flushed_offset != entry.told_flushed:
+            self._to_name[key] = None
+            self.due = -math.inf
+
+    def reached(self) -> None:
+        """There is a new connection to the leader: with it begins a new session."""
+        self._end_session()
+        self._rests_until = -math.inf
+        self.due = -math.inf
+
+    def closed(self) -> None:
+        """The connection is gone, and every answer with it."""
+        self._end_session()
+
+    def _end_session(self) -> None:
+        self._session = None
+        self._arrived.clear()
+        self._to_forget.clear()
+        for key, entry in self._entries.items():
+            entry.forget_session()
+            if not entry.is_paused:
+                self._to_name[key] = None
+
+    # A turn
+
+    def work(self, now: float) -> None:
+        """Store what has arrived, for a slice of time, and ask for more."""
+        self._end_rests(now)
+        self._store_arrived(now)
+        self._ask(now)
+        self._set_due()
+
+    def _end_rests(self, now: float) -> None:
+        for entry, until in list(self._resting.items()):
+            if until <= now:
+                del self._resting[entry]
+                self._resume(entry)
+
+    def _resume(self, entry: _Entry) -> None:
+        """Ask for it again, where it is still followed."""
+        if self._entries.get(entry.replica.key) is entry:
+            entry.is_paused = False
+            self._to_name[entry.replica.key] = None
+            self.due = -math.inf
+
+    def _store_arrived(self, now: float) -> None:
+        until = now + SLICE_SECONDS
+        while self._arrived:
+            self._take(*self._arrived.popleft())
+            if self._arrived and self._monotonic() >= until:
+                return
+
+    def _set_due(self) -> None:
+        if self._arrived:
+            self.due = -math.inf
+            return
+        self.due = min(self._resting.values(), default=math.inf)
+        if self._can_ask and self._has_to_say:
+            self.due = min(self.due, self._rests_until)
+
+    # Asking
+
+    @property
+    def _can_ask(self) -> bool:
+        session = self._session
+        if not self._peers.is_reached(self._leader):
+            return False
+        if session is None:
+            return True
+        return session.in_flight < IN_FLIGHT_MAX and (session.session_id != NO_SESSION or session.request_count == 0)
+
+    @property
+    def _has_to_say(self) -> bool:
+        """With something to say a second request is sent; the first is sent anyway, to wait at the leader."""
+        if self._session is None and not self._entries:
+            return False
+        if self._to_name or self._to_forget:
+            return True
+        return bool(self._entries) and not self._arrived and (self._session is None or self._session.in_flight == 0)
+
+    def _ask(self, now: float) -> None:
+        while now >= self._rests_until and self._can_ask and self._has_to_say:
+            self._session = self._session or _Session()
+            self._send(self._session)
+
+    def _send(self, session: _Session) -> None:
+        number = session.request_count
+        is_last = not self._entries
+        partitions = [] if is_last else self._name(number)
+        forgotten = list(self._to_forget)
+        self._to_forget.clear()
+        fetch = ReplicaFetch(
+            self._me,
+            self._incarnation,
+            self._cluster_id,
+            self._limits.wait_ms_max,
+            BYTES_MIN,
+            self._limits.response_bytes_max,
+            session.session_id,
+            FINAL_SESSION_EPOCH if is_last else session.epoch,
+            partitions,
+            forgotten,
+        )
+        session.request_count += 1
+        session.epoch = next_session_epoch(session.epoch)
+        session.in_flight += 1
+        if is_last:
+            self._end_session()
+        request = PeerRequest(int(ApiKey.FETCH), REPLICA_FETCH_VERSION, encode_replica_fetch(fetch))
+        self._peers.send(self._leader, request, partial(self._answered, session, number))
+
+    def _name(self, number: int) -> list[ReplicaPartition]:
+        """What is new or has moved, in the order of topics where a session begins: each run of one topic costs its id once."""
+        keys = sorted(self._to_name) if number == 0 else list(self._to_name)
+        rows: list[ReplicaPartition] = []
+        for key in keys[:NAMED_MAX]:
+            del self._to_name[key]
+            entry = self._entries[key]
+            replica = entry.replica
+            position = replica.end_offset, replica.last_epoch
+            if position != entry.named:
+                entry.named, entry.named_in = position, number
+            entry.told_flushed = replica.flushed_offset
+            if entry.first_named_in < 0:
+                entry.first_named_in = number
+            rows.append(
+                ReplicaPartition(
+                    *key,
+                    entry.epoch,
+                    replica.end_offset,
+                    replica.last_epoch,
+                    replica.log_start_offset,
+                    self._limits.partition_bytes_max,
+                    replica.flushed_offset,
+                )
+            )
+        return rows
+
+    # Answers
+
+    def _answered(self, session: _Session, number: int, body: memoryview | None) -> None:
+        session.in_flight -= 1
+        if session is not self._session:
+            return
+        self.due = -math.inf
+        if body is None:
+            self._end_session()
+            return
+        answer = parse_replica_answer(body)
+        if answer.error:
+            self._refused(answer.error)
+        elif answer.session_id == NO_SESSION:  # a leader that offers none: as if it had forgotten the session at once
+            self._refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        else:
+            session.session_id = answer.session_id
+            self._pause = PAUSE_SECONDS_FIRST
+            self._arrived.extend((number, row) for row in answer.partitions)
+
+    def _refused(self, code: int) -> None:
+        """The whole request was. A session that is gone is opened again; once at once, then after a pause."""
+        self._end_session()
+        is_first = self._pause == PAUSE_SECONDS_FIRST
+        if code not in _SESSION_IS_GONE or not is_first:
+            self._rests_until = self._monotonic() + self._pause
+            logger.warning("broker %d refuses what we fetch: error %d", self._leader, code)
+        self._pause = min(self._pause * 2, self._limits.pause_seconds_max)
+
+    def _take(self, number: int, row: ReplicaRecords) -> None:
+        """One partition of an answer to request `number`."""
+        key = row.topic_id, row.partition_index
+        entry = self._entries.get(key)
+        if entry is None or entry.is_paused or not 0 <= entry.first_named_in <= number:
+            return  # an answer to a question that nobody asks any more
+        replica = entry.replica
+        is_current = entry.named_in <= number and entry.named == (replica.end_offset, replica.last_epoch)
+        try:
+            if row.error:
+                if is_current:
+                    self._take_error(entry, row)
+            elif row.diverging_epoch is not None:
+                if is_current:
+                    self._cut(entry, *row.diverging_epoch)
+            else:
+                self._take_records(entry, row, is_current=is_current)
+        except ReplicationRefused as error:
+            logger.error("%s: what broker %d sent is not stored: %s", replica.name, self._leader, error)
+            self._rest(entry)
+        except BrokerError as error:
+            logger.error("%s: what broker %d sent cannot be stored: %s", replica.name, self._leader, error)
+            self._rest(entry)
+        except Exception:
+            logger.exception("%s: what was fetched could not be handled; this is a defect of the broker", replica.name)
+            self._rest(entry)
+
+    def _take_records(self, entry: _Entry, row: ReplicaRecords, *, is_current: bool) -> None:
+        replica = entry.replica
+        if len(row.records) and is_current:
+            replica.append(row.records)
+            self._to_name[replica.key] = None
+        entry.pause = PAUSE_SECONDS_FIRST
+        replica.learn(row.visible_offset, row.log_start_offset)
+        if row.wanted_offset > replica.flushed_offset:
+            replica.want_flush(row.wanted_offset)
+
+    def _take_error(self, entry: _Entry, row: ReplicaRecords) -> None:
+        if row.error in _RESET and row.log_start_offset >= 0:
+            self._pause_for(entry, partial(entry.replica.reset, row.log_start_offset))
+            return
+        logger.info("%s: broker %d answers with error %d", entry.replica.name, self._leader, row.error)
+        self._rest(entry)
+
+    def _cut(self, entry: _Entry, epoch: int, end_offset: int) -> None:
+        self._pause_for(entry, partial(entry.replica.cut, epoch, end_offset))
+
+    def _pause_for(self, entry: _Entry, change: Callable[[Callable[[BrokerError | None], None]], None]) -> None:
+        """Ask for nothing while the log is changed below us."""
+        entry.is_paused = True
+        self._to_name.pop(entry.replica.key, None)
+        change(partial(self._changed, entry))
+
+    def _changed(self, entry: _Entry, error: BrokerError | None) -> None:
+        if self._entries.get(entry.replica.key) is not entry:
+            return
+        if error is None:
+            entry.named = None
+            self._resume(entry)
+        else:
+            logger.error("%s: its log could not be brought in line with its leader's: %s", entry.replica.name, error)
+            self._rest(entry)
+
+    def _rest(self, entry: _Entry) -> None:
+        """Ask for it again later, and later each time; never again where its disk has failed it."""
+        if entry.replica.is_offline:
+            self.forget(entry.replica.key)
+            return
+        entry.is_paused = True
+        entry.named = None
+        self._to_name.pop(entry.replica.key, None)
+        self._resting[entry] = self._monotonic() + entry.pause
+        entry.pause = min(entry.pause * 2, self._limits.pause_seconds_max)
+        self.due = min(self.due, self._resting[entry])

@@ -1,0 +1,273 @@
+"""What this broker leads, in one place: who follows how far, what is safe by that, and what is to be changed in ZooKeeper.
+
+It is the `Watermarks` of the exposure: each write, flush and wish for one comes here and is answered with what is safe now, and
+what a follower's fetch moves is told by `on_moved`. Whoever gives the roles calls `lead`, `learn` and `end`, in the order in
+which the image shows them; the loop calls `turn_ends` behind the writes of each turn, and `tick` when `due` has come.
+
+Nobody walks all partitions: followers that lack something, and sets that lack a replica, are looked at once a second; all others
+when something happens to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from broker.clock import Clock
+from broker.coordination.image import Image, PartitionState
+from broker.coordination.store import Store
+from broker.errors import BrokerError
+from broker.partitions.partition import Partition
+from broker.protocol.replica_fetch import ReplicaFetch
+from broker.replication.confirm import Confirmation
+from broker.replication.handover import propose_handover, takes_records
+from broker.replication.isr import Proposals, propose_isr
+from broker.replication.progress import PartitionProgress
+from broker.replication.serve import ReplicaServer, ServeLimits
+from broker.replication.sessions import Answer, FetchSession, Key, Led
+from broker.replication.throttle import Throttle
+
+LOOK_SECONDS = 1.0
+GONE_LOOK_SECONDS = 0.1  # while the connection of some follower is closed: acks=all may wait for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderLimits:
+    lag_seconds: float = 30.0  # replica.lag.time.max.ms
+    gone_seconds: float = 0.5  # logbus.replica.gone.ms
+    confirm_seconds: float = 3.0  # logbus.leader.confirm.ms
+    serve: ServeLimits = field(default_factory=ServeLimits)
+
+
+class Leader:
+    """See the file's theory."""
+
+    def __init__(
+        self,
+        me: int,
+        store: Store,
+        clock: Clock,
+        *,
+        cluster_id: str,
+        code_of: Callable[[BrokerError], int],
+        session_ids: Iterator[int],
+        limits: LeaderLimits | None = None,
+        throttle: Throttle | None = None,
+    ) -> None:
+        self.me = me
+        self.led: dict[Key, Led] = {}
+        self.on_moved: Callable[[Partition, int, int], None] = lambda partition, replicated, visible: None
+        self._clock = clock
+        self._limits = limits or LeaderLimits()
+        self._partitions: dict[Key, Partition] = {}
+        self._image = Image()
+        self._changed: dict[Key, Led] = {}  # something happened to them in this turn
+        self._watched: dict[Key, Led] = {}  # somebody lacks something
+        self._look_at = -inf
+        self.isr_shrinks = self.isr_expands = 0  # of what is led here, since the start
+        self._is_stirred = False  # something was written or wished for that `turn_ends` has not seen
+        self._origins: dict[int, tuple[object, FetchSession]] = {}  # by identity: the connections that followers fetch on
+        self.server = ReplicaServer(
+            self.led,
+            cluster_id=cluster_id,
+            code_of=code_of,
+            session_ids=session_ids,
+            throttle=throttle,
+            limits=self._limits.serve,
+        )
+        self._proposals = Proposals(store, clock)
+        self._confirmation = Confirmation(store, clock, self.server.alive_at, confirm_seconds=self._limits.confirm_seconds)
+        self.server.on_moved = self._proposals.on_moved = self._tell_moved
+        self.server.on_candidate = self._note_change
+
+    # Roles
+
+    def lead(self, partition: Partition, state: PartitionState, replicas: Sequence[int], insync_min: int) -> None:
+        """The lead of a partition begins, in an epoch in which no process has led it before. Its exposure is told next, and asks
+        at once what is safe."""
+        log = partition.log
+        progress = PartitionProgress(
+            self.me,
+            state,
+            replicas,
+            insync_min=insync_min,
+            end_offset=log.end_offset,
+            flushed_offset=log.flushed_offset,
+            visible_offset=partition.visible_offset,
+            now=self._clock.monotonic(),
+        )
+        key = partition.topic_id.bytes, partition.index
+        assert key not in self.led, "the lead before has to end first"
+        led = Led(partition.topic, partition.topic_id.bytes, partition.index, log, progress)
+        self.led[key], self._partitions[key] = led, partition
+        partition.lacks_replicas = progress.lacks_replicas
+        self._note_change(led)
+
+    def learn(self, partition: Partition, state: PartitionState, replicas: Sequence[int], insync_min: int) -> None:
+        """The image shows this state, these replicas or this min.insync.replicas of a partition that is led in the same epoch."""
+        led = self._led(partition)
+        before = led.progress.state.isr
+        self.isr_expands += any(broker not in before for broker in state.isr)
+        self.isr_shrinks += any(broker not in state.isr for broker in before)
+        led.progress.learn(state, replicas, insync_min, self._clock.monotonic())
+        led.confirmed_until = -inf
+        partition.lacks_replicas = led.progress.lacks_replicas
+        self._proposals.learnt(led)
+        self.server.reassigned(led)
+        self.server.moved(led)
+        self._tell_moved(led)
+        self._note_change(led)
+
+    def end(self, partition: Partition) -> None:
+        """The lead is over: another broker leads, nobody does, or this one in a later epoch."""
+        led = self._led(partition)
+        del self.led[led.key], self._partitions[led.key]
+        self._changed.pop(led.key, None)
+        self._watched.pop(led.key, None)
+        self._proposals.forget(led)
+        self.server.ended(led)
+
+    def learn_brokers(self, image: Image) -> None:
+        """Who is registered, as which process, and who is being stopped."""
+        raised = {
+            broker: incarnation
+            for broker, incarnation in image.incarnations.items()
+            if incarnation > self._image.incarnations.get(broker, -1)
+        }
+        self._image = image
+        now = self._clock.monotonic()
+        for broker, incarnation in raised.items():
+            self.server.restarted(broker, incarnation, now)
+            for led in self.led.values():
+                led.progress.restarted(broker, incarnation)
+
+    # What happens to a partition: `Watermarks`
+
+    def written(self, partition: Partition) -> tuple[int, int]:
+        led = self._led(partition)
+        self._is_stirred = True
+        led.progress.written(partition.log.end_offset, self._clock.monotonic())
+        self.server.written(led)
+        self._watched[led.key] = led
+        return led.progress.replicated_offset, led.progress.visible_offset
+
+    def flushed(self, partition: Partition) -> tuple[int, int]:
+        led = self._led(partition)
+        led.progress.flushed(partition.log.flushed_offset)
+        self.server.moved(led)
+        return led.progress.replicated_offset, led.progress.visible_offset
+
+    def wanted(self, partition: Partition) -> None:
+        led = self._led(partition)
+        led.progress.wanted(partition.log.end_offset, self._clock.monotonic())
+        self.server.wanted(led)
+        self._is_stirred = True
+
+    def log_start_moved(self, partition: Partition) -> None:
+        self.server.moved(self._led(partition))
+
+    def takes_records(self, partition: Partition) -> bool:
+        """Asked before the write of each turn: whether producers of this partition are served, with whatever acks."""
+        led, now = self._led(partition), self._clock.monotonic()
+        return (
+            self._confirmation.is_confirmed(led, now)
+            and takes_records(led.progress, now)
+            and not self._proposals.is_handing_over(led)
+        )
+
+    def serves_consumers(self, partition: Partition, grace_seconds: float) -> bool:
+        """They are served for longer than producers where nobody says who leads: what they see is true, only perhaps old."""
+        led, now = self._led(partition), self._clock.monotonic()
+        return self._confirmation.is_confirmed(led, now, grace_seconds=grace_seconds)
+
+    # Followers
+
+    def fetch(self, fetch: ReplicaFetch, origin: object, answer: Answer) -> None:
+        """A follower's request; `answer` is called once, now or later. `origin` is its connection's own object."""
+        session = self.server.fetch(fetch, answer, self._clock.monotonic())
+        if session is not None:
+            self._origins[id(origin)] = origin, session
+
+    def closed(self, origin: object) -> None:
+        """A connection was closed, a follower's or not."""
+        known = self._origins.pop(id(origin), None)
+        if known is not None:
+            self.disconnected(known[1])
+
+    def disconnected(self, session: FetchSession) -> None:
+        """The connection on which a follower's session was has closed."""
+        now = self._clock.monotonic()
+        self.server.disconnected(session, now)
+        self._look_at = min(self._look_at, now + GONE_LOOK_SECONDS)
+
+    # The loop
+
+    def turn_ends(self) -> None:
+        """Behind the writes of a turn, so nothing that is staged is forgotten in what is proposed."""
+        changed, self._changed = self._changed, {}
+        self._is_stirred = False
+        for led in changed.values():
+            self._consider(led)
+        self._proposals.send()
+        self._confirmation.send()
+        self.server.answer_woken(self._clock.monotonic())
+
+    def tick(self) -> None:
+        """What time alone brings about."""
+        now = self._clock.monotonic()
+        self.server.expire(now)
+        if self._watched and now >= self._look_at:
+            self._look_at = now + (GONE_LOOK_SECONDS if self.server.gone_since else LOOK_SECONDS)
+            for key, led in list(self._watched.items()):
+                if not (led.progress.has_laggards or led.progress.is_short):
+                    del self._watched[key]
+                self._consider(led)
+        self._proposals.send()
+        self._confirmation.send()
+
+    @property
+    def due(self) -> float:
+        """When to call `turn_ends` and `tick`."""
+        if self._is_stirred or self._changed:
+            return -inf
+        look_at = self._look_at if self._watched else inf
+        return min(look_at, self.server.next_deadline, self._proposals.next_retry, self._confirmation.next_question)
+
+    def _led(self, partition: Partition) -> Led:
+        return self.led[partition.topic_id.bytes, partition.index]
+
+    def _note_change(self, led: Led) -> None:
+        self._changed[led.key] = led
+        if led.progress.is_short:
+            self._watched[led.key] = led
+
+    def _tell_moved(self, led: Led) -> None:
+        progress = led.progress
+        self.on_moved(self._partitions[led.key], progress.replicated_offset, progress.visible_offset)
+
+    def _consider(self, led: Led) -> None:
+        """Propose what should be different."""
+        if led.is_over or self._proposals.is_pending(led):
+            return
+        departures = led.progress.departures(
+            self._clock.monotonic(),
+            lag_seconds=self._limits.lag_seconds,
+            gone_seconds=self._limits.gone_seconds,
+            gone_since=self._gone_since,
+        )
+        proposal = propose_isr(led.progress, departures, self._may_belong) or propose_handover(led.progress)
+        if proposal is not None:
+            self._proposals.offer(led, proposal)
+
+    def _gone_since(self, broker: int) -> float:
+        return self.server.gone_since.get(broker, inf)
+
+    def _may_belong(self, broker: int, incarnation: int) -> bool:
+        node = self._image.brokers.get(broker)
+        return (
+            node is not None
+            and node.incarnation == incarnation == self._image.incarnations.get(broker, incarnation)
+            and broker not in self._image.leaving
+            and broker not in self.server.gone_since
+        )

@@ -1,0 +1,147 @@
+"""The logs of this broker's replicas on its disk: opened, made and removed beside the loop.
+
+All of it is done by the thread for small files, one job after the other: a topic that is deleted and made again has the same
+directory names, and the old one has to be out of the way before the new one is made. A directory knows the id of its topic, so
+one that is another topic's is never taken for ours.
+
+A crash leaves a directory that is half made (completed by the next start), or one that was renamed to be removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from broker.config import LogConfig
+from broker.coordination.local import Topic
+from broker.errors import BrokerError, StorageError
+from broker.helpers import Helpers
+from broker.partitions.manager import PartitionManager
+from broker.partitions.partition import Partition
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import LogDirectory
+
+logger = logging.getLogger("broker.replication")
+
+_LOGS_PER_JOB = 50  # 10 ms where they are new; other small files wait behind it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A replica that this broker should have."""
+
+    topic: Topic
+    index: int
+    config: LogConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What became of it. `was_there`: the directory was, with whatever is in it."""
+
+    place: Place
+    partition: Partition | None
+    was_there: bool = False
+    error: BaseException | None = None
+
+
+class LocalLogs:
+    """See the file's theory."""
+
+    def __init__(self, partitions: PartitionManager, directory: LogDirectory, filesystem: FileSystem, helpers: Helpers) -> None:
+        self._partitions = partitions
+        self._directory = directory
+        self._filesystem = filesystem
+        self._helpers = helpers
+
+    def found(self) -> list[tuple[str, int, bytes | None]]:
+        """What is on the disk: topic, partition and the topic's id, where the directory says it. Reads a small file of each: for
+        the start."""
+        rows = []
+        for name, index, _ in sorted(self._directory.partitions(), key=lambda row: row[:2]):
+            topic_id = self._directory.topic_id(name, index)
+            rows.append((name, index, None if topic_id is None else topic_id.bytes))
+        return rows
+
+    def forget_missing(self, places: Iterable[Place], found: Iterable[tuple[str, int]]) -> None:
+        """A log that is gone must not inherit where recovery of it would have begun."""
+        there = dict.fromkeys(found)
+        missing = [key for place in places if (key := (place.topic.name, place.index)) not in there]
+        self._forget(missing)
+
+    def open(self, places: Sequence[Place], then: Callable[[Opened], None]) -> None:
+        """Open each log, or make it; `then` is called for each."""
+
+        def opened(chunk: Sequence[Place], result: list[Opened] | None, error: BaseException | None) -> None:
+            for one in result or [Opened(place=place, partition=None, error=error) for place in chunk]:
+                then(one)
+
+        for begin in range(0, len(places), _LOGS_PER_JOB):
+            chunk = places[begin : begin + _LOGS_PER_JOB]
+            self._helpers.store(partial(self._open_chunk, chunk), partial(opened, chunk))
+
+    def remove(self, name: str, index: int) -> None:
+        """The log is closed; its directory goes."""
+
+        def removed(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                logger.warning("files of %s-%d could not be removed from the disk: %s", name, index, error)
+
+        def renamed(removal: Callable[[], None] | None, error: BaseException | None) -> None:
+            if error is not None:
+                logger.error("%s-%d could not be removed, and is looked at again at the next start: %s", name, index, error)
+            elif removal is not None:
+                self._helpers.submit(removal, removed)
+
+        self._forget([(name, index)])
+        self._helpers.store(partial(self._discard, name, index), renamed)
+
+    def set_aside(self, name: str, index: int) -> None:
+        """Nobody knows whose it is: it is kept under another name. For the start."""
+        path = self._directory.set_aside(name, index)
+        self._forget([(name, index)])
+        logger.warning(
+            "%s-%d belongs to no topic that exists: set aside as %s; remove it if you do not miss it", name, index, path
+        )
+
+    def _forget(self, keys: Iterable[tuple[str, int]]) -> None:
+        job = self._directory.forget(keys)
+        if job is not None:
+            self._helpers.store(job, _forgotten)
+
+    # Any thread
+
+    def _open_chunk(self, places: Sequence[Place]) -> list[Opened]:
+        opened = [self._open_one(place) for place in places]
+        if any(not one.was_there for one in opened):
+            self._directory.sync()
+        return opened
+
+    def _open_one(self, place: Place) -> Opened:
+        topic, index = place.topic, place.index
+        try:
+            path = self._directory.partition_path(topic.name, index)
+            was_there = self._filesystem.is_directory(path)
+            if was_there and self._directory.topic_id(topic.name, index) not in (None, topic.topic_id):
+                self._filesystem.remove(self._directory.discard_partition(topic.name, index))
+                was_there = False
+            if not was_there:
+                self._directory.make_partition(topic.name, index, topic.topic_id)
+            partition = self._partitions.build(topic, index, path, place.config)
+        except (BrokerError, OSError) as error:
+            return Opened(place=place, partition=None, error=error)
+        return Opened(place=place, partition=partition, was_there=was_there)
+
+    def _discard(self, name: str, index: int) -> Callable[[], None] | None:
+        if not self._filesystem.is_directory(self._directory.partition_path(name, index)):
+            return None
+        path = self._directory.discard_partition(name, index)
+        self._directory.sync()
+        return partial(self._filesystem.remove, path)
+
+
+def _forgotten(_: object, error: BaseException | None) -> None:
+    if isinstance(error, StorageError):
+        logger.error("what is gone still stands in the checkpoints: %s", error)

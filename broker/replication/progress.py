@@ -1,0 +1,239 @@
+"""How far the followers of one led partition are, and what follows from it: what is safe, who may join, who must leave.
+
+For each follower of the assignment the leader knows from its fetches in this epoch how far it has written (W) and flushed (F).
+Over M, the committed in-sync set and the additions that are on their way into it:
+
+    replicated R = max(R, least W over M)    what acks=all waits for
+    visible    V = max(V, least F over M)    what consumers see
+
+Both move only while the committed set has min.insync.replicas members and nobody outside of it is eligible (KIP-966). A removal
+counts when the image shows it, an addition from the moment it is proposed, until the image shows what became of it: whoever may
+already be a member in ZooKeeper, and so be elected, must hold what is acknowledged. V <= R <= end always, as F <= W.
+
+A follower's W may fall: what it says now is the truth, and a smaller W never makes anything safe that is not. A new epoch is a
+new object, and a new process of a follower begins with nothing known.
+
+Pure: time comes in, in seconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from broker.coordination.image import PartitionState
+
+UNKNOWN = -1  # an offset that no fetch of this epoch has told
+
+
+class FollowerProgress:
+    """What is known of one follower. One for each replica of a thousand partitions, and changed by each fetch: so not frozen."""
+
+    __slots__ = (
+        "caught_up_at",
+        "end_at_fetch",
+        "fetched_at",
+        "flush_owed",
+        "flush_owed_at",
+        "flushed",
+        "replica_epoch",
+        "written",
+    )
+
+    def __init__(self, caught_up_at: float) -> None:
+        self.replica_epoch = UNKNOWN  # the process whose fetches count
+        self.caught_up_at = caught_up_at  # when it last had all that there was
+        self.forget(UNKNOWN)
+
+    def forget(self, replica_epoch: int) -> None:
+        """It is another process now: what the earlier one had is not known of this one."""
+        self.replica_epoch = replica_epoch
+        self.written = self.flushed = UNKNOWN
+        self.fetched_at, self.end_at_fetch = -inf, inf  # the leader's end at its last fetch
+        self.flush_owed: int | None = None  # it was asked to flush up to here
+        self.flush_owed_at = -inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departures:
+    """Members that the in-sync set is better without. `lost` ones lack what was acknowledged: they may not stay eligible."""
+
+    behind: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+
+
+class PartitionProgress:
+    """See the file's theory. `visible_offset` is what this broker had learnt before it led."""
+
+    def __init__(
+        self,
+        me: int,
+        state: PartitionState,
+        replicas: Sequence[int],
+        *,
+        insync_min: int,
+        end_offset: int,
+        flushed_offset: int,
+        visible_offset: int,
+        now: float,
+    ) -> None:
+        assert visible_offset <= flushed_offset <= end_offset, "what was visible is on the disk"
+        self.me = me
+        self.epoch = state.leader_epoch
+        self.start_offset = self.end_offset = end_offset  # where the epoch begins
+        self.flushed_offset = flushed_offset
+        self.replicated_offset = self.visible_offset = visible_offset
+        # What was visible before us is not below our own flushed offset, though we may have learnt less of it. Whoever joins has
+        # to have all of it on the disk, so it is asked for that.
+        self.flushed_at_start = self.wanted_offset = flushed_offset
+        self.followers: dict[int, FollowerProgress] = {}
+        self.additions: dict[int, int] = {}  # proposed, and not yet known to have failed: broker and its incarnation
+        self._counted: tuple[FollowerProgress, ...] = ()
+        self.state = state
+        self.learn(state, replicas, insync_min, now)
+
+    def learn(self, state: PartitionState, replicas: Sequence[int], insync_min: int, now: float) -> None:
+        """The image shows this state of the same epoch. A newer version says what became of proposed additions."""
+        assert state.leader == self.me, "another broker leads"
+        assert state.leader_epoch == self.epoch, "a new epoch begins with nothing known"
+        if self.state.version < state.version:
+            self.additions.clear()
+        self.state, self.replicas, self.insync_min = state, tuple(replicas), insync_min
+        # Whoever is a member had everything when it became one: its time begins now.
+        self.followers = {
+            broker: self.followers.get(broker) or FollowerProgress(now if broker in state.isr else -inf)
+            for broker in replicas
+            if broker != self.me
+        }
+        self._count()
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """acks=all is refused."""
+        return len(self.state.isr) < self.insync_min
+
+    def propose(self, additions: Mapping[int, int]) -> None:
+        """These are on their way into the in-sync set: from now on nothing is safe that they do not have."""
+        self.additions.update(additions)
+        self._count()
+
+    def withdraw_additions(self) -> None:
+        """It is certain that what was proposed did not happen, and never will."""
+        self.additions.clear()
+        self._count()
+
+    def _count(self) -> None:
+        members = dict.fromkeys((*self.state.isr, *self.additions))
+        nobody = FollowerProgress(-inf)  # a member that is no replica tells nothing, so nothing moves
+        self._counted = tuple(self.followers.get(broker, nobody) for broker in members if broker != self.me)
+        self._may_move = not self.lacks_replicas and not self.state.eligible
+        self._advance()
+
+    # What moves R and V
+
+    def written(self, end_offset: int, now: float) -> None:
+        """Our own log has a new end."""
+        for follower in self.followers.values():
+            if follower.written >= self.end_offset:
+                follower.caught_up_at = now  # it had everything until now, however long nothing was written
+        self.end_offset = end_offset
+        self._advance()
+
+    def flushed(self, flushed_offset: int) -> None:
+        """More of our own log is on the disk."""
+        self.flushed_offset = flushed_offset
+        self._advance()
+
+    def wanted(self, offset: int, now: float) -> None:
+        """Somebody waits until everything below `offset` is visible: the followers are asked to flush."""
+        self.wanted_offset = max(self.wanted_offset, offset)
+        for follower in self.followers.values():
+            if follower.flush_owed is None and follower.flushed < offset:
+                follower.flush_owed, follower.flush_owed_at = offset, now
+
+    def fetched(self, broker: int, replica_epoch: int, written: int, flushed: int, now: float) -> bool:
+        """A fetch of this epoch, which does not diverge, says how far a follower is. False: it does not count."""
+        follower = self.followers.get(broker)
+        if follower is None or replica_epoch < follower.replica_epoch:
+            return False
+        if replica_epoch > follower.replica_epoch:
+            follower.forget(replica_epoch)
+        follower.written, follower.flushed = written, min(flushed, written)
+        if written >= self.end_offset:
+            follower.caught_up_at = now
+        elif written >= follower.end_at_fetch:
+            follower.caught_up_at = max(follower.caught_up_at, follower.fetched_at)
+        follower.fetched_at, follower.end_at_fetch = now, self.end_offset
+        if follower.flush_owed is not None and follower.flushed >= follower.flush_owed:
+            is_more_wanted = follower.flushed < self.wanted_offset
+            follower.flush_owed, follower.flush_owed_at = (self.wanted_offset, now) if is_more_wanted else (None, -inf)
+        self._advance()
+        return True
+
+    def restarted(self, broker: int, incarnation: int) -> None:
+        """The image shows a newer process of a follower: fetches of earlier ones count no longer."""
+        follower = self.followers.get(broker)
+        if follower is not None and incarnation > follower.replica_epoch:
+            follower.forget(incarnation)
+
+    def _advance(self) -> None:
+        if not self._may_move:
+            return
+        replicated, visible = self.end_offset, self.flushed_offset
+        for follower in self._counted:
+            if follower.written < replicated:
+                replicated = follower.written
+            if follower.flushed < visible:
+                visible = follower.flushed
+        if replicated > self.replicated_offset:
+            self.replicated_offset = replicated
+        if visible > self.visible_offset:
+            self.visible_offset = visible
+
+    # Who belongs to the in-sync set
+
+    def may_join(self, broker: int) -> bool:
+        """Has everything that is acknowledged or visible, and has followed into this epoch: one that ends below its start could
+        be elected without the records that earlier leaders wrote (KAFKA-7128). The same for what is on its disk: the visible
+        offset that we had learnt when we began may be less than what an earlier leader showed."""
+        follower = self.followers.get(broker)
+        return (
+            follower is not None
+            and broker not in self.state.isr
+            and follower.written >= max(self.replicated_offset, self.start_offset)
+            and follower.flushed >= max(self.visible_offset, self.flushed_at_start)
+        )
+
+    def departures(
+        self, now: float, *, lag_seconds: float, gone_seconds: float, gone_since: Callable[[int], float]
+    ) -> Departures:
+        """Who must leave. `gone_since` says since when a broker has had no connection to us; inf: it has one.
+
+        Who has everything never leaves, however long nothing was written (KAFKA-7152), even where it is gone: nobody waits for
+        it. Who does not flush although somebody waits leaves as well, or a hung disk there would hide new records here."""
+        behind, lost = [], []
+        for broker in self.state.isr:
+            follower = self.followers.get(broker)
+            if broker == self.me or follower is None:
+                continue
+            has_all = follower.written >= self.end_offset
+            if UNKNOWN < follower.written < self.replicated_offset:
+                lost.append(broker)
+            elif (
+                (not has_all and now - follower.caught_up_at > lag_seconds)
+                or (follower.flush_owed is not None and now - follower.flush_owed_at > lag_seconds)
+                or (not (has_all and follower.flushed >= self.end_offset) and now - gone_since(broker) > gone_seconds)
+            ):
+                behind.append(broker)
+        return Departures(behind=tuple(behind), lost=tuple(lost))
+
+    @property
+    def has_laggards(self) -> bool:
+        """Some member lacks something, so it may have to leave one day."""
+        return any(follower.flushed < self.end_offset for follower in self._counted)
+
+    @property
+    def is_short(self) -> bool:
+        """Some replica is not in sync, so it may want to join one day; or somebody is asked to take the lead."""
+        return len(self.state.isr) <= len(self.followers) or self.state.handover_to is not None

@@ -1,0 +1,377 @@
+"""From the image to what this broker does: which replicas it has, which of them it leads, and whom it follows with the others.
+
+Nothing here is a command. After each change of the image every partition of a changed topic is looked at, and made to be as the
+image says, from whatever it was: so nothing can come late, twice, or for an earlier process. Per partition:
+
+    not on this disk, and should be     its log is made or opened beside the loop; until then it is nobody's here
+    on this disk, and should not be     it is given up: the topic is gone, or another of its name, or was moved away
+    leader = me                         `Leader.lead`, then `PartitionManager.lead`; a lead in an older epoch ends before that
+    leader = another                    a lead ends, then it is followed: fetched in the state's epoch
+    leader = nobody                     neither
+    its log has failed                  neither, and it leaves the in-sync set: another may lead (`_withdraw`)
+
+A log that is being cut is left alone: whatever else is wanted waits until it is done (`_blocked`). A topic that is being deleted
+is led and followed by nobody. Logs are opened from `open` on, when this process is sure to be the broker; roles are given only
+from `begin` on, when what it cannot vouch for is settled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import inf
+
+from broker.clock import Clock
+from broker.coordination.changes import (
+    BrokerSettingsChange,
+    Change,
+    DeletionAsked,
+    StateChange,
+    TopicChange,
+    TopicGone,
+    TopicSettingsChange,
+)
+from broker.coordination.follow import News
+from broker.coordination.image import NO_LEADER, ClusterTopic, Image, PartitionState
+from broker.coordination.image_settings import ImageSettings
+from broker.coordination.journal import state_writes
+from broker.coordination.local import Topic
+from broker.coordination.store import Store
+from broker.partitions.manager import PartitionManager
+from broker.partitions.partition import Partition
+from broker.replication.fetchers import Fetchers
+from broker.replication.follower import FollowedPartition
+from broker.replication.leader import Leader
+from broker.replication.local_logs import LocalLogs, Opened, Place
+from broker.replication.replica import Key
+from broker.replication.vouching import Kept, state_at_start
+
+logger = logging.getLogger("broker.replication")
+
+REOPEN_SECONDS = 10.0  # before a log that the disk refused is tried again
+WITHDRAW_SECONDS = 1.0  # before it is said again that a log has failed
+
+Moving = Callable[[Image], Mapping[tuple[str, int], None]]
+_Learnt = tuple[PartitionState, tuple[int, ...], int]
+
+
+class Here:
+    """One replica of this broker: what there is of it, and what it does."""
+
+    __slots__ = ("following", "has_failed", "index", "is_opening", "key", "learnt", "partition", "replica", "topic", "was_there")
+
+    def __init__(self, topic: Topic, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.key: Key = topic.topic_id.bytes, index
+        self.partition: Partition | None = None  # while it is being opened, and where that failed
+        self.replica: FollowedPartition | None = None
+        self.is_opening = False
+        self.has_failed = False  # it could not be opened, and is tried again later
+        self.was_there = False  # its directory, when it was opened
+        self.following: tuple[int, int] | None = None  # leader and epoch, while it is fetched
+        self.learnt: _Learnt | None = None  # while it is led: what its leader's side was told last
+
+
+class Roles:
+    """See the file's theory. `moving` says which new replicas of reassignments may fetch now."""
+
+    def __init__(
+        self,
+        me: int,
+        *,
+        partitions: PartitionManager,
+        logs: LocalLogs,
+        settings: ImageSettings,
+        leader: Leader,
+        fetchers: Fetchers,
+        followed: Callable[[Partition], FollowedPartition],
+        moving: Moving,
+        store: Store,
+        clock: Clock,
+    ) -> None:
+        self._me = me
+        self._store = store
+        self._partitions = partitions
+        self._logs = logs
+        self._settings = settings
+        self._leader = leader
+        self._fetchers = fetchers
+        self._followed = followed
+        self._moving_in = moving
+        self._clock = clock
+        self._image = Image()
+        self._here: dict[Key, Here] = {}
+        self._of_topic: dict[str, dict[Key, Here]] = {}
+        self._marked: dict[str, None] = {}  # topics to be looked at
+        self._blocked: dict[Key, None] = {}  # those whose log is being cut, or whose place is still taken
+        self._moving: Mapping[tuple[str, int], None] = {}
+        self._opening = 0
+        self._reopen_at = inf
+        self._withdrawn: dict[str, None] = {}  # topics of which a replica here is to leave its in-sync set
+        self._withdraw_at = inf
+        self._may_open = self._is_begun = self._is_over = False
+
+    # What is new
+
+    def image_changed(self, image: Image, news: News) -> None:
+        """Look at what is different, in this turn's `work`."""
+        before, self._image = self._image, image
+        if news.is_everything:
+            self._mark((*self._of_topic, *image.topics))
+        else:
+            for change in news.changes:
+                self._mark(_topics_of(change, image))
+        if image.topics is not before.topics or image.brokers is not before.brokers:
+            moving = self._moving_in(image)
+            self._mark(name for name, _ in (*self._moving, *moving) if moving != self._moving)
+            self._moving = moving
+
+    def _mark(self, names: Iterable[str]) -> None:
+        self._marked.update(dict.fromkeys(names))
+
+    def open(self) -> None:
+        """This process is the broker, and what does not belong on its disk is gone: open what the image says from now on."""
+        self._may_open = True
+
+    def begin(self) -> None:
+        """What this process cannot vouch for is settled: lead and follow from now on."""
+        self._is_begun = True
+        self._mark(self._of_topic)
+
+    def stop_following(self) -> None:
+        """The broker is being stopped: nothing more is fetched."""
+        self._is_over = True
+        for here in self._here.values():
+            self._stop_fetching(here)
+
+    def flushed(self, partition: Partition) -> None:
+        """A flush of a partition that is not led here has ended."""
+        here = self._here.get((partition.topic_id.bytes, partition.index))
+        if here is not None and here.replica is not None:
+            here.replica.flushed()
+            self._fetchers.flushed(here.key)
+
+    # What there is
+
+    def here(self, topic: ClusterTopic, index: int) -> Here | None:
+        """This broker's replica of it."""
+        return self._here.get((topic.topic_id.bytes, index))
+
+    def replica(self, partition: Partition) -> Here | None:
+        return self._here.get((partition.topic_id.bytes, partition.index))
+
+    @property
+    def is_opening(self) -> bool:
+        """Some log is being opened, or is about to be."""
+        return bool(self._opening or self._marked)
+
+    @property
+    def leads_any(self) -> bool:
+        return bool(self._leader.led)
+
+    # The loop
+
+    @property
+    def due(self) -> float:
+        return -inf if self._marked and self._may_open else min(self._reopen_at, self._withdraw_at)
+
+    def work(self, now: float) -> None:
+        """Make of each partition that is marked what the image says."""
+        if not self._may_open:
+            return
+        if now >= self._reopen_at:
+            self._reopen_at = inf
+            for here in self._here.values():
+                if here.has_failed:
+                    here.has_failed = False
+                    self._marked[here.topic.name] = None
+        if now >= self._withdraw_at:
+            self._withdraw_at = inf
+            withdrawn, self._withdrawn = self._withdrawn, {}
+            self._mark(withdrawn)
+        if self._blocked:
+            blocked, self._blocked = self._blocked, {}
+            self._mark(self._here[key].topic.name for key in blocked if key in self._here)
+        if self._marked:
+            marked, self._marked = self._marked, {}
+            wanted = [place for name in marked for place in self._look(name)]
+            if wanted:
+                self._opening += len(wanted)
+                self._logs.open(wanted, self._opened)
+
+    def _look(self, name: str) -> list[Place]:
+        """Give up what is not wanted any more, then make the rest be as it should; returns what has to be opened for that."""
+        topic = self._image.topics.get(name)
+        for known in list(self._of_topic.get(name, {}).values()):
+            if topic is None or not self._is_wanted(topic, known):
+                self._give_up(known)
+        if topic is None:
+            self._settings.forget(name)
+            return []
+        config = self._settings.of_topic(self._image, name)
+        places = []
+        for index, replicas in enumerate(topic.replicas):
+            if self._me not in replicas:
+                continue
+            here = self._here.get((topic.topic_id.bytes, index)) or self._add(topic, index)
+            if here.partition is None:
+                if not here.is_opening and not here.has_failed:
+                    if self._partitions.held(name, index) is not None:
+                        self._blocked[here.key] = None  # the topic before of this name has not left yet
+                    else:
+                        here.is_opening = True
+                        places.append(Place(topic=here.topic, index=index, config=config))
+            else:
+                here.partition.log.config = config
+                self._apply(here, topic)
+        return places
+
+    def _is_wanted(self, topic: ClusterTopic, here: Here) -> bool:
+        is_same = topic.topic_id == here.topic.topic_id and here.index < topic.partition_count
+        return is_same and self._me in topic.replicas[here.index]
+
+    def _add(self, topic: ClusterTopic, index: int) -> Here:
+        known = Topic(name=topic.name, topic_id=topic.topic_id, partition_count=topic.partition_count)
+        here = self._here[topic.topic_id.bytes, index] = Here(known, index)
+        self._of_topic.setdefault(topic.name, {})[here.key] = here
+        return here
+
+    def _opened(self, opened: Opened) -> None:
+        self._opening -= 1
+        place = opened.place
+        here = self._here[place.topic.topic_id.bytes, place.index]
+        here.is_opening = False
+        self._marked[place.topic.name] = None
+        if opened.partition is None:
+            logger.error("%s-%d cannot be opened: %s", place.topic.name, place.index, opened.error)
+            here.has_failed = True
+            self._reopen_at = self._clock.monotonic() + REOPEN_SECONDS
+            return
+        here.partition, here.was_there = opened.partition, opened.was_there
+        here.replica = self._followed(opened.partition)
+        self._partitions.install(place.topic, opened.partition)
+
+    def _give_up(self, here: Here) -> None:
+        """It is no replica of this broker any more."""
+        if here.is_opening:
+            return  # looked at again once it is open
+        self._stop_fetching(here)
+        if here.replica is not None and here.replica.is_changing:
+            self._blocked[here.key] = None
+            return
+        self._end_lead(here)
+        del self._here[here.key]
+        of_topic = self._of_topic[here.topic.name]
+        del of_topic[here.key]
+        if not of_topic:
+            del self._of_topic[here.topic.name]
+        if here.partition is not None:
+            self._partitions.take_out(here.topic, here.index)
+            logger.info("%s is no replica of this broker any more", here.partition.name)
+        self._logs.remove(here.topic.name, here.index)
+
+    # Roles
+
+    def _apply(self, here: Here, topic: ClusterTopic) -> None:
+        partition, state = here.partition, topic.states[here.index]
+        assert partition is not None
+        if not self._is_begun or state.version < 0:  # its znode is not there: the topic is being deleted
+            return
+        if state.leader_epoch < partition.leader_epoch and not partition.log.offline_reason:
+            partition.log.go_offline(
+                f"{partition.name}: its log has records of epoch {partition.leader_epoch}, and ZooKeeper knows none after "
+                f"{state.leader_epoch}: restore ZooKeeper's data, or move the log away"
+            )
+            logger.critical("%s is offline: %s", partition.name, partition.log.offline_reason)
+        if partition.log.offline_reason:
+            self._stop_fetching(here)
+            self._end_lead(here)
+            self._withdraw(topic, here.index, state)
+        elif state.leader == NO_LEADER or topic.name in self._image.deleting:
+            self._stop_fetching(here)
+            self._end_lead(here)
+        elif state.leader == self._me:
+            self._lead(here, partition, state, topic)
+        else:
+            self._follow(here, partition, state, topic)
+
+    def _withdraw(self, topic: ClusterTopic, index: int, state: PartitionState) -> None:
+        """Its disk has failed it: nobody should count on this replica until the broker is restarted. Asked again until the image
+        shows it."""
+        new = state_at_start(self._me, state, Kept.GONE, self._settings.insync_min(self._image, topic.name))
+        if new == state or topic.name in self._image.deleting:
+            return
+        new = replace(new, version=state.version + 1)
+        change = StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new)
+        self._withdrawn[topic.name] = None
+        self._withdraw_at = self._clock.monotonic() + WITHDRAW_SECONDS
+        self._store.commit(state_writes([change]), lambda outcome: None)
+
+    def went_offline(self, partition: Partition) -> None:
+        """A disk has failed one of ours."""
+        self._marked[partition.topic] = None
+
+    def _lead(self, here: Here, partition: Partition, state: PartitionState, topic: ClusterTopic) -> None:
+        learnt = state, topic.replicas[here.index], self._settings.insync_min(self._image, topic.name)
+        if here.learnt is not None and partition.is_led and partition.leader_epoch == state.leader_epoch:
+            if here.learnt != learnt:
+                here.learnt = learnt
+                self._leader.learn(partition, *learnt)
+            return
+        self._stop_fetching(here)
+        self._end_lead(here)
+        if here.replica is not None and here.replica.is_changing:
+            self._blocked[here.key] = None
+            return
+        logger.info("%s: led here, epoch %d, in sync: %s", partition.name, state.leader_epoch, list(state.isr))
+        here.learnt = learnt
+        self._leader.lead(partition, *learnt)
+        self._partitions.lead(partition, state.leader_epoch)
+
+    def _follow(self, here: Here, partition: Partition, state: PartitionState, topic: ClusterTopic) -> None:
+        assert here.replica is not None
+        here.replica.is_recovering = state.is_recovering
+        self._end_lead(here)
+        wanted = state.leader, state.leader_epoch
+        if (partition.leader, partition.leader_epoch) != wanted:
+            self._stop_fetching(here)
+            self._partitions.follow(partition, *wanted)
+        if self._is_over or not self._may_fetch(here, state, topic):
+            self._stop_fetching(here)
+        elif here.following != wanted:
+            if here.replica.is_changing:
+                self._blocked[here.key] = None
+                return
+            logger.info("%s: follows broker %d, epoch %d", partition.name, *wanted)
+            here.following = wanted
+            self._fetchers.follow(here.replica, state.leader)
+
+    def _may_fetch(self, here: Here, state: PartitionState, topic: ClusterTopic) -> bool:
+        """All but the new replicas of a move whose turn has not come."""
+        is_new = self._me in topic.adding.get(here.index, ()) and self._me not in state.isr
+        return not is_new or (topic.name, here.index) in self._moving
+
+    def _stop_fetching(self, here: Here) -> None:
+        if here.following is not None:
+            here.following = None
+            self._fetchers.forget(here.key)
+
+    def _end_lead(self, here: Here) -> None:
+        if here.learnt is not None and here.partition is not None:
+            here.learnt = None
+            self._partitions.resign(here.partition)
+            self._leader.end(here.partition)
+
+
+def _topics_of(change: Change, image: Image) -> Iterable[str]:
+    """The topics for which a change may mean something."""
+    match change:
+        case TopicChange(topic=node):
+            return (node.name,)
+        case StateChange(topic=name) | TopicSettingsChange(topic=name) | TopicGone(topic=name) | DeletionAsked(topic=name):
+            return (name,)
+        case BrokerSettingsChange():
+            return image.topics
+    return ()

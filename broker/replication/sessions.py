@@ -1,0 +1,218 @@
+"""What a leader remembers of each follower between two of its fetches (KIP-227), so that a round costs what moved.
+
+Kafka walks all partitions of a session for each request. Here each session has a *dirty* set: partitions about which there may be
+something to say. Appends, flushes and changes of role put them there (`Followed.mark`), and answers take them out.
+
+A follower has one session with each leader. In its requests it names partitions that are new or for which it got something
+(records, an error, a divergence), moved or not: until it does, no more records are sent for them.
+
+It has at most two requests on their way, so request k was sent after our answer to k - 2 had arrived. When we gave that answer is
+therefore a time at which it still followed us in the epochs that it had named: `alive_at`. When the request arrived says nothing,
+for it may have waited in a socket while this process was stopped. The id of a session comes with the answer that opens it, so
+request 1 was sent after the answer to request 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Protocol
+
+from broker.protocol.replica_fetch import FIRST_SESSION_EPOCH, NO_OFFSET, ReplicaFetch, next_session_epoch
+from broker.replication.progress import PartitionProgress
+from broker.storage.file_slice import FileSlice
+
+Key = tuple[bytes, int]  # topic id and partition
+Answer = Callable[[list[bytes | FileSlice]], None]
+
+
+class LedLog(Protocol):
+    """What is needed of a led partition's log."""
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def flushed_offset(self) -> int: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    def locate(self, offset: int, max_bytes: int, *, upto_offset: int) -> FileSlice:
+        """Up to `max_bytes`, but one whole batch at least; OffsetOutOfRange, StorageError."""
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch that is not above `epoch` and where it ends; (-1, -1) where nothing is known of it."""
+
+
+class Led:
+    """One partition that this broker leads, in one epoch. `followed` are the sessions' entries for it, by broker."""
+
+    __slots__ = (
+        "asked_at",
+        "confirmed_until",
+        "followed",
+        "index",
+        "is_over",
+        "log",
+        "progress",
+        "stored_at",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, index: int, log: LedLog, progress: PartitionProgress) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.log = log
+        self.progress = progress
+        self.followed: dict[int, Followed] = {}
+        self.is_over = False  # another broker leads, or this one in another epoch
+        self.confirmed_until = -inf  # confirm.py
+        self.stored_at = -inf  # when ZooKeeper was asked for what it then answered: that this is still the partition's state
+        self.asked_at = -inf  # since when a hand-over is asked for
+
+    @property
+    def key(self) -> Key:
+        return self.topic_id, self.index
+
+
+class Followed:
+    """One partition in a session. Changed by every round, so not frozen."""
+
+    __slots__ = (
+        "bytes_max",
+        "flushed",
+        "is_awaited",
+        "led",
+        "offset",
+        "sent_in",
+        "session",
+        "told_start",
+        "told_visible",
+        "told_wanted",
+    )
+
+    def __init__(self, session: FetchSession, led: Led) -> None:
+        self.session = session
+        self.led = led
+        self.offset = self.flushed = 0
+        self.bytes_max = 0
+        self.is_awaited = False  # records were sent: the follower has to say what became of them
+        self.sent_in = NO_OFFSET  # the request that they were the answer to
+        self.told_visible = self.told_start = self.told_wanted = NO_OFFSET
+
+    def mark(self, *, wakes: bool) -> None:
+        """There may be something to say about it; `wakes`: something for which a waiting fetch is answered."""
+        session = self.session
+        session.dirty[self.led.key] = self
+        if wakes and not self.is_awaited:
+            session.is_woken = True
+
+    @property
+    def is_urgent(self) -> bool:
+        """There is something for which a waiting fetch is answered. What only tells a new visible offset waits for the next
+        answer, as in Kafka."""
+        if self.led.is_over or self.session.replica_id not in self.led.progress.followers:
+            return True
+        return not self.is_awaited and (self.offset < self.led.log.end_offset or self.wanted_offset > self.told_wanted)
+
+    @property
+    def has_news(self) -> bool:
+        return (
+            self.is_urgent
+            or self.told_visible != self.led.progress.visible_offset
+            or self.told_start != self.led.log.log_start_offset
+        )
+
+    @property
+    def wanted_offset(self) -> int:
+        """Up to where the follower should flush now; NO_OFFSET: nobody waits for that."""
+        wanted = self.led.progress.wanted_offset
+        return wanted if wanted > self.flushed else NO_OFFSET
+
+
+class FetchSession:
+    """One follower's: see the file's theory."""
+
+    __slots__ = (
+        "_answered_at",
+        "_answered_before_at",
+        "alive_at",
+        "dirty",
+        "followed",
+        "held",
+        "is_woken",
+        "replica_epoch",
+        "replica_id",
+        "session_epoch",
+        "session_id",
+        "waiting",
+    )
+
+    def __init__(self, session_id: int, replica_id: int, replica_epoch: int) -> None:
+        self.session_id = session_id
+        self.replica_id = replica_id
+        self.replica_epoch = replica_epoch
+        self.session_epoch = FIRST_SESSION_EPOCH  # of the newest request
+        self.followed: dict[Key, Followed] = {}
+        self.dirty: dict[Key, Followed] = {}
+        self.held: dict[Key, int] = {}  # named while records for it were on their way, in which request
+        self.is_woken = False  # something urgent was marked since the last look
+        self.waiting: WaitingFetch | None = None
+        self.alive_at = -inf
+        self._answered_at = self._answered_before_at = -inf
+
+    def continues(self, fetch: ReplicaFetch) -> bool:
+        """Whether a request is the next one of this session, which it is from now on."""
+        if fetch.session_epoch != next_session_epoch(self.session_epoch):
+            return False
+        is_first = self.session_epoch == FIRST_SESSION_EPOCH
+        # A waiting fetch has no answer yet, so the newest answer is that to the one before it.
+        self.alive_at = self._answered_at if is_first or self.waiting is not None else self._answered_before_at
+        self.session_epoch = fetch.session_epoch
+        return True
+
+    def note_answer(self, now: float) -> None:
+        """A request of it is answered now."""
+        self._answered_before_at, self._answered_at = self._answered_at, now
+
+    def follow(self, led: Led) -> Followed:
+        """The entry of a partition that a request names."""
+        self.held.pop(led.key, None)
+        entry = self.followed.get(led.key)
+        if entry is None or entry.led is not led:
+            entry = self.followed[led.key] = led.followed[self.replica_id] = Followed(self, led)
+        return entry
+
+    def stop_holding(self) -> None:
+        """What was held two requests ago, and has not been named since, did not arrive as it should: it is sent again."""
+        for key, epoch in list(self.held.items()):
+            if not epoch <= self.session_epoch < epoch + 2:
+                del self.held[key]
+                if key in self.followed:
+                    self.followed[key].is_awaited = False
+                    self.dirty[key] = self.followed[key]
+
+    def forget(self, key: Key) -> None:
+        """The follower gives the partition up, or has to name it again."""
+        self.dirty.pop(key, None)
+        entry = self.followed.pop(key, None)
+        if entry is not None and entry.led.followed.get(self.replica_id) is entry:
+            del entry.led.followed[self.replica_id]
+
+    def close(self) -> None:
+        for key in list(self.followed):
+            self.forget(key)
+
+
+class WaitingFetch:
+    """A request without an answer, until something happens, its time is over, or a newer request of the session comes."""
+
+    __slots__ = ("answer", "bytes_max", "deadline")
+
+    def __init__(self, answer: Answer, deadline: float, bytes_max: int) -> None:
+        self.answer = answer
+        self.deadline = deadline
+        self.bytes_max = bytes_max

@@ -1,0 +1,188 @@
+"""Cuts an open log at an offset, or begins it anew: begun and finished by the loop, run by any thread.
+
+A replica whose log parts from its leader's gives up what the leader does not have. The order of the steps is such that a crash
+between any two of them leaves a log that the next start accepts:
+
+    mark            the checkpoints claim nothing beyond the cut any more (cut_mark.py); left out where nothing flushed is cut
+    snapshots       those of what is cut go: if the log grows past their offset again, they would be of other producers
+    epochs          the file is cut, also where the log is not: an epoch may have begun in which nothing was written (KAFKA-10706)
+    segments        those beyond the cut are renamed, the last one first, so what is left is always a first part of the log
+    the cut one     is truncated and flushed
+    a new one       begins at the cut
+
+Where the log begins anew, no first part is wanted: all segments go, the first one first, so that what is left always reaches the
+old end, and a start that finds none begins at the mark.
+
+A file that was truncated is never written again. Somebody may still be sending from it: the bytes of an older answer, found by
+their position. Below the cut these are what they were, beyond it the file has ended, which ends the connection; were the next
+batches written into the same file, the old answer would go on with them. So the log goes on in a new file. Files that are renamed
+keep their bytes for whoever holds them.
+
+The log ends after the cut where its last whole batch below it does. It takes no writes meanwhile, and no flush or compaction is
+under way (`PartitionLog.when_quiet`): each would say of segments what is not true any more. What fails before the first segment
+is touched leaves the log as it was; afterwards it goes offline, and the next start finds what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from broker.errors import StorageError
+from broker.storage.cut_mark import CutMark, leave_cut_mark
+from broker.storage.filesystem import FileSystem, OpenFile, PinnedDirectory
+from broker.storage.leader_epochs import LEADER_EPOCHS, LeaderEpochs
+from broker.storage.segment import Segment
+from broker.storage.segment_list import SegmentList
+from broker.storage.snapshots import SnapshotFiles
+
+Install = Callable[[], None]
+# Reads again, on any thread, what else is remembered of the log, whose segments these are: what it returns is called by the loop.
+Reread = Callable[[SegmentList, int], Install]
+
+
+class TruncationTicket:
+    """What one cut has to do, and afterwards what it did."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        *,
+        directory: PinnedDirectory,
+        segments: Sequence[Segment],
+        unflushed: Sequence[Segment],
+        offset: int,
+        resets: bool,
+        end_offset: int,
+        flushed_offset: int,
+        log_start_offset: int,
+        epochs: LeaderEpochs,
+        snapshots: SnapshotFiles,
+        mark_number: int,
+        interval_bytes: int,
+        reread: Reread,
+    ) -> None:
+        self._filesystem = filesystem
+        self._directory = directory  # the log's own, whatever has its name meanwhile
+        self._segments = tuple(segments)
+        self._unflushed = tuple(unflushed)
+        self._offset = offset
+        self._resets = resets
+        self._old_end_offset = end_offset
+        self._flushed_offset = flushed_offset
+        self._log_start_offset = log_start_offset
+        self._old_epochs = epochs
+        self._snapshots = snapshots
+        self._interval_bytes = interval_bytes
+        self._reread = reread
+        self._mark_number = mark_number
+        # Opened here: below the log's name another log may lie by the time that the ticket runs.
+        self._cut_file: OpenFile | None = None if resets else self._segments[self._kept_count(offset) - 1].file
+        self.has_touched_segments = False
+        self.end_offset = offset  # from here on: known when it has run
+        self.kept = 0  # so many segments, from the first on, are what they were
+        self.shortened: Segment | None = None  # takes the place of the one after those
+        self.active: Segment | None = None  # None: nothing was cut from the log itself
+        self.epochs = epochs
+        self.mark: CutMark | None = None
+        self.install: Install = _nothing
+
+    def run(self) -> None:
+        """Any thread. StorageError: hand it to `fail_truncation`."""
+        try:
+            self._decide()
+            cuts = self._resets or self.end_offset < self._old_end_offset
+            if cuts:
+                self._leave_mark()
+                self._snapshots.remove_beyond(-1 if self._resets else self.end_offset, within=self._directory.path)
+            self._cut_epochs()
+            if cuts:
+                self._cut_segments()
+                self.install = self._reread(SegmentList(self._remaining()), self.end_offset)
+        except OSError as error:
+            raise StorageError(f"cannot cut {self._segments[0].directory} at offset {self._offset}: {error}") from error
+
+    @property
+    def tail(self) -> list[Segment]:
+        """The segments behind those that are kept."""
+        return [segment for segment in (self.shortened, self.active) if segment is not None]
+
+    def _remaining(self) -> list[Segment]:
+        return [*self._segments[: self.kept], *self.tail]
+
+    def _kept_count(self, offset: int) -> int:
+        """How many segments begin before `offset`, one at least."""
+        return max(sum(segment.base_offset < offset for segment in self._segments), 1)
+
+    def _decide(self) -> None:
+        """Where the log will end, and what of its segments stays."""
+        if self._resets:
+            return
+        self.kept = self._kept_count(self._offset)
+        if self._offset >= self._old_end_offset:
+            self.end_offset = self._old_end_offset
+            return
+        last = self._segments[self.kept - 1]
+        index, size = last.index.before(self._offset - last.base_offset)
+        self.end_offset = last.base_offset
+        for position, header in last.headers(size):
+            if header.next_offset > self._offset:
+                break
+            index.observe(position, header)
+            self.end_offset, size = header.next_offset, position + header.size
+        if self.end_offset < self._log_start_offset:  # nothing that may be read is left
+            self._resets, self.kept, self.end_offset = True, 0, self._offset
+        elif size < last.size:
+            self.kept -= 1
+            if size:
+                assert self._cut_file is not None, "only a reset keeps nothing"
+                self.shortened = last.successor(size=size, file=self._cut_file, index=index)
+
+    def _leave_mark(self) -> None:
+        keeps_some = self.kept or self.shortened is not None
+        if not keeps_some or self.end_offset < self._flushed_offset:
+            mark = CutMark(self._mark_number, self.end_offset)
+            leave_cut_mark(self._filesystem, self._directory.path, mark)
+            self.mark = mark
+
+    def _cut_epochs(self) -> None:
+        epochs = LeaderEpochs(() if self._resets else self._old_epochs.entries)
+        epochs.cut(self.end_offset)
+        if epochs.entries != self._old_epochs.entries:
+            self._filesystem.replace_bytes(self._directory.path / LEADER_EPOCHS, epochs.encode())
+            self.epochs = epochs
+
+    def _cut_segments(self) -> None:
+        self.has_touched_segments = True
+        directory, filesystem = self._directory.path, self._filesystem
+        doomed = self._rename_away(self._segments[self.kept + (self.shortened is not None) :])
+        if self.shortened is not None:
+            filesystem.truncate(self.shortened.file, self.shortened.size)
+            filesystem.sync_data(self.shortened.file)
+        for segment in self._segments[: self.kept]:
+            if segment in self._unflushed:
+                filesystem.sync_data(segment.file)
+        self.active = Segment.create(
+            self._segments[0].directory,
+            self.end_offset,
+            interval_bytes=self._interval_bytes,
+            filesystem=filesystem,
+            within=directory,
+        )
+        filesystem.sync_directory(directory)
+        with suppress(OSError):  # the next start removes them
+            for path in doomed:
+                filesystem.remove(path)
+
+    def _rename_away(self, segments: Sequence[Segment]) -> list[Path]:
+        doomed: list[Path] = []
+        for segment in segments if self._resets else reversed(segments):
+            doomed += segment.mark_deleted(within=self._directory.path)
+        if doomed:
+            self._filesystem.sync_directory(self._directory.path)  # before a new one takes the name of one of these
+        return doomed
+
+
+def _nothing() -> None:
+    """What is to be installed where nothing was cut."""

@@ -1,0 +1,118 @@
+"""The brokers of a local stack: one, or several that share a ZooKeeper.
+
+    HOME/broker       the log of the only one;  HOME/zookeeper, HOME/broker-1, HOME/broker-2 ..   those of a cluster
+
+What is acknowledged survives a power cut: all of them wait for the disk. In a cluster a topic has three replicas, or as many as
+there are brokers, and is written to while two of them are in sync.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from logbus.local.processes import Program, SupervisedProcess, Supervisor, accepts_connections, wait_until
+from logbus.local.zookeeper import ZooKeeperServer, mode, zookeeper_program
+
+READY_TIMEOUT_SECONDS = 60.0  # a log of many segments is checked at start
+REPLICAS = 3
+HERE = "127.0.0.1"
+
+# A local cluster is ended as a whole: there is nobody to take over, and programs are killed after some ten seconds.
+HAND_OVER_MS_MAX = 3_000
+
+
+class LocalBrokers:
+    """So many brokers; `ports` are theirs, and behind them ZooKeeper's where there are several."""
+
+    def __init__(self, home: Path, *, count: int, environment: Mapping[str, str], ports: Sequence[int]) -> None:
+        self.home = home
+        self._run_directory = home / "run"
+        self._environment = environment
+        self._ports = ports[:count]
+        self._zookeeper_port = ports[count] if count > 1 else None
+        self._brokers = Supervisor()
+        self._zookeeper = Supervisor()
+
+    @staticmethod
+    def ports_needed(count: int) -> int:
+        """How many ports so many brokers take."""
+        return count if count == 1 else count + 1
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{HERE}:{port}" for port in self._ports)
+
+    @property
+    def zookeeper_connect(self) -> str | None:
+        """None for one broker, which needs none."""
+        return None if self._zookeeper_port is None else f"{HERE}:{self._zookeeper_port}"
+
+    def start(self) -> None:
+        """All of them; returns when each accepts connections."""
+        if self._zookeeper_port is not None:
+            self._start_zookeeper(self._zookeeper_port)
+        started = [self._brokers.start(program) for program in self.programs()]
+        for port, process in zip(self._ports, started, strict=True):
+            _wait_for_port(port, process)
+
+    def programs(self) -> list[Program]:
+        """How each broker is run."""
+        if self.zookeeper_connect is None:
+            return [self._program("broker", self._ports[0], {})]
+        return [
+            self._program(f"broker-{number}", port, self._of_cluster(number)) for number, port in enumerate(self._ports, start=1)
+        ]
+
+    def raise_if_any_ended(self) -> None:
+        self._brokers.raise_if_any_ended()
+        self._zookeeper.raise_if_any_ended()
+
+    def stop(self) -> None:
+        """The brokers first: they say goodbye to ZooKeeper."""
+        self._brokers.end()
+        self._zookeeper.end()
+
+    def _start_zookeeper(self, port: int) -> None:
+        server = ZooKeeperServer(directory=self.home / "zookeeper", port=port)
+        program = zookeeper_program(server, environment=self._environment, run_directory=self._run_directory)
+        process = self._zookeeper.start(program)
+        wait_until(lambda: mode(port) is not None, timeout_seconds=READY_TIMEOUT_SECONDS, what="ZooKeeper", processes=[process])
+
+    def _of_cluster(self, number: int) -> Mapping[str, str]:
+        replicas = min(REPLICAS, len(self._ports))
+        return {
+            "broker.id": str(number),
+            "zookeeper.connect": f"{self.zookeeper_connect}",
+            "logbus.experimental.cluster": "true",
+            "default.replication.factor": str(replicas),
+            "offsets.topic.replication.factor": str(replicas),
+            "min.insync.replicas": "2",
+            "logbus.controlled.shutdown.max.ms": str(HAND_OVER_MS_MAX),
+        }
+
+    def _program(self, name: str, port: int, settings: Mapping[str, str]) -> Program:
+        overrides = {
+            "listeners": f"PLAINTEXT://{HERE}:{port}",
+            "log.dirs": str(self.home / name),
+            "logbus.acks.all.waits.for.flush": "true",
+            **settings,
+        }
+        options = [word for key, value in overrides.items() for word in ("--override", f"{key}={value}")]
+        return Program(
+            name=name,
+            command=[sys.executable, "-m", "broker", "serve", *options],
+            environment=self._environment,
+            directory=self._run_directory,
+            working_directory=self.home,
+        )
+
+
+def _wait_for_port(port: int, process: SupervisedProcess) -> None:
+    wait_until(
+        lambda: accepts_connections(port),
+        timeout_seconds=READY_TIMEOUT_SECONDS,
+        what=process.program.name,
+        processes=[process],
+    )

@@ -1,0 +1,147 @@
+"""Brokers find each other and agree on topics, on the simulated ZooKeeper and on a real one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.coordination import topic_writes, znodes
+from broker.coordination.asking import Script, ask, commit
+from broker.coordination.changes import StateChange
+from broker.coordination.event_fan import EventFan
+from broker.coordination.follow import ImageFollower
+from broker.coordination.image import BrokerNode, Endpoint, PartitionState
+from broker.coordination.journal import state_writes
+from broker.coordination.producer_id_blocks import ProducerIdBlocks
+from broker.coordination.registration import Registration, RunningElsewhere
+from broker.coordination.store import Committed, Refused
+from broker.errors import BrokerError
+from tests.sim.coordinated import topic
+from tests.sim.timeline import Timeline
+from tests.support.stores import Stores
+
+
+class _Broker:
+    """The coordination of one process. Its clock stands still: nothing but a stranger's registration is waited for."""
+
+    def __init__(self, stores: Stores, broker_id: int, directory: str = "") -> None:
+        self.stores = stores
+        self.clock = Timeline()
+        self.client = stores.client()
+        self.outcomes: list[BrokerError | None] = []
+        self.fenced: list[BrokerError] = []
+        node = BrokerNode(
+            broker_id=broker_id,
+            incarnation=-1,
+            endpoints={"PLAINTEXT": Endpoint(host="localhost", port=9092 + broker_id)},
+            directory_id=directory or f"d{broker_id}",
+        )
+        self.registration = Registration(
+            self.client.store,
+            node,
+            cluster_id="",
+            new_cluster_id="new",
+            clock=self.clock,
+            session_timeout_ms=4_000,
+            on_fenced=self.fenced.append,
+        )
+        self.follower = ImageFollower(self.client.store)
+        self.follower.listen(lambda image, _: self.registration.seen(image))
+        fan = EventFan([self.registration, self.follower])
+        self.client.connected = fan.connected  # type: ignore[method-assign]
+        self.client.suspended = fan.suspended  # type: ignore[method-assign]
+        self.client.changed = fan.changed  # type: ignore[method-assign]
+        fan.connected(self.client.store.session_id)
+        self.registration.enter(self._entered)
+
+    def _entered(self, error: BrokerError | None) -> None:
+        if error is None:
+            self.registration.register(self.outcomes.append)
+        else:
+            self.outcomes.append(error)
+
+    def until(self, condition: Any) -> None:
+        def holds() -> bool:
+            self.registration.tick()
+            self.follower.tick()
+            return bool(condition())
+
+        self.stores.until(holds)
+
+    def started(self) -> _Broker:
+        self.until(lambda: self.outcomes and self.follower.is_known)
+        assert self.outcomes == [None]
+        return self
+
+    def answered(self, script: Script[Any]) -> Any:
+        answers: list[tuple[Any, BrokerError | None]] = []
+        ask(self.client.store, script, lambda value, error: answers.append((value, error)))
+        self.until(lambda: answers)
+        assert answers[0][1] is None
+        return answers[0][0]
+
+
+def test_brokers_see_each_other_and_what_each_writes(stores: Stores) -> None:
+    first = _Broker(stores, 1).started()
+    second = _Broker(stores, 2).started()
+    first.until(lambda: sorted(first.follower.image.brokers) == [1, 2])
+    made = topic("access", 1, partitions=300)
+    first.answered(topic_writes.create_topic(made, {"retention.ms": "1"}))
+    second.until(lambda: second.follower.image.topics == {"access": made})
+    state = PartitionState(leader=2, leader_epoch=1, isr=(2,), version=1)
+    changes = [StateChange(topic="access", topic_id=made.topic_id, index=index, state=state) for index in range(250)]
+    assert isinstance(second.answered(commit(state_writes(changes))), Committed)
+    assert isinstance(second.answered(commit(state_writes(changes))), Refused)
+    first.until(lambda: first.follower.image.topics["access"].states[249] == state)
+    more = topic("access", 1, partitions=2)
+    second.answered(topic_writes.grow_topic("access", made.topic_id, 300, more.replicas, more.states))
+    second.answered(topic_writes.change_topic_settings("access", made.topic_id, lambda old: {**old, "a": "b"}))
+    second.answered(topic_writes.change_broker_settings(znodes.EVERY_BROKER, lambda old: {**old, "c": "d"}))
+    second.answered(topic_writes.delete_topic("access", made.topic_id))
+    first.until(lambda: first.follower.image.deleting)
+    assert first.follower.image.topic_settings["access"].values == {"retention.ms": "1", "a": "b"}
+    assert first.follower.image.broker_settings[znodes.EVERY_BROKER].values == {"c": "d"}
+    late = _Broker(stores, 3).started()
+    assert late.follower.image.topics == first.follower.image.topics
+    assert late.follower.image.deleting == {"access"}
+
+
+def test_a_predecessor_is_replaced_and_a_stranger_refused(stores: Stores) -> None:
+    first = _Broker(stores, 1).started()
+    stores.cut(first.client)  # as far as the others can see, it is gone
+    second = _Broker(stores, 1).started()
+    assert second.registration.incarnation == first.registration.incarnation + 1
+    stranger = _Broker(stores, 1, "another")
+    stranger.until(lambda: stranger.registration._stranger_since is not None)
+    stranger.clock.run(5)
+    stranger.until(lambda: stranger.outcomes)
+    assert isinstance(stranger.outcomes[0], RunningElsewhere)
+    assert second.follower.image.brokers == {1: second.registration.node}
+    stores.heal(first.client)
+    first.until(lambda: first.fenced)
+    assert second.fenced == []
+
+
+def test_writes_whose_answers_are_lost_are_done_once(stores: Stores) -> None:
+    broker = _Broker(stores, 1).started()
+    made = topic("access", 1)
+    stores.lose_answer(broker.client, is_committed=True)
+    broker.answered(topic_writes.create_topic(made, {}))
+    stores.lose_answer(broker.client, is_committed=True)
+    broker.answered(topic_writes.change_topic_settings("access", made.topic_id, lambda old: {"n": old.get("n", "") + "x"}))
+    broker.until(lambda: broker.follower.image.topic_settings.get("access"))
+    broker.until(lambda: broker.follower.image.topic_settings["access"].values == {"n": "x"})
+    ids: list[int] = []
+    ProducerIdBlocks(broker.client.store, 1).take(lambda producer_id, error: ids.append(producer_id))
+    broker.until(lambda: ids)
+    assert ids == [0]
+
+
+def test_a_broker_that_leaves_in_good_order_is_gone_at_once(stores: Stores) -> None:
+    first = _Broker(stores, 1).started()
+    second = _Broker(stores, 2).started()
+    second.registration.leave(second.outcomes.append)
+    first.until(lambda: first.follower.image.leaving == {2})
+    second.registration.close()
+    second.client.close()
+    first.until(lambda: sorted(first.follower.image.brokers) == [1])
+    assert first.follower.image.leaving == frozenset()

@@ -1,0 +1,67 @@
+"""Three brokers of real processes under the load of stock clients, while processes die and stop and links are cut.
+
+A short run is part of the suite; `make soak` goes on for ten minutes, with another order of faults in each round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.clusters import RunningCluster
+from tests.support.disturbing import LINK_FAULTS, PROCESS_FAULTS, Fault
+from tests.support.ordeal import Ordeal, report
+from tests.support.zookeeper import RunningZooKeeper
+
+SOAK_SECONDS = 600
+ONLY_IN_THE_SOAK = ("controller stopped", "leader and controller killed", "follower stopped")
+
+
+def go_through(ordeal: Ordeal, faults: Iterable[tuple[str, Fault]], keep: Path) -> None:
+    with ordeal.load():
+        for name, fault in faults:
+            ordeal.disturb(name, fault)
+    verdict = ordeal.judge(keep)
+    print(report(ordeal, verdict))
+    assert verdict.anomalies == [], report(ordeal, verdict)
+
+
+def shuffled_until(faults: Mapping[str, Fault], chance: Random, deadline: float) -> Iterator[tuple[str, Fault]]:
+    """Round after round, each in another order, while there is time."""
+    order = list(faults.items())
+    while True:
+        chance.shuffle(order)
+        for one in order:
+            if time.monotonic() > deadline:
+                return
+            yield one
+
+
+def test_nothing_acknowledged_is_lost_twice_or_out_of_order_while_processes_are_killed_and_stopped(
+    zookeeper: RunningZooKeeper, tmp_path: Path
+) -> None:
+    faults = [(name, fault) for name, fault in PROCESS_FAULTS.items() if name not in ONLY_IN_THE_SOAK]
+    with RunningCluster(tmp_path, zookeeper, chroot="/killed") as cluster:
+        go_through(Ordeal(cluster, seed=1), faults, tmp_path / "history.jsonl")
+
+
+@pytest.mark.long
+def test_nothing_acknowledged_is_lost_twice_or_out_of_order_while_links_are_cut_and_slow(
+    zookeeper: RunningZooKeeper, tmp_path: Path
+) -> None:
+    with RunningCluster(tmp_path, zookeeper, chroot="/cut", has_links=True) as cluster:
+        go_through(Ordeal(cluster, seed=2), LINK_FAULTS.items(), tmp_path / "history.jsonl")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3 * SOAK_SECONDS)
+def test_nothing_acknowledged_is_lost_twice_or_out_of_order_in_ten_minutes_of_faults(
+    zookeeper: RunningZooKeeper, tmp_path: Path
+) -> None:
+    with RunningCluster(tmp_path, zookeeper, chroot="/soak", has_links=True) as cluster:
+        faults = shuffled_until({**PROCESS_FAULTS, **LINK_FAULTS}, Random(3), time.monotonic() + SOAK_SECONDS)
+        go_through(Ordeal(cluster, seed=3), faults, tmp_path / "history.jsonl")

@@ -1,0 +1,138 @@
+"""ZooKeeper is away, silent, or talks nonsense: what a store makes of it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from broker.coordination import zookeeper as room
+from broker.coordination.store import Committed, Create, Node, NoNode, Reason, Refused, Set, Unknown
+from tests.support.stores import RealStores
+from tests.support.zookeeper import RunningServer, RunningZooKeeper
+
+TIMEOUT_MS = 2_000
+
+
+def test_one_that_is_cut_off_is_told_nothing_of_the_end_of_its_session(stores: RealStores) -> None:
+    cut_off, other = stores.client(session_timeout_ms=TIMEOUT_MS), stores.client()
+    session_id = cut_off.store.session_id
+    cut_off.commit(Create(path="/e", is_ephemeral=True))
+    stores.until(lambda: other.read("/e", watch=True) != NoNode())
+    stores.cut(cut_off)
+    stores.until(lambda: bool(other.changes()))
+    stores.let_pass(1.0)
+    assert cut_off.events == [("connected", session_id), ("suspended",)]
+    assert cut_off.store.session_id == session_id
+    stores.heal(cut_off)
+    stores.until(lambda: len(cut_off.sessions()) == 2)
+    assert cut_off.sessions()[1] != session_id
+    assert cut_off.read("/e") == NoNode()
+
+
+def test_a_session_survives_an_outage_of_the_server_that_is_longer_than_its_timeout(
+    stores: RealStores, server: RunningServer
+) -> None:
+    client = stores.client(session_timeout_ms=TIMEOUT_MS)
+    session_id = client.store.session_id
+    client.commit(Create(path="/e", is_ephemeral=True))
+    attempts = stores.link(client).attempts
+    server.kill()
+    stores.let_pass(2 * TIMEOUT_MS / 1000)
+    server.start()
+    stores.until(lambda: len(client.sessions()) == 2)
+    assert client.sessions() == [session_id, session_id]
+    assert client.read("/e") == Node(data=b"", version=0, ephemeral_owner=session_id)
+    assert stores.link(client).attempts - attempts > 10
+
+
+def test_what_is_asked_in_an_outage_may_happen_long_after_it_was_given_up(stores: RealStores, server: RunningServer) -> None:
+    client = stores.client(session_timeout_ms=TIMEOUT_MS)
+    client.commit(Create(path="/a"))
+    server.kill()
+    stores.until(lambda: ("suspended",) in client.events)
+    late = Set(path="/a", data=b"late", version=0)
+    outcomes = client.ask([late])
+    stores.until(lambda: bool(outcomes))
+    assert isinstance(outcomes[0], Unknown)
+    server.start()
+    stores.until(lambda: len(client.sessions()) == 2)
+    assert client.read("/a") == Node(data=b"late", version=1)
+    repeated = client.commit(late)
+    assert isinstance(repeated, Refused)
+    assert repeated.reason is Reason.BAD_VERSION
+    assert len(outcomes) == 1
+
+
+def test_a_server_that_is_stopped_for_less_than_the_timeout_costs_no_session(stores: RealStores, server: RunningServer) -> None:
+    client = stores.client(session_timeout_ms=2 * TIMEOUT_MS)
+    session_id = client.store.session_id
+    server.pause()
+    outcomes = client.ask([Create(path="/a")])
+    stores.let_pass(0.5 * TIMEOUT_MS / 1000)
+    assert Committed(versions=(0,), paths=("/a",)) not in outcomes
+    server.resume()
+    stores.until(lambda: client.read("/a") == Node(data=b"", version=0))
+    assert isinstance(outcomes[0], Committed | Unknown)  # unknown if the silence was noticed meanwhile
+    assert client.store.session_id == session_id
+
+
+def test_an_answer_that_takes_long_to_handle_does_not_cost_the_session(stores: RealStores) -> None:
+    client = stores.client(session_timeout_ms=TIMEOUT_MS)
+    client.commit(Create(path="/e", is_ephemeral=True))
+    slow: list[object] = []
+
+    def handle(found: object) -> None:
+        time.sleep(2 * TIMEOUT_MS / 1000)
+        slow.append(found)
+
+    client.store.read("/e", handle)
+    stores.until(lambda: bool(slow))
+    assert client.read("/e") == Node(data=b"", version=0, ephemeral_owner=client.store.session_id)
+    assert len(client.events) == 1
+
+
+def test_what_kazoo_does_not_expect_costs_the_session_and_nothing_more(stores: RealStores) -> None:
+    client = stores.client(session_timeout_ms=TIMEOUT_MS)
+    first = client.store.session_id
+    stores.link(client).send_to_clients(b"\xff" * 64)
+    stores.until(lambda: len(client.sessions()) == 2)
+    assert client.events == [("connected", first), ("suspended",), ("connected", client.store.session_id)]
+    assert isinstance(client.commit(Create(path="/a")), Committed)
+
+
+def test_a_transaction_above_zookeepers_own_limit_breaks_the_connection(
+    stores: RealStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stores.client()
+    monkeypatch.setattr(room, "TRANSACTION_BYTES_MAX", 1 << 22)
+    assert isinstance(client.commit(Create(path="/a", data=bytes(1 << 21))), Unknown)
+    stores.until(lambda: len(client.sessions()) == 2)
+    assert client.read("/a") == NoNode()
+
+
+def test_closing_beside_a_dead_server_holds_nobody_up(stores: RealStores, server: RunningServer) -> None:
+    client = stores.client()
+    server.kill()
+    closed: list[bool] = []
+    began = time.monotonic()
+    client.store.close(lambda: closed.append(True))
+    assert time.monotonic() - began < 0.5
+    stores.until(lambda: bool(closed))
+
+
+def test_a_server_that_has_lost_all_its_data_is_not_taken_for_the_old_one() -> None:
+    with RunningZooKeeper() as wiped:
+        (server,) = wiped.servers
+        with RealStores(server.port, "/cluster") as stores:
+            client = stores.client(session_timeout_ms=TIMEOUT_MS)
+            for number in range(3):
+                client.commit(Create(path=f"/{number}"))
+            server.kill()
+            server.wipe()
+            server.start()
+            server.wait_until_serving()
+            found = client.asked(lambda then: client.store.read("/0", then))
+            stores.until(lambda: bool(found))
+            assert isinstance(found[0], Unknown)
+            assert len(client.sessions()) == 1

@@ -1,0 +1,187 @@
+"""Three broker processes, asked about topics, settings, moves and leaders by stock admin clients, at any of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as PyTopicPartition
+from logbus.cli import main
+from logbus.exit_codes import ExitCode
+from logbus.windows.cluster_facts import ClusterFacts, cluster_facts
+
+from benchmarks.peers.logbus import LogbusBroker
+from tests.support.zookeeper import RunningZooKeeper
+
+pytestmark = pytest.mark.skipif(os.environ.get("LOGBUS_TEST_BROKER") == "kafka", reason="these are our processes")
+
+SECONDS_MAX = 30.0
+SETTINGS = {
+    "logbus.experimental.cluster": "true",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "3",
+    "zookeeper.session.timeout.ms": "6000",
+}
+
+Brokers = dict[int, LogbusBroker]
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(RunningZooKeeper())
+        running: Brokers = {}
+        for broker_id in (1, 2, 3):
+            settings = {**SETTINGS, "broker.id": str(broker_id), "zookeeper.connect": f"{zookeeper.connect}/admin"}
+            directory = tmp_path_factory.mktemp(f"broker{broker_id}")
+            running[broker_id] = stack.enter_context(LogbusBroker(directory, settings=settings))
+        until(lambda: len(facts(running[1]).brokers) == 3, "three brokers")
+        yield running
+
+
+def facts(broker: LogbusBroker) -> ClusterFacts:
+    return cluster_facts({"bootstrap.servers": broker.bootstrap})
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {SECONDS_MAX:g} s"
+        time.sleep(0.1)
+
+
+def asked(futures: dict[Any, Any]) -> Any:
+    (future,) = futures.values()
+    return future.result(SECONDS_MAX)
+
+
+@cache
+def admin(broker: LogbusBroker) -> AdminClient:
+    """Kept: an answer that is not there yet dies with its client."""
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def code(raised: pytest.ExceptionInfo[KafkaException]) -> str:
+    return str(raised.value.args[0].name())
+
+
+def partitions(broker: LogbusBroker, topic: str) -> dict[int, tuple[int | None, tuple[int, ...], tuple[int, ...]]]:
+    rows = [one for one in facts(broker).partitions if one.topic == topic]
+    return {one.partition: (one.leader, tuple(one.replicas), tuple(sorted(one.in_sync))) for one in rows}
+
+
+def test_a_topic_is_made_at_one_broker_grown_at_another_and_deleted_at_the_third(brokers: Brokers) -> None:
+    asked(admin(brokers[1]).create_topics([NewTopic("life", 2, 3, config={"retention.ms": "77"})], operation_timeout=10))
+    until(lambda: len(partitions(brokers[2], "life")) == 2, "the topic at another broker")
+    asked(admin(brokers[2]).create_partitions([NewPartitions("life", 4)], operation_timeout=10))
+    until(lambda: len(partitions(brokers[3], "life")) == 4, "the growth at another broker")
+    with pytest.raises(KafkaException) as raised:
+        asked(admin(brokers[3]).create_topics([NewTopic("life", 1, 1)]))
+    assert code(raised) == "TOPIC_ALREADY_EXISTS"
+    with pytest.raises(KafkaException) as raised:
+        asked(admin(brokers[3]).create_topics([NewTopic("too-many", 1, 4)]))
+    assert code(raised) == "INVALID_REPLICATION_FACTOR"
+    asked(admin(brokers[3]).delete_topics(["life"], operation_timeout=10))
+    until(lambda: all(not partitions(broker, "life") for broker in brokers.values()), "the deletion everywhere")
+    asked(admin(brokers[1]).create_topics([NewTopic("life", 1, 3)], operation_timeout=10))
+
+
+def test_all_replicas_of_a_new_topic_are_in_sync(brokers: Brokers) -> None:
+    asked(admin(brokers[2]).create_topics([NewTopic("synced", 3)], operation_timeout=10))
+    until(lambda: all(isr == (1, 2, 3) for _, _, isr in partitions(brokers[1], "synced").values()), "the in-sync sets")
+    assert sorted(leader or 0 for leader, _, _ in partitions(brokers[1], "synced").values()) == [1, 2, 3]
+    assert not facts(brokers[1]).offline
+
+
+def test_a_setting_changed_at_one_broker_holds_at_all(brokers: Brokers) -> None:
+    asked(admin(brokers[1]).create_topics([NewTopic("set", 1, 3)], operation_timeout=10))
+    entry = ConfigEntry("retention.ms", "12345", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, "set", incremental_configs=[entry])
+    until(lambda: bool(partitions(brokers[2], "set")), "the topic at another broker")
+    asked(admin(brokers[2]).incremental_alter_configs([resource]))
+
+    def seen(broker: LogbusBroker) -> str:
+        found = asked(admin(broker).describe_configs([ConfigResource(ResourceType.TOPIC, "set")]))
+        return str(found["retention.ms"].value)
+
+    until(lambda: all(seen(broker) == "12345" for broker in brokers.values()), "the setting everywhere")
+
+
+def test_a_partition_moves_to_another_broker_while_it_is_written(brokers: Brokers) -> None:
+    client = KafkaAdminClient(bootstrap_servers=brokers[2].bootstrap)
+    asked(admin(brokers[1]).create_topics([NewTopic("moved", 1, replica_assignment=[[1, 2]])], operation_timeout=10))
+    until(lambda: partitions(brokers[2], "moved").get(0, (0, (), ()))[2] == (1, 2), "the in-sync set")
+    producer = Producer({"bootstrap.servers": brokers[1].bootstrap, "acks": "all", "enable.idempotence": True})
+    failed: list[str] = []
+    for number in range(500):
+        producer.produce("moved", b"%d" % number, on_delivery=lambda error, _: failed.append(str(error)) if error else None)
+    client.alter_partition_reassignments({PyTopicPartition("moved", 0): [3, 2]})
+    for number in range(500):
+        producer.produce("moved", b"%d" % number, on_delivery=lambda error, _: failed.append(str(error)) if error else None)
+    assert producer.flush(SECONDS_MAX) == 0
+    assert failed == []
+    until(lambda: partitions(brokers[3], "moved")[0] == (3, (3, 2), (2, 3)), "the move")
+    assert not client.list_partition_reassignments()
+    client.close()
+    found = asked(admin(brokers[3]).list_offsets({TopicPartition("moved", 0): OffsetSpec.latest()}))
+    assert found.offset == 1000
+
+
+def test_the_preferred_leader_is_elected_when_it_is_back(brokers: Brokers) -> None:
+    asked(admin(brokers[1]).create_topics([NewTopic("led", 1, replica_assignment=[[3, 1, 2]])], operation_timeout=10))
+    until(lambda: partitions(brokers[1], "led").get(0, (0, (), ()))[2] == (1, 2, 3), "the in-sync set")
+    brokers[3].restart()
+    until(lambda: partitions(brokers[1], "led")[0][2] == (1, 2, 3), "the in-sync set after the restart")
+    assert partitions(brokers[1], "led")[0][0] in (1, 2)
+    client = KafkaAdminClient(bootstrap_servers=brokers[1].bootstrap)
+    client.elect_leaders(0, {"led": [0]}, timeout_ms=20_000)
+    client.close()
+    assert partitions(brokers[1], "led")[0][0] == 3
+
+
+def test_the_command_line_says_that_a_broker_is_missing(brokers: Brokers) -> None:
+    asked(admin(brokers[1]).create_topics([NewTopic("watched", 1, 3)], operation_timeout=10))
+    until(lambda: not facts(brokers[1]).under_replicated, "the in-sync sets")
+
+    def shown(*words: str) -> Result:
+        return CliRunner().invoke(main, ["cluster", "-b", brokers[1].bootstrap, *words], catch_exceptions=False)
+
+    assert shown().exit_code == 0
+    brokers[2].stop()
+    until(lambda: shown().exit_code == ExitCode.NOT_AS_IT_SHOULD_BE, "the missing replica")
+    found = json.loads(shown("--json").stdout)
+    assert [broker["broker"] for broker in found["brokers"]] == [1, 3]
+    assert found["under_replicated"] > 0
+    assert found["offline"] == 0
+    brokers[2].start()
+    until(lambda: shown().exit_code == 0, "the replica that is back")
+
+
+def test_producer_ids_are_given_once_in_the_cluster(brokers: Brokers) -> None:
+    asked(admin(brokers[1]).create_topics([NewTopic("numbered", 1, 3)], operation_timeout=10))
+    failed: list[str] = []
+    for broker in brokers.values():
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+        producer.produce("numbered", b"x", on_delivery=lambda error, _: failed.append(str(error)) if error else None)
+        assert producer.flush(SECONDS_MAX) == 0
+    assert failed == []

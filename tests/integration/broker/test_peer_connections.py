@@ -1,0 +1,286 @@
+"""The connections of a broker to the others, over real sockets: who is told what, and when."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from broker.coordination.image import Endpoint
+from broker.network.peer import CONNECT_SECONDS_MAX, RETRY_SECONDS_MAX
+from broker.replication.peers import PeerRequest
+from tests.support.peer_world import PeerWorld, ScriptedPeer
+
+FETCH = 1
+FLEXIBLE_VERSION = 17
+
+
+@pytest.fixture
+def world() -> Iterator[PeerWorld]:
+    world = PeerWorld()
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def peer() -> Iterator[ScriptedPeer]:
+    peer = ScriptedPeer()
+    yield peer
+    peer.die()
+
+
+def nobodys_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def test_a_broker_is_reached_when_it_has_answered(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.peers.know({2: peer.endpoint})
+    world.turn()
+    world.turn(1.0)
+    peer.accept()
+    assert not world.peers.is_reached(2), "an open port is not yet a broker"
+    _, version, correlation_id, rest = peer.read()
+    assert (version, rest) == (0, b"")
+    peer.answer(correlation_id, b"\0\0\0\0\0\0")
+    world.until(lambda: world.peers.is_reached(2))
+    assert world.events == [("reached", 2)]
+
+
+def test_answers_come_in_the_order_of_their_requests(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.reach(peer)
+    world.send(2, b"first")
+    world.send(2, b"second")
+    world.turn()
+    asked = [peer.read() for _ in range(2)]
+    assert [(key, version, body) for key, version, _, body in asked] == [(FETCH, 4, b"first"), (FETCH, 4, b"second")]
+    for number, (_, _, correlation_id, _) in enumerate(asked):
+        peer.answer(correlation_id, b"answer %d" % number)
+    world.until(lambda: len(world.answers) == 2)
+    assert world.answers == [b"answer 0", b"answer 1"]
+
+
+def test_flexible_versions_have_tags_before_their_bodies(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.reach(peer)
+    world.send(2, b"body", version=FLEXIBLE_VERSION)
+    world.turn()
+    _, _, correlation_id, rest = peer.read()
+    assert rest == b"\0body"
+    peer.answer(correlation_id, b"\0answer")
+    world.until(lambda: bool(world.answers))
+    assert world.answers == [b"answer"]
+
+
+@pytest.mark.parametrize("size", [0, 65_530, 65_532, 65_536, 3 << 20])
+def test_answers_of_any_size_arrive_whole(world: PeerWorld, peer: ScriptedPeer, size: int) -> None:
+    world.reach(peer)
+    content = bytes(range(251)) * (size // 251 + 1)
+    world.send(2, b"")
+    world.send(2, b"")
+    world.turn()
+    numbers = [peer.read()[2] for _ in range(2)]
+    assert peer.sock is not None
+    bodies = zip(numbers, (content[:size], b"end"), strict=True)
+    unsent = memoryview(b"".join(struct.pack(">ii", len(body) + 4, number) + body for number, body in bodies))
+    peer.sock.setblocking(False)
+    while len(world.answers) < 2:
+        if unsent:
+            try:
+                unsent = unsent[peer.sock.send(unsent[:100_000]) :]
+            except BlockingIOError:
+                pass
+        world.turn(0.001)
+    assert world.answers == [content[:size], b"end"]
+
+
+def test_a_request_of_megabytes_leaves_whole(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.reach(peer)
+    content = bytes(5 << 20)
+    world.send(2, content)
+    assert peer.sock is not None
+    arrived = bytearray()
+    peer.sock.setblocking(False)
+    while len(arrived) < 4 or len(arrived) < 4 + struct.unpack_from(">i", arrived)[0]:
+        world.turn(0.001)
+        try:
+            arrived += peer.sock.recv(1 << 20)
+        except BlockingIOError:
+            continue
+    (length,) = struct.unpack_from(">i", arrived)
+    assert length + 4 == len(arrived)
+    assert arrived.endswith(content)
+
+
+def test_a_process_that_died_is_known_at_once(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.reach(peer)
+    world.send(2, b"never answered")
+    world.turn()
+    peer.die()
+    world.until(lambda: ("refused", 2) in world.events)
+    assert world.answers == [None]
+    assert world.events == [("reached", 2), ("closed", 2), ("refused", 2)], "and no time has passed"
+
+
+def test_a_connection_that_was_only_lost_is_made_again(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.reach(peer)
+    peer.hang_up()
+    world.until(lambda: ("closed", 2) in world.events)
+    assert not world.peers.is_reached(2)
+    world.turn()
+    peer.greet()
+    world.until(lambda: world.peers.is_reached(2))
+    assert world.events == [("reached", 2), ("closed", 2), ("reached", 2)]
+
+
+def test_pauses_between_attempts_grow_to_a_second(world: PeerWorld) -> None:
+    world.peers.know({2: Endpoint(host="127.0.0.1", port=nobodys_port())})
+    at: list[float] = []
+    while len(at) < 9:
+        before = len(world.events)
+        for _ in range(3):
+            world.turn(0.001)
+        if len(world.events) > before:
+            at.append(world.clock.monotonic())
+        world.clock.advance_ms(10)
+    pauses = [round((later - earlier) * 1000) for earlier, later in pairwise(at)]
+    wanted = [50, 100, 200, 400, 800, *[round(RETRY_SECONDS_MAX * 1000)] * 3]
+    assert all(0 <= pause - least <= 10 for pause, least in zip(pauses, wanted, strict=True)), pauses  # looked every 10 ms
+    assert set(world.events) == {("refused", 2)}
+
+
+def test_a_broker_that_comes_back_is_reached_again(world: PeerWorld) -> None:
+    port = nobodys_port()
+    world.peers.know({2: Endpoint(host="127.0.0.1", port=port)})
+    world.until(lambda: bool(world.events))
+    peer = ScriptedPeer(port)
+    world.clock.advance_ms(50)
+    world.turn()
+    world.turn(1.0)
+    peer.greet()
+    world.until(lambda: world.peers.is_reached(2))
+    peer.die()
+
+
+def test_a_stopped_process_is_neither_reached_nor_refused(world: PeerWorld, peer: ScriptedPeer) -> None:
+    """Its kernel takes the connection, and nobody says hello."""
+    world.peers.know({2: peer.endpoint})
+    world.turn()
+    world.turn(1.0)
+    peer.accept()
+    world.clock.advance_ms(round(CONNECT_SECONDS_MAX * 1000))
+    world.turn()
+    assert peer.read()[0] == 18
+    with pytest.raises(EOFError):
+        peer.read()
+    assert world.events == []
+
+
+def test_a_request_without_a_connection_is_answered_with_nothing(world: PeerWorld) -> None:
+    world.send(2, b"to nobody")
+    assert world.answers == [], "not from inside of the call"
+    assert world.peers.due <= world.clock.monotonic()
+    world.turn()
+    assert world.answers == [None]
+
+
+def test_a_peer_that_owes_an_answer_for_too_long_loses_the_connection(peer: ScriptedPeer) -> None:
+    world = PeerWorld(replica_socket_ms_max=2_000)
+    world.reach(peer)
+    world.send(2, b"")
+    world.turn()
+    world.clock.advance_ms(2_000)
+    world.turn()
+    assert world.answers == []
+    world.clock.advance_ms(1_001)
+    world.turn()
+    assert world.answers == [None]
+    assert ("closed", 2) in world.events
+    world.close()
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\x03abc", struct.pack(">ii", 4, 77), b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+)
+def test_what_is_no_answer_ends_the_connection(world: PeerWorld, peer: ScriptedPeer, nonsense: bytes) -> None:
+    world.reach(peer)
+    world.send(2, b"")
+    world.turn()
+    assert peer.sock is not None
+    peer.sock.sendall(nonsense)
+    world.until(lambda: ("closed", 2) in world.events)
+    assert world.answers == [None]
+
+
+def test_an_answer_that_nobody_asked_for_ends_the_connection(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.reach(peer)
+    peer.answer(2, b"")
+    world.until(lambda: ("closed", 2) in world.events)
+
+
+def test_a_handler_that_fails_costs_its_connection_only(world: PeerWorld, peer: ScriptedPeer) -> None:
+    def fails(answer: memoryview | None) -> None:
+        raise RuntimeError("a defect")
+
+    world.reach(peer)
+    world.peers.send(2, PeerRequest(FETCH, 4, b""), fails)
+    world.turn()
+    peer.answer(peer.read()[2], b"")
+    world.until(lambda: ("closed", 2) in world.events)
+    world.turn()
+    peer.greet()
+    world.until(lambda: world.peers.is_reached(2))
+
+
+def test_a_broker_that_is_not_known_any_more_is_left_without_an_event(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.reach(peer)
+    world.send(2, b"")
+    world.peers.know({})
+    world.turn()
+    assert world.answers == [None]
+    assert peer.sock is not None
+    assert peer.sock.recv(100) == b""
+    assert world.events == [("reached", 2)]
+    assert world.poller.owners == {}
+
+
+def test_a_broker_that_moved_is_reached_at_its_new_address(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.reach(peer)
+    other = ScriptedPeer()
+    world.reach(other)
+    assert world.events == [("reached", 2), ("reached", 2)]
+    other.die()
+
+
+def test_no_connection_is_made_to_oneself(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.peers.know({1: peer.endpoint})
+    world.turn()
+    assert world.poller.owners == {}
+
+
+def test_names_are_looked_up_elsewhere_and_every_address_is_tried(world: PeerWorld, peer: ScriptedPeer) -> None:
+    world.peers.know({2: Endpoint(host="broker.example", port=peer.port)})
+    world.turn()
+    ((endpoint, then),) = world.looked_up
+    assert endpoint.host == "broker.example"
+    nobody = (socket.AF_INET, ("127.0.0.1", nobodys_port()))
+    then([nobody, (socket.AF_INET, ("127.0.0.1", peer.port))])
+    world.turn(1.0)
+    world.turn(1.0)
+    peer.greet()
+    world.until(lambda: world.peers.is_reached(2))
+    assert world.events == [("reached", 2)], "one address that refuses says nothing"
+
+
+def test_a_name_without_an_address_is_tried_again_and_not_taken_for_dead(world: PeerWorld) -> None:
+    world.peers.know({2: Endpoint(host="broker.example", port=9092)})
+    world.turn()
+    world.looked_up.pop()[1]([])
+    world.clock.advance_ms(50)
+    world.turn()
+    assert len(world.looked_up) == 1
+    assert world.events == []

@@ -1,0 +1,174 @@
+"""Three broker processes over a ZooKeeper: nothing acknowledged is lost with a broker, and who comes back is counted again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from logbus.local.processes import ReservedPorts
+
+from tests.support.zookeeper import RunningZooKeeper
+
+TOPIC = "clicks"
+PARTITIONS = 3
+SETTINGS = {
+    "logbus.experimental.cluster": "true",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "3",
+    "zookeeper.session.timeout.ms": "4000",
+}
+
+
+class Brokers:
+    """Three of them; each may be killed, stopped in good order and started again."""
+
+    def __init__(self, directory: Path, connect: str, ports: list[int]) -> None:
+        self._directory = directory
+        self._connect = connect
+        self._ports = dict(enumerate(ports, 1))
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def start(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            settings = {
+                "broker.id": str(broker_id),
+                "listeners": f"PLAINTEXT://127.0.0.1:{self._ports[broker_id]}",
+                "log.dirs": str(self._directory / str(broker_id)),
+                "zookeeper.connect": self._connect,
+                **SETTINGS,
+            }
+            overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
+            with self.log(broker_id).open("ab") as log:
+                command = [sys.executable, "-m", "broker", "serve", *overrides]
+                self._processes[broker_id] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def log(self, broker_id: int) -> Path:
+        return self._directory / f"{broker_id}.log"
+
+    def kill(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self._processes[broker_id].kill()
+        for broker_id in broker_ids:
+            self._processes.pop(broker_id).wait()
+
+    def stop(self, broker_id: int) -> int:
+        process = self._processes.pop(broker_id)
+        process.send_signal(signal.SIGTERM)
+        return process.wait(30)
+
+    def close(self) -> None:
+        self.kill(*self._processes)
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(RunningZooKeeper())
+        ports = ReservedPorts(3)
+        stack.callback(ports.release)
+        running = Brokers(tmp_path, f"{zookeeper.connect}/three", list(ports.numbers))
+        stack.callback(running.close)
+        running.start(1, 2, 3)
+        yield running
+
+
+class Acknowledged:
+    """Sends numbers; what of them is acknowledged, and why others are not."""
+
+    def __init__(self, bootstrap: str, *, seconds_max: int = 20, retries: int = 1_000) -> None:
+        self.values: list[bytes] = []
+        self.errors: list[str] = []
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": seconds_max * 1000, "retries": retries}
+        )
+
+    def send(self, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            value = b"%d" % number
+            self._producer.produce(TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered)
+            self._producer.poll(0)
+        assert self._producer.flush(30) == 0
+
+    def _delivered(self, error: object, message: Message) -> None:
+        if error is None:
+            value = message.value()
+            assert value is not None
+            self.values.append(value)
+        else:
+            self.errors.append(str(error))
+
+
+def _wait_until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"{what}: not within {seconds:g} s"
+        time.sleep(0.1)
+
+
+def _states(admin: AdminClient) -> dict[int, tuple[int, list[int]]]:
+    """Leader and in-sync set by partition."""
+    partitions = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+    return {index: (row.leader, sorted(row.isrs)) for index, row in partitions.items()}
+
+
+def _read_all(bootstrap: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
+    values: list[bytes] = []
+    until = time.monotonic() + 20
+    while len(values) < count and time.monotonic() < until:
+        for message in consumer.consume(500, 0.5):
+            assert message.error() is None
+            value = message.value()
+            assert value is not None
+            values.append(value)
+    consumer.close()
+    return values
+
+
+@pytest.mark.skipif(os.environ.get("LOGBUS_TEST_BROKER") == "kafka", reason="these are our processes")
+def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowledge_nothing(brokers: Brokers) -> None:
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+    _wait_until(lambda: len(admin.list_topics(timeout=30).brokers) == 3, "three brokers")
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(20)
+    sent = Acknowledged(brokers.bootstrap)
+    sent.send(0, 600)
+
+    leader, _ = _states(admin)[0]
+    brokers.kill(leader)
+    sent.send(600, 600)
+    assert (len(sent.values), sent.errors) == (1200, [])
+    _wait_until(lambda: all(leader not in isr for _, isr in _states(admin).values()), "the dead one is out")
+
+    brokers.start(leader)
+    _wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), "the dead one is back in sync")
+    assert sorted(_read_all(brokers.bootstrap, 1200), key=int) == [b"%d" % number for number in range(1200)]
+
+    others = [broker for broker in (1, 2, 3) if broker != leader]
+    assert brokers.stop(leader) == 0, brokers.log(leader).read_text()
+    sent.send(1200, 600)
+    assert (len(sent.values), sent.errors) == (1800, [])
+    brokers.start(leader)
+    _wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), "all are in sync")
+
+    brokers.kill(*others)
+    _wait_until(lambda: all(state == (leader, [leader]) for state in _states(admin).values()), "the last one leads")
+    refused = Acknowledged(brokers.bootstrap, retries=0)
+    refused.send(0, 3)
+    assert refused.values == []
+    assert all("NOT_ENOUGH_REPLICAS" in error for error in refused.errors), refused.errors
+    brokers.start(*others)
+    _wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), "all are in sync")
+    values = _read_all(brokers.bootstrap, 1800)
+    assert sorted(set(values), key=int) == [b"%d" % number for number in range(1800)]

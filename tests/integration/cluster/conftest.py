@@ -1,0 +1,25 @@
+"""Three brokers on one ZooKeeper, for clients that use them and see leaders come and go."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.clusters import RunningCluster
+from tests.support.zookeeper import zookeeper  # noqa: F401
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(zookeeper: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:  # noqa: F811
+    with RunningCluster(tmp_path_factory.mktemp("cluster"), zookeeper, chroot=f"/clients/{next(_numbers)}") as running:  # type: ignore[arg-type]
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name no other test uses."""
+    return f"topic-{next(_numbers)}"

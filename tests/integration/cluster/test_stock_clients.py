@@ -1,0 +1,178 @@
+"""Every stock client against three brokers while the leader of what it writes is killed: what it was told is true, and what it
+numbered is stored once and in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import time
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AioPartition
+from confluent_kafka import Producer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from benchmarks import processes
+from benchmarks.peers.java import JvmTools
+from tests.support.clusters import RunningCluster
+from tests.support.elections import PARTITIONS, PAUSE_SECONDS, RECORDS, elect_until, expected, meanwhile
+from tests.support.jvm_session import TOOLS
+from tests.support.kafka_peer import jvm_tools_or_skip
+from tests.support.ordeal import create_replicated
+from tests.support.programs import program_or_skip
+from tests.support.topics import admin, read_topic
+
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def replicated(cluster: RunningCluster, topic: str) -> str:
+    """A topic of three replicas, all of them in sync."""
+    create_replicated(cluster, topic, PARTITIONS)
+    cluster.wait_until_healed(topic)
+    return topic
+
+
+def stored(cluster: RunningCluster, topic: str) -> dict[int, list[bytes | None]]:
+    return {
+        partition: [message.value() for message in messages]
+        for partition, messages in read_topic(cluster.bootstrap, topic).items()
+    }
+
+
+def all_of_it() -> dict[int, list[bytes]]:
+    return {partition: expected(partition) for partition in range(PARTITIONS)}
+
+
+def test_the_cluster_is_seen_whole_from_every_broker(cluster: RunningCluster, replicated: str) -> None:
+    for broker in cluster.brokers.values():
+        told = admin(broker.bootstrap).list_topics(timeout=PATIENCE_SECONDS)
+        assert {f"{node.host}:{node.port}" for node in told.brokers.values()} == set(cluster.bootstrap.split(","))
+        assert told.controller_id == cluster.controller()
+        partitions = told.topics[replicated].partitions
+        assert {number: one.leader for number, one in partitions.items()} == cluster.leaders(replicated)
+        assert all(sorted(one.replicas) == sorted(one.isrs) == [1, 2, 3] for one in partitions.values())
+
+
+def test_a_producer_of_librdkafka_goes_on_over_elections(cluster: RunningCluster, replicated: str) -> None:
+    offsets: dict[bytes, int | None] = {}
+
+    def produce() -> None:
+        settings = {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "acks": "all", "log_level": 0}
+        producer = Producer({**settings, "linger.ms": 2})
+        for number in range(RECORDS):
+            producer.produce(
+                replicated,
+                b"%d" % number,
+                partition=number % PARTITIONS,
+                on_delivery=lambda error, message: offsets.update({message.value(): None if error else message.offset()}),
+            )
+            producer.poll(PAUSE_SECONDS)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+
+    with meanwhile(produce) as is_over:
+        elect_until(cluster, replicated, is_over)
+    found = stored(cluster, replicated)
+    # A new epoch of the producer, which it takes after some failovers, may store a record again; never in another order.
+    assert {partition: list(dict.fromkeys(values)) for partition, values in found.items()} == all_of_it()
+    assert all(found[int(value) % PARTITIONS][offset] == value for value, offset in offsets.items() if offset is not None)
+    assert sorted(map(int, offsets)) == list(range(RECORDS))
+
+
+@pytest.mark.long
+def test_kafka_python_goes_on_over_elections(cluster: RunningCluster, replicated: str) -> None:
+    def produce() -> None:
+        producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, enable_idempotence=True, acks="all", retry_backoff_ms=50)
+        sent = []
+        for number in range(RECORDS):
+            sent.append(producer.send(replicated, b"%d" % number, partition=number % PARTITIONS))
+            time.sleep(PAUSE_SECONDS)
+        producer.flush(PATIENCE_SECONDS)
+        assert [future.get(PATIENCE_SECONDS).offset for future in sent] == [number // PARTITIONS for number in range(RECORDS)]
+        producer.close()
+
+    with meanwhile(produce) as is_over:
+        elect_until(cluster, replicated, is_over)
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, enable_auto_commit=False, consumer_timeout_ms=20_000)
+    consumer.assign([TopicPartition(replicated, partition) for partition in range(PARTITIONS)])
+    consumer.seek_to_beginning()
+    found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    for _ in range(RECORDS):
+        record = next(consumer)
+        found[record.partition].append(record.value)
+    consumer.close()
+    assert found == all_of_it()
+
+
+@pytest.mark.long
+def test_aiokafka_goes_on_over_elections(cluster: RunningCluster, replicated: str) -> None:
+    async def produce() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, enable_idempotence=True, acks="all") as producer:
+            sent = []
+            for number in range(RECORDS):
+                sent.append(await producer.send(replicated, b"%d" % number, partition=number % PARTITIONS))
+                await asyncio.sleep(PAUSE_SECONDS)
+            told = [await asyncio.wait_for(one, PATIENCE_SECONDS) for one in sent]
+            assert [one.offset for one in told] == [number // PARTITIONS for number in range(RECORDS)]
+
+    async def consume() -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+        async with AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap) as consumer:
+            consumer.assign([AioPartition(replicated, partition) for partition in range(PARTITIONS)])
+            await consumer.seek_to_beginning()
+            for _ in range(RECORDS):
+                record = await asyncio.wait_for(consumer.getone(), PATIENCE_SECONDS)
+                found[record.partition].append(record.value)
+        return found
+
+    with meanwhile(lambda: asyncio.run(produce())) as is_over:
+        elect_until(cluster, replicated, is_over)
+    assert asyncio.run(consume()) == all_of_it()
+
+
+@pytest.mark.long
+def test_kcat_goes_on_over_elections(cluster: RunningCluster, replicated: str) -> None:
+    program = program_or_skip("kcat")
+    at = [program, "-b", cluster.bootstrap, "-t", replicated]
+
+    def produce() -> None:
+        settings = ["-X", "enable.idempotence=true", "-X", "linger.ms=2"]
+        with subprocess.Popen([*at, "-P", "-p", "0", *settings], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as kcat:
+            assert kcat.stdin is not None
+            for value in expected(0):
+                kcat.stdin.write(value + b"\n")
+                kcat.stdin.flush()
+                time.sleep(PAUSE_SECONDS)
+        assert kcat.returncode == 0
+
+    with meanwhile(produce) as is_over:
+        elect_until(cluster, replicated, is_over)
+    read = processes.run([*at, "-C", "-p", "0", "-o", "beginning", "-e", "-q"], seconds_max=PATIENCE_SECONDS)
+    assert list(dict.fromkeys(read.stdout.split())) == [value.decode() for value in expected(0)]
+    metadata = json.loads(processes.run([program, "-b", cluster.bootstrap, "-L", "-J"], seconds_max=PATIENCE_SECONDS).stdout)
+    assert {node["name"] for node in metadata["brokers"]} == set(cluster.bootstrap.split(","))
+
+
+def test_the_tools_of_the_jvm_go_on_over_elections(cluster: RunningCluster, topic: str) -> None:
+    tools: JvmTools = jvm_tools_or_skip()
+    shape = ("--partitions", str(PARTITIONS), "--replication-factor", "3")
+    tools.topics(cluster.bootstrap, "--create", "--topic", topic, *shape)
+    cluster.wait_until_healed(topic)
+    records = 20_000
+
+    def produce() -> None:
+        load = ("--num-records", str(records), "--record-size", "100", "--throughput", "3000")
+        properties = ("--producer-props", f"bootstrap.servers={cluster.bootstrap}", "retry.backoff.ms=50")
+        said = tools.run(f"{TOOLS}.ProducerPerformance", "--topic", topic, *load, *properties)
+        assert said.splitlines()[-1].startswith(f"{records} records sent")
+
+    with meanwhile(produce) as is_over:
+        elect_until(cluster, topic, is_over)
+    assert sum(tools.end_offsets(cluster.bootstrap, topic).values()) == records  # idempotent: each of them once
+    described = tools.topics(cluster.bootstrap, "--describe", "--topic", topic)
+    assert f"PartitionCount: {PARTITIONS}" in described
+    assert "ReplicationFactor: 3" in described
+    assert tools.topics(cluster.bootstrap, "--describe", "--under-replicated-partitions").strip() == ""

@@ -1,0 +1,201 @@
+"""A group whose coordinator moves, at any step and with any part of what it has written: hypothesis plays members, strangers,
+replicas and time.
+
+What was acknowledged is there at the new coordinator; what is told does not go back; who is a member of a generation that another
+coordinator ended commits nothing; whoever waits is told, and a coordinator that does not know of its successor promises nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from broker.handlers.reply import Pending
+from broker.protocol.api import ErrorCode
+from tests.support.coordinators import Coordinator, Coordinators, code_of
+from tests.support.examples import examples
+
+LOADING, NOT_MINE = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR
+FENCED = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    LOADING,
+    NOT_MINE,
+)
+
+
+class GroupMoves(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.directory = tempfile.TemporaryDirectory()
+        self.both = Coordinators(Path(self.directory.name))
+        self.both.begin()
+        self.attempts = 0  # each commit has its number as the offset
+        self.waiting: dict[int, tuple[Coordinator, Pending]] = {}
+        self.acknowledged = 0
+        self.seen = 0
+        self.end_when_won = 0
+        self.members: list[tuple[int, Any]] = []  # with the lead under which each joined
+        self.joining: list[tuple[Coordinator, Pending]] = []
+
+    @property
+    def leader(self) -> Coordinator:
+        return self.both.leader
+
+    # -- what clients do -----------------------------------------------------------------------------------------------------------
+
+    @rule()
+    def a_stranger_commits(self) -> None:
+        if not self._has_members():
+            self._commit(self.leader)
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def a_member_commits(self, data: st.DataObject) -> None:
+        epoch, member = data.draw(st.sampled_from(self.members))
+        self.attempts += 1
+        pending = self.leader.begin_commit(self.attempts, member=member)
+        if epoch == self.both.epoch and self._generation() == member.generation_id:
+            self.waiting[self.attempts] = self.leader, pending
+        else:
+            assert code_of(pending) in (*FENCED, ErrorCode.REBALANCE_IN_PROGRESS), "a former member commits nothing"
+
+    @rule()
+    def somebody_joins(self) -> None:
+        client = self.leader.client
+        joined = client.enter()
+        if isinstance(joined, Pending):
+            self.joining.append((self.leader, joined))
+        elif joined.error_code == 0:
+            answer = client.sync(joined)
+            assert not isinstance(answer, Pending)
+            assert answer.error_code == 0
+            self.members.append((self.both.epoch, joined))
+        else:
+            assert joined.error_code == LOADING
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def a_member_gives_a_sign_of_life(self, data: st.DataObject) -> None:
+        epoch, member = data.draw(st.sampled_from(self.members))
+        code = self.leader.client.heartbeat(member)
+        if epoch != self.both.epoch:
+            assert code in FENCED, "it has to join again"
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def a_member_leaves(self, data: st.DataObject) -> None:
+        _, member = data.draw(st.sampled_from(self.members))
+        self.leader.client.leave((member.member_id, None))
+
+    @rule()
+    def somebody_asks(self) -> None:
+        code, offset = self.leader.fetch()
+        if code == LOADING:
+            return
+        assert code == 0
+        told = max(offset, 0)
+        assert self.acknowledged <= told <= self.attempts, "what was acknowledged is there"
+        partition = self.leader.partition()
+        if partition.replicated_offset >= self.end_when_won:  # else it has served what it read although a replica stays away
+            assert told >= self.seen, "what is told does not go back"
+            self.seen = told
+
+    # -- what happens to brokers ---------------------------------------------------------------------------------------------------
+
+    @rule()
+    def replicas_catch_up(self) -> None:
+        self.both.replicate()
+        self._look()
+
+    @rule(told=st.booleans())
+    def the_lead_moves(self, told: bool) -> None:
+        if self.both.is_split:
+            self.who_led_is_told()
+        former = self.leader
+        self.both.move(old_is_told=told)
+        self.end_when_won = self.leader.partition().end_offset
+        if told:
+            self._all_are_told(former)
+
+    @precondition(lambda self: self.both.is_split)
+    @rule()
+    def who_led_goes_on_without_knowing(self) -> None:
+        self._commit(self.both.other)
+
+    @precondition(lambda self: self.both.is_split)
+    @rule()
+    def who_led_is_told(self) -> None:
+        former = self.both.other
+        self.both.tell_old()
+        self._all_are_told(former)
+
+    @rule(milliseconds=st.sampled_from([100, 5_000, 11_000]))
+    def time_passes(self, milliseconds: int) -> None:
+        for one in self.both.members:
+            one.broker.clock.advance_ms(milliseconds)
+            one.broker.settle()
+        self._look()
+
+    # -- what must hold ------------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_has_failed(self) -> None:
+        if hasattr(self, "both"):
+            for one in self.both.members:
+                assert one.broker.engine.health.defects == 0
+            self._look()
+
+    def _commit(self, at: Coordinator) -> None:
+        self.attempts += 1
+        self.waiting[self.attempts] = at, at.begin_commit(self.attempts)
+
+    def _look(self) -> None:
+        for offset, (_, pending) in list(self.waiting.items()):
+            code = code_of(pending)
+            if code is None:
+                continue
+            del self.waiting[offset]
+            if code == 0:
+                self.acknowledged = max(self.acknowledged, offset)
+
+    def _all_are_told(self, former: Coordinator) -> None:
+        groups = former.broker.engine.context.groups
+        assert (len(groups), groups.held_bytes) == (0, 0)
+        self._look()
+        assert former not in [at for at, _ in self.waiting.values()], "a commit waits for a lead that is over"
+        for at, pending in self.joining:
+            assert at is not former or pending.done, "a join waits for a coordinator that is none any more"
+        self.joining = [(at, pending) for at, pending in self.joining if not pending.done]
+
+    def _has_members(self) -> bool:
+        group = self.leader.broker.engine.context.groups.find("g")
+        return group is not None and len(group.members) > 0
+
+    def _generation(self) -> int:
+        group = self.leader.broker.engine.context.groups.find("g")
+        return -1 if group is None else group.generation
+
+    def teardown(self) -> None:
+        if hasattr(self, "both"):
+            self.both.replicate()
+            self.both.replicate()
+            self._look()
+            code, offset = self.leader.fetch()
+            assert code == 0
+            assert max(offset, 0) >= self.acknowledged
+            self.both.move()
+            self.both.replicate()
+            assert self.leader.fetch() == (0, offset), "both logs say the same"
+            self.both.close()
+            self.directory.cleanup()
+
+
+GroupMoves.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)
+TestGroupMoves = GroupMoves.TestCase

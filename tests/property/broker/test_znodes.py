@@ -1,0 +1,51 @@
+"""Whatever the image can hold survives its way through ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.coordination import znodes
+from broker.coordination.changes import Journaled
+from broker.coordination.image import BrokerNode, PartitionState, Settings
+from broker.coordination.journal import decode_changes, encode_changes
+from broker.coordination.znodes import TopicNode
+from tests.support import images
+
+
+def _with_a_key_more(data: bytes) -> bytes:
+    return json.dumps({**json.loads(data), "from_a_later_version": [1]}).encode()
+
+
+@given(images.states)
+def test_a_state_is_read_as_it_was_written(state: PartitionState) -> None:
+    data = znodes.encode_state(state)
+    assert znodes.decode_state(data, state.version) == state
+    assert znodes.decode_state(_with_a_key_more(data), state.version) == state
+
+
+@given(images.topic_nodes)
+def test_a_topic_is_read_as_it_was_written(topic: TopicNode) -> None:
+    data = znodes.encode_topic(topic)
+    assert znodes.decode_topic(topic.name, data, topic.version) == topic
+    assert znodes.decode_topic(topic.name, _with_a_key_more(data), topic.version) == topic
+    assert TopicNode.of(topic.with_states(())) == topic
+
+
+@given(images.broker_nodes)
+def test_a_broker_is_read_as_it_was_written(node: BrokerNode) -> None:
+    data = znodes.encode_broker(node, 1)
+    assert znodes.decode_broker(node.broker_id, data) == node
+    assert znodes.decode_broker(node.broker_id, _with_a_key_more(data)) == node
+
+
+@given(images.settings_values)
+def test_settings_are_read_as_they_were_written(settings: Settings) -> None:
+    assert znodes.decode_settings(znodes.encode_settings(settings.values), settings.version) == settings
+
+
+@given(st.lists(images.journaled, max_size=8))
+def test_an_entry_of_the_journal_is_read_as_it_was_written(changes: list[Journaled]) -> None:
+    assert decode_changes(encode_changes(changes)) == tuple(changes)

@@ -1,0 +1,73 @@
+"""`python -m tests.sim --seeds 3000`: plays histories of a cluster, or of one broker; `--seed 17` plays one and tells it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.sim import cluster, single
+from tests.sim.cluster_faults import CLUSTER_KINDS
+from tests.sim.cluster_switches import CLUSTER_SWITCHES
+from tests.sim.faults import KINDS
+from tests.sim.switches import SWITCHES
+
+
+def main() -> int:
+    options = _options()
+    logging.disable(logging.CRITICAL if options.brokers == 1 and options.seed is None else logging.NOTSET)
+    # One broker is a world of its own: its histories are shorter, and power cuts are all that may lose anything.
+    played_by: Any = single if options.brokers == 1 else cluster
+    switches: Any = SWITCHES if options.brokers == 1 else CLUSTER_SWITCHES
+    known = sorted(KINDS if options.brokers == 1 else CLUSTER_KINDS)
+    kinds = tuple(options.fault or ())
+    if unknown := [kind for kind in kinds if kind not in known]:
+        sys.exit(f"no such fault: {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.without and options.without not in switches:
+        sys.exit(f"no such rule: {options.without}; there are {', '.join(sorted(switches))}")
+    with pytest.MonkeyPatch.context() as patch:
+        if options.without:
+            switches[options.without].off(patch)
+            kinds = kinds or switches[options.without].kinds
+        return _play(options, played_by, kinds)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make sim", description="plays seeded histories of brokers and checks what clients saw")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=3, help="one, or a cluster (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=200, help="how many histories (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="only this one, with its trace")
+    parser.add_argument("--fault", action="append", help="only this fault (may be repeated)")
+    parser.add_argument("--without", help="a rule of the broker that is switched off: it must be noticed")
+    parser.add_argument("--failures", type=int, default=1, help="stop after so many (default: %(default)s)")
+    return parser.parse_args()
+
+
+def _play(options: argparse.Namespace, played_by: Any, kinds: tuple[str, ...]) -> int:
+    counts: Counter[str] = Counter()
+    failures, played_count, began = 0, 0, time.monotonic()
+    for seed in range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]:
+        played_count += 1
+        played = played_by.play(played_by.draw_story(seed, kinds))
+        counts.update(played.verdict.counts)
+        if options.seed is not None:
+            print(played.world.told())
+            print(played)
+        elif played.kind:
+            print(played_by.shorten(played))
+        failures += bool(played.kind)
+        if failures >= options.failures:
+            break
+    told = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+    print(f"{played_count} histories, {failures} with anomalies, {time.monotonic() - began:.0f} s; in them: {told}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

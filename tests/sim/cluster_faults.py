@@ -1,0 +1,277 @@
+"""What happens to a cluster: what may happen to each machine, to the links between them, and to ZooKeeper.
+
+Faults that matter are aimed: at whoever leads, at the controller, at the moment after a join, an election or an acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.sim.cluster_nodes import ClusterNode
+from tests.sim.faults import KINDS, Fault, Faults
+from tests.sim.histories import History
+from tests.sim.invariants import Invariants
+from tests.sim.network import Network
+from tests.sim.nodes import SimNode
+from tests.sim.world import MS, SECOND, World
+from tests.sim.zookeeper import SimZooKeeper
+
+LEADER, CONTROLLER, FOLLOWER = -1, -2, -3  # in the place of a machine's number: whoever it is then
+
+CLUSTER_KINDS: dict[str, int] = {
+    **KINDS,
+    "kill": 6,
+    "pause": 6,
+    "stop": 4,
+    "isolate": 8,
+    "reset peers": 3,
+    "kill at join": 4,
+    "kill at election": 4,
+    "kill at answer": 4,
+    "kill all": 1,
+    "power cut all": 2,
+    "replace disk": 2,
+    "restart storm": 2,
+    "stop zookeeper": 2,
+    "elect zookeeper": 2,
+    "freeze zookeeper": 1,
+    "lose answers": 3,
+    "lose one answer": 4,
+    "expire session": 4,
+    "drop session's connection": 2,
+}
+
+PEERS, ZOOKEEPER, CLIENTS, ONE_WAY_IN, ONE_WAY_OUT = 1, 2, 4, 8, 16  # bits of an isolation's amount
+
+
+class ClusterFaults(Faults):
+    """Does what a list says, to several machines."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        nodes: Sequence[ClusterNode],
+        history: History,
+        clients: Sequence[str],
+        zookeeper: SimZooKeeper,
+        invariants: Invariants,
+        topic: str,
+        *,
+        survives_one: bool,
+    ) -> None:
+        super().__init__(world, network, nodes, history, clients)
+        self._machines = nodes
+        self._zookeeper = zookeeper
+        self._invariants = invariants
+        self._topic = topic
+        self._survives_one = survives_one  # min.insync.replicas is two: what was acknowledged is on two machines
+        self._powerless: dict[str, None] = {}  # machines that have lost what they had not flushed, or their disk
+        self._armed: dict[str, list[Fault]] = {"join": [], "election": [], "answer": []}
+        self.actions |= {
+            "isolate": self._isolate,
+            "reset peers": self._reset_peers,
+            "kill at join": self._arm,
+            "kill at election": self._arm,
+            "kill at answer": self._arm,
+            "kill all": self._kill_all,
+            "power cut all": self._power_cut_all,
+            "replace disk": self._replace_disk,
+            "restart storm": self._restart_storm,
+            "stop zookeeper": self._stop_zookeeper,
+            "elect zookeeper": self._elect_zookeeper,
+            "freeze zookeeper": self._freeze_zookeeper,
+            "lose answers": self._lose_answers,
+            "lose one answer": self._lose_one_answer,
+            "expire session": self._expire_session,
+            "drop session's connection": self._drop_connection,
+        }
+        invariants.on_joined = self._joined
+        invariants.on_election = self._elected
+        invariants.on_deposed = lambda: history.add("fault", kind="election")
+
+    # Whom
+
+    def _node(self, fault: Fault) -> SimNode:
+        if fault.node >= 0:
+            return self._machines[fault.node]
+        state = self._invariants.state(self._topic, 0)
+        if fault.node == CONTROLLER:
+            holder = next((node for node in self._machines if node.is_controller), None)
+            return holder or self._machines[0]
+        if state is None or state.leader < 0:
+            return self._machines[fault.at % len(self._machines)]
+        if fault.node == LEADER:
+            return self._machines[state.leader]
+        others = [broker for broker in state.isr if broker != state.leader]
+        return self._machines[others[fault.at % len(others)] if others else state.leader]
+
+    # Processes and machines
+
+    def _loses_unflushed(self, node: SimNode) -> None:
+        """Two machines must lose what they had for a record on two to be lost; we do not look whether both had it."""
+        self._powerless[node.name] = None
+        if len(self._powerless) > 1 or not self._survives_one:
+            self._history.add("fault", kind="power cut")
+        self._history.add("fault", kind="election")
+
+    def _kill(self, node: SimNode, fault: Fault) -> None:
+        """A leader that does not know yet that it is none may be killed, with what only it has acknowledged."""
+        self._history.add("fault", kind="election")
+        super()._kill(node, fault)
+
+    def _power_cut(self, node: SimNode, fault: Fault) -> None:
+        self._loses_unflushed(node)
+        node.cut_power()
+        self._invariants.lost_power(node)
+        self._later(fault, node.start)
+
+    def _kill_all(self, node: SimNode, fault: Fault) -> None:
+        for one in self._machines:
+            self._kill(one, fault)
+
+    def _power_cut_all(self, node: SimNode, fault: Fault) -> None:
+        for one in self._machines:
+            self._power_cut(one, fault)
+
+    def _replace_disk(self, node: SimNode, fault: Fault) -> None:
+        """Once in a history, and only where two have what was acknowledged."""
+        if "disk" in self._powerless or not self._survives_one:
+            return
+        self._powerless["disk"] = None
+        self._loses_unflushed(node)
+        self._history.add("fault", kind="power cut")
+        node.kill()
+        self._machines[self._nodes.index(node)].replace_disk()
+        self._invariants.lost_disk(node)
+        self._later(fault, node.start)
+
+    def _restart_storm(self, node: SimNode, fault: Fault) -> None:
+        for number in range(2 + fault.amount % 3):
+            self._world.after(number * (fault.lasts // 4 + 50 * MS), self._kill_and_start, node)
+
+    def _kill_and_start(self, node: SimNode) -> None:
+        if not self.are_over:
+            self._history.add("fault", kind="kill")
+            node.kill()
+            self._world.after(10 * MS, node.start)
+
+    # At moments that matter
+
+    def _arm(self, node: SimNode, fault: Fault) -> None:
+        self._armed[fault.kind.removeprefix("kill at ")].append(fault)
+
+    def _fire(self, what: str, *brokers: int) -> None:
+        if not self._armed[what] or self.are_over:
+            return
+        fault = self._armed[what].pop(0)
+        chosen = brokers[fault.amount % len(brokers)]
+        if chosen < 0:
+            return
+        node = self._machines[chosen]
+        action = self._power_cut if fault.amount & 16 else self._pause if fault.amount & 32 else self._kill
+        self._world.note(node.name, "fires", fault.kind)
+        self._world.after((0, 0, 300, 3 * MS)[fault.amount >> 6 & 3], action, node, fault)
+
+    def _joined(self, leader: int, member: int) -> None:
+        self._fire("join", leader, member)
+
+    def _elected(self, topic: str, index: int) -> None:
+        self._history.add("fault", kind="election")
+        state = self._invariants.state(topic, index)
+        if state is not None:
+            self._world.after(0, self._fire, "election", state.leader)
+
+    def acknowledged(self, topic: str, index: int) -> None:
+        """A producer was told that its records are safe."""
+        state = self._invariants.state(topic, index)
+        if state is not None:
+            self._fire("answer", state.leader, *state.isr)
+
+    # Links
+
+    def _isolate(self, node: SimNode, fault: Fault) -> None:
+        """From some of the others, in one direction or both."""
+        what = fault.amount & 7 or PEERS | ZOOKEEPER
+        machine = self._machines[self._nodes.index(node)]
+        hosts = [other.name for other in self._machines if other is not node] if what & PEERS else []
+        if fault.amount & 32 and len(hosts) > 1:
+            hosts.pop(fault.at % len(hosts))
+        hosts += self._clients if what & CLIENTS else []
+        for host in hosts:
+            if not fault.amount & ONE_WAY_OUT or fault.amount & ONE_WAY_IN:
+                self._network.cut(host, node.name)
+            if not fault.amount & ONE_WAY_IN:
+                self._network.cut(node.name, host)
+        if what & ZOOKEEPER:
+            machine.cut_zookeeper_off()
+        self._later(fault, lambda: self._join_again(machine, hosts))
+
+    def _join_again(self, machine: ClusterNode, hosts: Sequence[str]) -> None:
+        for host in hosts:
+            self._network.heal(host, machine.name)
+            self._network.heal(machine.name, host)
+        machine.heal_zookeeper()
+
+    def _reset_peers(self, node: SimNode, fault: Fault) -> None:
+        for other in self._machines:
+            if other is not node:
+                self._network.reset_between(other.name, node.name)
+
+    # ZooKeeper
+
+    def _stop_zookeeper(self, node: SimNode, fault: Fault) -> None:
+        if self._zookeeper.is_serving:
+            self._zookeeper.stop()
+            self._later(fault, self._serve)
+
+    def _serve(self) -> None:
+        if not self._zookeeper.is_serving:
+            self._zookeeper.start()
+
+    def _elect_zookeeper(self, node: SimNode, fault: Fault) -> None:
+        if self._zookeeper.is_serving and not self._zookeeper.is_frozen:
+            self._zookeeper.elect(0.1 + fault.lasts / SECOND / 2)
+
+    def _freeze_zookeeper(self, node: SimNode, fault: Fault) -> None:
+        if self._zookeeper.is_serving:
+            self._zookeeper.freeze()
+            self._later(fault, self._thaw)
+
+    def _thaw(self) -> None:
+        if self._zookeeper.is_frozen:
+            self._zookeeper.thaw()
+
+    def _lose_answers(self, node: SimNode, fault: Fault) -> None:
+        self._zookeeper.answer_loss = 0.05 + (fault.amount % 30) / 100
+
+        def mended() -> None:
+            self._zookeeper.answer_loss = 0.0
+
+        self._later(fault, mended)
+
+    def _lose_one_answer(self, node: SimNode, fault: Fault) -> None:
+        store = self._machines[self._nodes.index(node)].store
+        if store is not None:
+            store.lose_answer(is_committed=fault.at % 4 != 0)
+
+    def _expire_session(self, node: SimNode, fault: Fault) -> None:
+        store = self._machines[self._nodes.index(node)].store
+        if store is not None and store.client_session_id and self._zookeeper.is_serving:
+            self._zookeeper.expire(store.client_session_id)
+
+    def _drop_connection(self, node: SimNode, fault: Fault) -> None:
+        store = self._machines[self._nodes.index(node)].store
+        if store is not None:
+            store.drop()
+
+    def end(self) -> None:
+        self._zookeeper.answer_loss = 0.0
+        self._serve()
+        self._thaw()
+        for node in self._machines:
+            node.heal_zookeeper()
+            for other in self._machines:
+                if other is not node:
+                    self._network.heal(node.name, other.name)
+        super().end()

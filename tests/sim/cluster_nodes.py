@@ -1,0 +1,200 @@
+"""A broker of a cluster: besides what every simulated machine has, a process that is connected to ZooKeeper and to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from broker.cluster import Outside
+from broker.engine import Engine
+from broker.errors import BrokerError
+from broker.partitions.partition import Partition
+from tests.sim.invariants import Invariants
+from tests.sim.network import Network, SimSocket
+from tests.sim.nodes import PORT, RETRY_START, SimNode, SimServer
+from tests.sim.peers import SimPeers
+from tests.sim.world import SECOND, World
+from tests.sim.zookeeper import SimZooKeeper
+from tests.sim.zookeeper_store import SimStore
+
+SESSION_IDS = 1_000  # of followers' sessions, for each process of a broker
+
+
+class ClusterServer(SimServer):
+    """The kernel takes connections while the broker enters its cluster; they are answered when it is one of it."""
+
+    def __init__(self, node: SimNode, engine: Engine) -> None:
+        super().__init__(node, engine, on_closed=engine.disconnected)
+        self._waiting: list[SimSocket] | None = []
+
+    def accept(self, sock: SimSocket) -> None:
+        if self._waiting is None:
+            super().accept(sock)
+        else:
+            self._waiting.append(sock)
+
+    def open(self) -> None:
+        waiting, self._waiting = self._waiting or [], None
+        for sock in waiting:
+            super().accept(sock)
+
+
+class ClusterNode(SimNode):
+    """A machine with a broker of the cluster on it."""
+
+    def __init__(
+        self, world: World, network: Network, broker_id: int, *, zookeeper: SimZooKeeper, invariants: Invariants, **settings: Any
+    ) -> None:
+        super().__init__(world, network, broker_id, zookeeper_connect="zookeeper:2181", experimental_cluster=True, **settings)
+        self.broker_id = broker_id
+        self.store: SimStore | None = None
+        self._zookeeper = zookeeper
+        self._invariants = invariants
+        self._is_cut_off = False
+        self._boots = 1
+        self._is_to_start_again = False
+
+    # The process
+
+    def _make_engine(self) -> Engine:
+        self.store = store = _Store(self._zookeeper, self.name, self)
+        self._zookeeper.add(store)
+        if self._is_cut_off:
+            store.cut()
+        outside = Outside(
+            store=store,
+            connect=lambda events: SimPeers(self.name, self.network, events=events, clock=self.clock, wake=self.wake),
+            boot_id=f"boot {self._boots}",
+            session_ids=count(self.starts * SESSION_IDS + 1),
+            on_fenced=self._fenced,
+        )
+        return Engine(
+            self.config,
+            clock=self.clock,
+            filesystem=self.disk,
+            helpers=self._helpers_made(),
+            ports={"PLAINTEXT": PORT},
+            new_id=self.new_id,
+            outside=outside,
+            on_ready=self._entered,
+        )
+
+    def _make_server(self, engine: Engine) -> SimServer:
+        return ClusterServer(self, engine)
+
+    def _entered(self, error: BrokerError | None) -> None:
+        if error is not None:
+            self._fenced(error)
+            return
+        assert isinstance(self._server, ClusterServer)
+        self.world.note(self.name, "enters", *self._ends(self.engine))
+        self._invariants.entered(self)
+        self._server.open()
+        self.wake()
+
+    def _fenced(self, error: BrokerError) -> None:
+        """The process ends by itself; somebody starts it again."""
+        self.world.note(self.name, "ends by itself", str(error))
+        process = self.starts
+        self.world.after(0, self._end_fenced, process)
+
+    def _end_fenced(self, process: int) -> None:
+        if self.engine is not None and self.starts == process:
+            self.kill()
+            self.world.after(RETRY_START, self.start)
+
+    def _turn(self) -> None:
+        super()._turn()
+        if self.engine is not None:
+            self._invariants.turn_ended(self)
+
+    # Seen from outside
+
+    def replicas(self) -> Sequence[Partition]:
+        return () if self.engine is None else tuple(self.engine.partitions)
+
+    @property
+    def is_serving(self) -> bool:
+        return self.engine is not None and self.engine.is_ready
+
+    @property
+    def is_controller(self) -> bool:
+        return self.is_serving and self.engine.cluster.duty.mandate is not None  # type: ignore[union-attr]
+
+    def held(self, topic: str, index: int) -> Partition | None:
+        return None if self.engine is None else self.engine.partitions.held(topic, index)
+
+    # What happens to it
+
+    def _forget(self) -> None:
+        if self.store is not None:
+            self.store.kill()
+            self.store = None
+        super()._forget()
+
+    def pause(self) -> None:
+        was_paused = self.is_paused
+        super().pause()
+        if self.is_paused and not was_paused and self.store is not None:
+            self.store.pause()
+
+    def resume(self) -> None:
+        was_paused = self.is_paused
+        super().resume()
+        if was_paused and self.store is not None:
+            self.store.resume()
+
+    def _stop(self) -> None:
+        """SIGTERM: it leaves the cluster first, which takes its time."""
+        assert self.engine is not None, "is running"
+        process = self.starts
+        self.engine.leave(lambda: self.world.after(0, self._left, process))
+        self.wake()
+
+    def restart_if_offline(self) -> None:
+        """Stopping takes its time, so the start comes later."""
+        self._is_to_start_again = self.is_up
+        super().restart_if_offline()
+
+    def _left(self, process: int) -> None:
+        if self.engine is not None and self.starts == process:
+            self.guard(self._end_in_good_order)
+            if self._is_to_start_again:
+                self._is_to_start_again = False
+                self.start()
+
+    def _end_in_good_order(self) -> None:
+        store = self.store
+        super()._stop()
+        if store is not None:
+            self._zookeeper.expire(store.client_session_id)  # what closing it does, after the disk has everything
+
+    def cut_power(self) -> None:
+        super().cut_power()
+        self._boots += 1
+
+    def replace_disk(self) -> None:
+        self.disk.replace()
+        self.make_data_directory()
+
+    def cut_zookeeper_off(self) -> None:
+        self._is_cut_off = True
+        if self.store is not None:
+            self.store.cut()
+
+    def heal_zookeeper(self) -> None:
+        self._is_cut_off = False
+        if self.store is not None:
+            self.store.heal()
+
+
+class _Store(SimStore):
+    """Its deadlines are read from the machine's clock, which may go at another rate than ZooKeeper's."""
+
+    def __init__(self, zookeeper: SimZooKeeper, name: str, node: ClusterNode) -> None:
+        super().__init__(zookeeper, name, node.wake, node.config.zookeeper_session_ms / 1000)
+        self._node = node
+
+    def next_deadline(self) -> float:
+        return self._node.clock.monotonic() + super().next_deadline() - self._node.world.now / SECOND

@@ -1,0 +1,74 @@
+"""Brokers of which the coordination and the controller run, over the simulated ZooKeeper."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from broker.controller.duty import Duty
+from broker.coordination import topic_writes, znodes
+from broker.coordination.image import ClusterTopic, PartitionState
+from broker.coordination.store import Node
+from tests.sim.coordinated import SESSION_TIMEOUT_MS, Coordinated, World
+
+LOOP_SECONDS = 0.01
+
+
+class Controlled:
+    """One process; `settings` holds what topics say of min.insync.replicas, and whether elections may be unclean."""
+
+    def __init__(self, world: World, broker_id: int, *, minimum: int = 1, is_unclean_allowed: bool = False) -> None:
+        self.world = world
+        self.process: Coordinated = world.started(broker_id)
+        self.duty = Duty(
+            self.process.store,
+            broker_id,
+            world.timeline,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            minimum_of=lambda _: minimum,
+            is_unclean_allowed=lambda _: is_unclean_allowed,
+        )
+        self._is_alive = True
+        self.duty.connected(self.process.store.session_id)
+        self._follower_connected = self.process.follower.connected
+        self.process.follower.connected = self._connected  # type: ignore[method-assign]
+        self.process.follower.listen(lambda image, _: self.duty.image_changed(image))
+        self._turn()
+
+    def _connected(self, session_id: int) -> None:
+        self.duty.connected(session_id)
+        self._follower_connected(session_id)
+
+    def kill(self) -> None:
+        self._is_alive = False
+        self.process.kill()
+
+    def _turn(self) -> None:
+        if not self._is_alive:
+            return
+        if self.duty.due <= self.world.timeline.monotonic():
+            self.duty.work()
+        self.world.timeline.after(LOOP_SECONDS, self._turn)
+
+
+def create(
+    world: World, broker: Controlled, name: str, replicas: tuple[int, ...], partitions: int = 3, number: int = 1
+) -> ClusterTopic:
+    """A topic that its first replica leads, with all in sync."""
+    state = PartitionState(leader=replicas[0], leader_epoch=0, isr=replicas, version=0)
+    topic = ClusterTopic(
+        name=name,
+        topic_id=UUID(int=number),
+        replicas=(replicas,) * partitions,
+        states=(state,) * partitions,
+        version=0,
+    )
+    world.answered(broker.process, topic_writes.create_topic(topic, {}))
+    world.run(0.1)  # until all have read of it
+    return topic
+
+
+def stored(world: World, name: str, index: int = 0) -> PartitionState:
+    """The truth about a partition."""
+    node = world.zookeeper.read(znodes.state_path(name, index))
+    assert isinstance(node, Node)
+    return znodes.decode_state(node.data, node.version)

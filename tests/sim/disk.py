@@ -1,0 +1,366 @@
+"""A disk in memory that knows what was written apart from what is on it.
+
+Readers see what was written, as through the page cache, also after their process was killed. `power_cut` leaves what was synced
+and, of each file's later writes, any first part, the last of them torn or filled with zeros; of each directory's later
+creations, renames and removals likewise. It can be full (a write takes what fits), refuse to sync (then what was not synced is
+never written, though the next sync succeeds), and stop the process or the machine within any call.
+
+A flush takes time, and what is written meanwhile need not be part of it: `syncing_upto` bounds what syncs may count as synced.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from weakref import ReferenceType, ref
+
+from broker.records.batch import Buffer
+from broker.storage.filesystem import FileSystem, OpenFile, PinnedDirectory
+
+Chance = Callable[[int, int], int]  # a number from the first to the second, both included
+
+SIZE = 1 << 40
+
+
+class Stopped(BaseException):
+    """The process or the machine ends within a call of the disk; nobody in the process can catch it."""
+
+
+class Inode:
+    """A file's bytes: `data` as readers see them, `synced` as they are on the disk, `pending` what lies between: the number of
+    the write, its position and its bytes, or a length and None where the file was cut."""
+
+    __slots__ = ("data", "modified_ms", "pending", "synced")
+
+    def __init__(self, data: Buffer = b"") -> None:
+        self.data = bytearray(data)
+        self.synced = bytearray(data)
+        self.pending: list[tuple[int, int, bytes | None]] = []
+        self.modified_ms = 0
+
+    def sync(self, upto: int | None = None) -> None:
+        count = len(self.pending)
+        while count and upto is not None and self.pending[count - 1][0] > upto:
+            count -= 1
+        for _, position, piece in self.pending[:count]:
+            change(self.synced, position, piece)
+        del self.pending[:count]
+
+    def left(self, chance: Chance) -> Inode:
+        """What a power cut leaves."""
+        left = bytearray(self.synced)
+        count = chance(0, len(self.pending))
+        for _, position, piece in self.pending[: max(count - 1, 0)]:
+            change(left, position, piece)
+        if count:
+            _, position, piece = self.pending[count - 1]
+            if piece is not None:
+                torn = chance(0, len(piece))
+                piece = piece[:torn] + (bytes(len(piece) - torn) if chance(0, 1) else b"")
+            change(left, position, piece)
+        found = Inode(left)
+        found.modified_ms = self.modified_ms
+        return found
+
+
+class Directory:
+    """Names: as they are seen, as they are on the disk, and the changes between. A rename is one change of two names."""
+
+    __slots__ = ("changes", "names", "synced")
+
+    def __init__(self) -> None:
+        self.names: dict[str, Inode | Directory] = {}
+        self.synced: dict[str, Inode | Directory] = {}
+        self.changes: list[list[tuple[str, Inode | Directory | None]]] = []
+
+    def change(self, *names: tuple[str, Inode | Directory | None]) -> None:
+        rename(self.names, names)
+        self.changes.append(list(names))
+
+    def sync(self) -> None:
+        for names in self.changes:
+            rename(self.synced, names)
+        self.changes = []
+
+    def left(self, chance: Chance) -> Directory:
+        """What a power cut leaves."""
+        names = dict(self.synced)
+        for changed in self.changes[: chance(0, len(self.changes))]:
+            rename(names, changed)
+        found = Directory()
+        for name, node in names.items():
+            found.names[name] = node.left(chance)
+        found.synced = dict(found.names)
+        return found
+
+
+class SimFile(OpenFile):
+    """An open file of the simulated disk; it has no descriptor."""
+
+    __slots__ = ("inode",)
+
+    def __init__(self, path: Path, inode: Inode) -> None:
+        self.path = path
+        self.inode = inode
+
+    def fileno(self) -> int:
+        raise AssertionError("a simulated file has no descriptor")
+
+    def __del__(self) -> None:  # type: ignore[override]
+        pass
+
+
+class SimDisk(FileSystem):
+    """See the file's theory. Everything lies below `root`."""
+
+    def __init__(self, root: Path = Path("/disk"), now_ms: Callable[[], int] = lambda: 0) -> None:
+        self.root = root
+        self._now_ms = now_ms
+        self._tree = Directory()
+        self._locks: dict[Inode, ReferenceType[SimFile]] = {}
+        self.writes = 0  # how many there were: the number of the last one
+        self.room: int | None = None  # so many bytes may still be added; None: as many as anybody likes
+        self.failing_syncs = 0  # so many syncs from now on fail
+        self.calls_left = -1  # the process is stopped within the call after so many; -1: it is not
+        self.syncing_upto: int | None = None
+
+    # Faults
+
+    def power_cut(self, chance: Chance) -> None:
+        """What is read from now on is what was on the disk. Open files are those of a machine that is off."""
+        self._tree = self._tree.left(chance)
+        self.release()
+
+    def release(self) -> None:
+        """The process is gone, and its locks with it."""
+        self._locks = {}
+        self.calls_left = -1
+
+    def replace(self) -> None:
+        """Another disk, an empty one."""
+        self._tree = Directory()
+        self.room, self.failing_syncs = None, 0  # what was wrong was wrong with the old one
+        self.release()
+
+    @contextmanager
+    def syncing(self, upto: int | None) -> Iterator[None]:
+        """Syncs that began when there had been `upto` writes; None: just now."""
+        before, self.syncing_upto = self.syncing_upto, upto
+        try:
+            yield
+        finally:
+            self.syncing_upto = before
+
+    def _called(self) -> None:
+        if self.calls_left >= 0:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise Stopped
+
+    # Finding
+
+    def _find(self, path: Path) -> Inode | Directory | None:
+        found: Inode | Directory | None = self._tree
+        for name in str(path)[len(str(self.root)) + 1 :].split("/") if path != self.root else ():
+            if not isinstance(found, Directory):
+                return None
+            found = found.names.get(name)
+        return found
+
+    def _inode(self, path: Path) -> Inode:
+        found = self._find(path)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        if isinstance(found, Directory):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+        return found
+
+    def _directory(self, path: Path) -> Directory:
+        found = self._find(path)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        if isinstance(found, Inode):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path))
+        return found
+
+    # The file system
+
+    def open(self, path: Path, *, create: bool = False) -> OpenFile:
+        self._called()
+        if not create:
+            return SimFile(path, self._inode(path))
+        if self._find(path) is not None:
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))
+        return SimFile(path, self._made(path))
+
+    def _made(self, path: Path) -> Inode:
+        inode = Inode()
+        inode.modified_ms = self._now_ms()
+        self._directory(path.parent).change((path.name, inode))
+        return inode
+
+    def open_for_reading(self, path: Path) -> OpenFile:
+        return SimFile(path, self._inode(path))
+
+    def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
+        return bytes(inode_of(file).data[position : position + length])
+
+    def write_some(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> int:
+        self._called()
+        return self._write(inode_of(file), b"".join(buffers), position, file.path)
+
+    def _write(self, inode: Inode, piece: bytes, position: int, path: Path) -> int:
+        added = max(position + len(piece) - len(inode.data), 0)
+        if self.room is not None and added:
+            if added - self.room >= len(piece):
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            piece = piece[: len(piece) - max(added - self.room, 0)]
+            self.room = max(self.room - added, 0)
+        self._change(inode, position, piece)
+        return len(piece)
+
+    def _change(self, inode: Inode, position: int, piece: bytes | None) -> None:
+        self.writes += 1
+        change(inode.data, position, piece)
+        inode.pending.append((self.writes, position, piece))
+        inode.modified_ms = self._now_ms()
+
+    def truncate(self, file: OpenFile, length: int) -> None:
+        self._called()
+        self._change(inode_of(file), length, None)
+
+    def sync_data(self, file: OpenFile) -> None:
+        self._called()
+        inode = inode_of(file)
+        if self.failing_syncs:
+            self.failing_syncs -= 1
+            inode.pending = []  # clean from now on: read as before, and never written
+            raise OSError(errno.EIO, "Input/output error", str(file.path))
+        inode.sync(self.syncing_upto)
+
+    def sync_directory(self, path: Path) -> None:
+        self._called()
+        directory = self._directory(path)
+        if self.failing_syncs:
+            self.failing_syncs -= 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        directory.sync()
+
+    def pin(self, path: Path) -> PinnedDirectory:
+        self._directory(path)
+        return PinnedDirectory(None, path)
+
+    def size(self, file: OpenFile) -> int:
+        return len(inode_of(file).data)
+
+    def size_of(self, path: Path) -> int:
+        return len(self._inode(path).data)
+
+    def modified_ms(self, path: Path) -> int:
+        return self._inode(path).modified_ms
+
+    def set_modified_ms(self, path: Path, modified_ms: int) -> None:
+        self._inode(path).modified_ms = modified_ms
+
+    def list_names(self, directory: Path) -> list[str]:
+        return sorted(self._directory(directory).names)
+
+    def space(self, directory: Path) -> tuple[int, int]:
+        self._directory(directory)
+        return SIZE, SIZE if self.room is None else self.room
+
+    def is_directory(self, path: Path) -> bool:
+        return isinstance(self._find(path), Directory)
+
+    def make_directory(self, path: Path) -> None:
+        if not self.is_directory(path):
+            self.make_directory(path.parent)
+            self._called()
+            self._directory(path.parent).change((path.name, Directory()))
+
+    def rename(self, path: Path, target: Path) -> None:
+        self._called()
+        assert path.parent == target.parent, "the broker renames within a directory"
+        directory = self._directory(path.parent)
+        node = directory.names.get(path.name)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        self._give_back(directory.names.get(target.name))
+        directory.change((path.name, None), (target.name, node))
+
+    def _give_back(self, node: Inode | Directory | None) -> None:
+        if isinstance(node, Inode) and self.room is not None:
+            self.room += len(node.data)
+
+    def remove(self, path: Path) -> None:
+        self._called()
+        node = self._find(path)
+        if isinstance(node, Directory):
+            for name in sorted(node.names):
+                self.remove(path / name)
+        self._give_back(node)
+        if node is not None:
+            self._directory(path.parent).change((path.name, None))
+
+    def read_bytes(self, path: Path) -> bytes:
+        return bytes(self._inode(path).data)
+
+    def write_bytes(self, path: Path, data: Buffer, *, durable: bool = True) -> None:
+        self._called()
+        inode = self._inode(path) if self._find(path) is not None else self._made(path)
+        if inode.data:
+            self._give_back(inode)
+            self._change(inode, 0, None)
+        if self._write(inode, bytes(data), 0, path) < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        if durable:
+            with self.syncing(None):  # what this very call has written, whenever the job that called began
+                self.sync_data(SimFile(path, inode))
+
+    def replace_bytes(self, path: Path, data: Buffer) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        self.write_bytes(temporary, data)
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def is_locked(self, path: Path) -> bool:
+        held = self._locks.get(inode) if isinstance(inode := self._find(path), Inode) else None
+        return held is not None and held() is not None
+
+    def lock(self, path: Path) -> OpenFile | None:
+        if self.is_locked(path):
+            return None
+        inode = self._inode(path) if self._find(path) is not None else self._made(path)
+        file = SimFile(path, inode)
+        self._locks[inode] = ref(file)
+        self._change(inode, 0, None)
+        self._change(inode, 0, b"1\n")
+        return file
+
+
+def inode_of(file: OpenFile) -> Inode:
+    assert isinstance(file, SimFile), "a file of this disk"
+    return file.inode
+
+
+def change(data: bytearray, position: int, piece: bytes | None) -> None:
+    """One write, or a cut to the length `position`."""
+    if piece is None:
+        if position < len(data):
+            del data[position:]
+        else:
+            data += bytes(position - len(data))
+        return
+    if position > len(data):
+        data += bytes(position - len(data))
+    data[position : position + len(piece)] = piece
+
+
+def rename(names: dict[str, Inode | Directory], changed: Sequence[tuple[str, Inode | Directory | None]]) -> None:
+    for name, node in changed:
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node

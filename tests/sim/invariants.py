@@ -1,0 +1,356 @@
+"""What must hold at every moment of a cluster's history, looked at from outside: nothing here is the broker's own bookkeeping.
+
+The numbers are those of the list that the design keeps. ZooKeeper's transactions are looked at as they are committed, the
+replicas of a machine after each turn of its broker, and only as far as something has moved since the turn before:
+
+    1  in one epoch of a partition one process leads, ever; epochs in ZooKeeper do not fall
+    2  a batch is what its epoch and offset say: no two replicas hold different bytes there
+    3  what is visible is the same on all replicas
+    4  visible <= replicated <= end, flushed <= end; what is visible stays visible while a process lives
+    5  what a leader shows is flushed on every member of the stored in-sync set, and on every eligible one
+    6  what is replicated is written by every member whose machine has kept its power
+    7  the in-sync set is a part of the replicas, and never empty
+    8  only the leader changes the set, only the controller of the current epoch elects, and a broker that starts
+       speaks for itself alone
+    9  nothing is written by a leader of an older epoch once another has led for longer than logbus.leader.confirm.ms
+    10 what was visible is not cut
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker.coordination import znodes
+from broker.coordination.image import PartitionState
+from broker.coordination.store import Check, Committed, Create, Operation, Set
+from broker.partitions.partition import Partition
+from broker.records.batch import read_header
+from tests.sim.world import SECOND, World
+from tests.sim.zookeeper import SimZooKeeper
+
+Key = tuple[bytes, int]  # topic id and partition
+
+STALE_WRITES_MAX = 3_800_000  # microseconds: logbus.leader.confirm.ms on a clock that goes a tenth too slow, and a turn
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+class Machine(Protocol):
+    """A broker's machine, as far as it is looked at."""
+
+    name: str
+    broker_id: int
+    starts: int  # counts its processes
+
+    def replicas(self) -> Sequence[Partition]: ...
+
+
+@dataclass(slots=True)
+class _Replica:
+    """What is known of one replica: of its process as it was at the end of its last turn, of its disk since ever."""
+
+    process: int = -1
+    end: int = 0
+    flushed: int = 0
+    start: int = 0
+    visible: int = 0
+    checked: int = 0  # batches below are compared
+    led_epoch: int = -1
+    has_lost_tail: bool = False  # its machine has lost power, or its disk, since it was last in sync
+    is_new: bool = False  # the disk was replaced, and its broker has not entered the cluster since: it has not said so yet
+    partition: Partition | None = None
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one partition of the cluster."""
+
+    name: str
+    state: PartitionState | None = None
+    replicas: tuple[int, ...] = ()
+    minimum: int = 1
+    leaders: dict[int, tuple[str, int]] = field(default_factory=dict)  # by epoch: machine and process
+    led_since: tuple[int, int] = (-1, 0)  # the newest epoch in which somebody leads, and since when
+    batches: dict[tuple[int, int], tuple[int, int, str]] = field(default_factory=dict)  # (epoch, offset) -> CRC, size, who
+    visible: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> epoch and CRC of a visible batch
+    visible_upto: int = 0
+    shown: int = 0  # the highest visible offset of a leader
+    replicated: int = 0  # the highest replicated offset of a leader, less what a last member has lost with its power
+    copies: dict[int, _Replica] = field(default_factory=dict)
+
+
+class Invariants:
+    """See the file's theory. The first that does not hold is kept in `broken`; the history ends there."""
+
+    def __init__(self, world: World, zookeeper: SimZooKeeper, *, waits_for_flush: bool) -> None:
+        """`waits_for_flush`: no acks=all is answered before it is flushed by every member."""
+        self._waits_for_flush = waits_for_flush
+        self.broken = ""
+        self.on_election: Callable[[str, int], None] = lambda topic, index: None  # acks=1 may be lost from here on
+        self.on_deposed: Callable[[], None] = lambda: (
+            None
+        )  # what a leader of an older epoch has acknowledged is lost from here on
+        self.on_joined: Callable[[int, int], None] = lambda leader, member: None
+        self.elections = self.joins = self.cuts = 0
+        self._world = world
+        self._known: dict[Key, _Known] = {}
+        self._by_path: dict[str, Key] = {}
+        self._ids: dict[str, bytes] = {}
+        zookeeper.observers.append(self._committed)
+
+    def _break(self, number: int, detail: str) -> None:
+        if not self.broken:
+            self.broken = f"invariant {number}: {detail}"
+            self._world.note("INVARIANT", self.broken)
+
+    def state(self, topic: str, index: int) -> PartitionState | None:
+        """As ZooKeeper has it."""
+        key = self._by_path.get(znodes.state_path(topic, index))
+        return None if key is None else self._known[key].state
+
+    # What is committed
+
+    def _committed(self, writer: str, operations: Sequence[Operation], outcome: Committed) -> None:
+        for operation, version in zip(operations, outcome.versions, strict=True):
+            if isinstance(operation, Create | Set):
+                self._written(writer, operations, operation, version)
+
+    def _written(self, writer: str, operations: Sequence[Operation], operation: Create | Set, version: int) -> None:
+        path = operation.path
+        if not path.startswith(znodes.TOPICS + "/"):
+            return
+        parts = path[len(znodes.TOPICS) + 1 :].split("/")
+        if len(parts) == 1:
+            self._topic_written(parts[0], operation.data, version)
+        elif parts[-1] == "state":
+            key = self._ids[parts[0]], int(parts[2])
+            known = self._known.setdefault(key, _Known(name=f"{parts[0]}-{parts[2]}"))
+            self._by_path[path] = key
+            self._state_written(writer, operations, known, znodes.decode_state(operation.data, version), key)
+
+    def _topic_written(self, topic: str, data: bytes, version: int) -> None:
+        node = znodes.decode_topic(topic, data, version)
+        self._ids[topic] = node.topic_id.bytes
+        for index, replicas in enumerate(node.replicas):
+            known = self._known.setdefault((node.topic_id.bytes, index), _Known(name=f"{topic}-{index}"))
+            known.replicas = tuple(replicas)
+
+    def _state_written(
+        self, writer: str, operations: Sequence[Operation], known: _Known, state: PartitionState, key: Key
+    ) -> None:
+        before, known.state = known.state, state
+        self._world.note(
+            "zookeeper",
+            known.name,
+            f"by {writer}: leader {state.leader} epoch {state.leader_epoch} isr {state.isr}",
+            f"eligible {state.eligible} version {state.version}" + f" to {state.handover_to}" * (state.handover_to is not None),
+        )
+        if not state.isr or not set(state.isr) <= set(known.replicas) or len(set(state.isr)) != len(state.isr):
+            self._break(7, f"{known.name}: the in-sync set is {state.isr} of {known.replicas}")
+        if before is None:
+            return
+        if state.leader_epoch < before.leader_epoch:
+            self._break(1, f"{known.name}: the epoch falls from {before.leader_epoch} to {state.leader_epoch}")
+        if state.leader != before.leader and state.leader_epoch == before.leader_epoch and state.leader >= 0:
+            self._break(1, f"{known.name}: {state.leader} leads in epoch {state.leader_epoch} as {before.leader} did")
+        self._check_writer(writer, operations, known, before, state)
+        added = [broker for broker in state.isr if broker not in before.isr]
+        for broker in added:
+            self.joins += 1
+            self._copy(known, broker).has_lost_tail = False
+            self._world.after(0, self.on_joined, state.leader, broker)
+        if state.leader_epoch > before.leader_epoch:
+            self.elections += 1
+            if before.handover_to != state.leader:
+                self.on_election(known.name.rpartition("-")[0], key[1])
+        if state.is_recovering and not before.is_recovering:
+            known.visible.clear()
+            known.batches.clear()
+            known.shown = known.replicated = known.visible_upto = 0
+        self._check_members(known, "the stored state is a new one")
+
+    def _check_writer(
+        self, writer: str, operations: Sequence[Operation], known: _Known, before: PartitionState, state: PartitionState
+    ) -> None:
+        broker = self._id_of(writer)
+        checks = [operation for operation in operations if isinstance(operation, Check | Set)]
+        as_controller = [one for one in checks if one.path == znodes.CONTROLLER_EPOCH]
+        if as_controller or broker == before.leader:
+            return
+        gone = {one for one in (*before.isr, *before.eligible) if one not in (*state.isr, *state.eligible)}
+        if gone - {broker} or set(state.isr) - set(before.isr) or state.leader not in (before.leader, -1, broker):
+            self._break(8, f"{known.name}: broker {broker} wrote {state} over {before}, which {before.leader} leads")
+
+    @staticmethod
+    def _id_of(writer: str) -> int:
+        return int(writer.rpartition("-")[2])
+
+    # What a machine holds
+
+    def _copy(self, known: _Known, broker: int) -> _Replica:
+        found = known.copies.get(broker)
+        if found is None:
+            found = known.copies[broker] = _Replica()
+        return found
+
+    def lost_power(self, machine: Machine) -> None:
+        """What it had not flushed may be gone, so what others count on it for is what is flushed."""
+        for known in self._known.values():
+            copy = known.copies.get(machine.broker_id)
+            if copy is not None:
+                copy.has_lost_tail = True
+
+    def lost_disk(self, machine: Machine) -> None:
+        self.lost_power(machine)
+        for known in self._known.values():
+            known.copies[machine.broker_id] = _Replica(has_lost_tail=True, is_new=True)
+
+    def entered(self, machine: Machine) -> None:
+        """Whatever it cannot vouch for it has said: as a member it has all that it had, unless it is the only one. Where every
+        acknowledgement waits for the flush it vouches for what is on its disk, and nothing else was promised."""
+        for known in self._known.values():
+            copy = known.copies.get(machine.broker_id)
+            if copy is None:
+                continue
+            copy.is_new = False
+            if copy.has_lost_tail and not self._waits_for_flush:
+                copy.has_lost_tail = False
+                if known.state is not None and known.state.isr == (machine.broker_id,) and copy.partition is not None:
+                    known.replicated = min(known.replicated, self._offsets_now(copy)[1])
+            self._check_members(known, f"{machine.name} has entered")
+
+    def turn_ended(self, machine: Machine) -> None:
+        """Look at what has moved."""
+        if self.broken:
+            return
+        for partition in machine.replicas():
+            key = partition.topic_id.bytes, partition.index
+            known = self._known.get(key)
+            if known is None or partition.log.offline_reason:
+                continue
+            copy = self._copy(known, machine.broker_id)
+            log = partition.log
+            if copy.process != machine.starts or copy.partition is not partition:
+                self._process_begins(machine, copy, partition)
+            if log.is_being_cut:
+                continue
+            self._look(machine, known, copy, partition)
+
+    def _process_begins(self, machine: Machine, copy: _Replica, partition: Partition) -> None:
+        log = partition.log
+        copy.process, copy.partition = machine.starts, partition
+        copy.visible, copy.checked, copy.led_epoch = 0, log.log_start_offset, -1
+        copy.end, copy.flushed, copy.start = log.end_offset, log.flushed_offset, log.log_start_offset
+
+    def _look(self, machine: Machine, known: _Known, copy: _Replica, partition: Partition) -> None:
+        log = partition.log
+        end, flushed, start, visible = log.end_offset, log.flushed_offset, log.log_start_offset, partition.visible_offset
+        me = f"{known.name} of {machine.name}"
+        if not visible <= flushed <= end or (visible < copy.visible and start <= copy.start):
+            self._break(4, f"{me}: visible {visible} after {copy.visible}, flushed {flushed}, end {end}")
+        if end < copy.end:
+            self.cuts += 1
+            copy.checked = min(copy.checked, end)
+            if end < copy.visible and start <= copy.start:
+                self._break(10, f"{me}: cut at {end}, {copy.visible} was visible")
+        if end != copy.end and partition.is_led:
+            self._check_stale(machine, known, partition, me)
+        self._compare(known, copy, partition, me)
+        moved = visible > copy.visible
+        copy.end, copy.flushed, copy.start, copy.visible = end, flushed, start, visible
+        if copy.led_epoch >= 0 and not partition.is_led:
+            copy.led_epoch = -1
+            self.on_deposed()
+        if partition.is_led:
+            self._look_at_lead(machine, known, copy, partition, me)
+        if moved:
+            self._show(known, partition, visible, me)
+
+    def _look_at_lead(self, machine: Machine, known: _Known, copy: _Replica, partition: Partition, me: str) -> None:
+        epoch = partition.leader_epoch
+        if copy.led_epoch != epoch:
+            copy.led_epoch = epoch
+            leader = known.leaders.setdefault(epoch, (machine.name, machine.starts))
+            if leader != (machine.name, machine.starts):
+                self._break(1, f"{me}: process {machine.starts} leads in epoch {epoch}, in which {leader} has led")
+            if epoch > known.led_since[0]:
+                known.led_since = epoch, self._world.now
+        replicated = partition.replicated_offset
+        if not partition.visible_offset <= replicated <= copy.end:
+            self._break(4, f"{me}: visible {partition.visible_offset}, replicated {replicated}, end {copy.end}")
+        if replicated > known.replicated or partition.visible_offset > known.shown:
+            known.replicated = max(known.replicated, replicated)
+            known.shown = max(known.shown, partition.visible_offset)
+            self._check_members(known, f"{me} leads in epoch {epoch}")
+
+    def _check_stale(self, machine: Machine, known: _Known, partition: Partition, me: str) -> None:
+        newest, since = known.led_since
+        if partition.leader_epoch < newest and self._world.now - since > STALE_WRITES_MAX:
+            self._break(
+                9,
+                f"{me} writes in epoch {partition.leader_epoch}, {(self._world.now - since) / SECOND:.3f} s into epoch {newest}",
+            )
+
+    def _check_members(self, known: _Known, when: str) -> None:
+        """Whoever may be elected has all that was shown or acknowledged."""
+        state = known.state
+        if state is None or self.broken:
+            return
+        for broker in (*state.isr, *state.eligible):
+            copy = known.copies.get(broker)
+            if copy is None:
+                if known.shown or known.replicated:
+                    self._break(5, f"{known.name}: broker {broker} of {state} has nothing; {when}")
+                continue
+            if copy.is_new or state.is_lost or (copy.partition is not None and copy.partition.log.offline_reason):
+                continue
+            if copy.partition is None:
+                continue  # the process before has ended, and this one has not opened its log yet
+            flushed, end = self._offsets_now(copy)
+            if flushed < known.shown:
+                self._break(
+                    5, f"{known.name}: {known.shown} is visible, broker {broker} of {state} has flushed {flushed}; {when}"
+                )
+            if not copy.has_lost_tail and end < known.replicated:
+                self._break(6, f"{known.name}: {known.replicated} is replicated, broker {broker} of {state} has {end}; {when}")
+
+    def _offsets_now(self, copy: _Replica) -> tuple[int, int]:
+        partition = copy.partition
+        assert partition is not None, "it was looked at"
+        return partition.log.flushed_offset, partition.log.end_offset
+
+    def _compare(self, known: _Known, copy: _Replica, partition: Partition, me: str) -> None:
+        log = partition.log
+        if copy.checked < log.log_start_offset:
+            copy.checked = log.log_start_offset
+        if copy.checked >= log.end_offset:
+            return
+        for batch in log.batches_from(copy.checked):
+            header = read_header(memoryview(batch))
+            if header.base_offset < copy.checked:
+                continue
+            place = header.leader_epoch, header.base_offset
+            mine = header.crc, header.size, me
+            other = known.batches.setdefault(place, mine)
+            if other[:2] != mine[:2]:
+                self._break(2, f"{me}: the batch at {place[1]} of epoch {place[0]} is another at {other[2]}")
+            copy.checked = header.next_offset
+
+    def _show(self, known: _Known, partition: Partition, visible: int, me: str) -> None:
+        """What is visible here is what was visible there."""
+        if visible <= known.visible_upto:
+            begin = max(partition.log.log_start_offset, visible - 50)
+        else:
+            begin = max(partition.log.log_start_offset, known.visible_upto - 50)
+        for batch in partition.log.batches_from(begin):
+            header = read_header(memoryview(batch))
+            if header.base_offset >= visible:
+                break
+            mine = header.leader_epoch, header.crc
+            if known.visible.setdefault(header.base_offset, mine) != mine:
+                self._break(3, f"{me}: at {header.base_offset} {mine} is visible, and {known.visible[header.base_offset]} was")
+        known.visible_upto = max(known.visible_upto, visible)

@@ -1,0 +1,111 @@
+"""The broker's rules, one by one, and how to switch each off: the simulation must notice when one is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from broker.handlers import produce
+from broker.partitions.exposure import Exposure
+from broker.partitions.flusher import Flusher
+from broker.partitions.partition import Partition
+from broker.storage.flush import FlushTicket
+from broker.storage.partition_log import PartitionLog
+from broker.storage.recovery import LogOpener
+
+
+def nothing(*arguments: Any, **named: Any) -> None:
+    """It is not done."""
+
+
+def yes(*arguments: Any) -> bool:
+    return True
+
+
+def no(*arguments: Any) -> bool:
+    return False
+
+
+def shown_when_written(exposure: Exposure, flusher: Flusher, init: Callable[..., None] = Exposure.__init__) -> None:
+    """Consumers see what is written."""
+    init(exposure, flusher)
+
+    def written(partition: Partition, byte_count: int) -> None:
+        flusher.appended(partition, byte_count)
+        partition.visible_offset = partition.log.end_offset
+        exposure._expose(partition, byte_count)
+
+    exposure.written = written
+
+
+def flushed_to_the_end(log: PartitionLog, ticket: FlushTicket, finish: Callable[..., None] = PartitionLog.finish_flush) -> None:
+    """A flush counts also for what was written while it ran."""
+    finish(log, ticket)
+    if not log.offline_reason:
+        log.flushed_offset = log.end_offset
+
+
+def flushed_without_names(ticket: FlushTicket, run: Callable[..., None] = FlushTicket.run) -> None:
+    """The name of a new segment is not brought to the disk."""
+    ticket._directory = None
+    run(ticket)
+
+
+def recovered_without_flush(
+    opener: LogOpener, *arguments: Any, apply: Callable[..., None] = LogOpener._apply, **named: Any
+) -> None:
+    """What a start has found is shown to consumers, wherever it is."""
+    with opener.filesystem.syncing(-1):  # type: ignore[attr-defined]
+        apply(opener, *arguments, **named)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """`by` stands in the place of `name`. `kinds`: the faults that need the rule. It is noticed within so many histories from the
+    seed `first` on, which is one in which it was when this was written: most others have no need of the rule."""
+
+    name: str
+    by: Any
+    kinds: tuple[str, ...]
+    first: int = 0
+    within: int = 60
+
+    def off(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(self.name, self.by)
+
+
+POWER = ("power cut", "power cut within", "slow disk", "kill within")
+SWITCHES: dict[str, Switch] = {
+    "visible is flushed": Switch("broker.partitions.exposure.Exposure.__init__", shown_when_written, POWER),
+    "acknowledged when flushed": Switch("broker.handlers.produce._finish_when_safe", produce._complete, POWER, first=6),
+    "a flush counts to where it began": Switch(
+        "broker.storage.partition_log.PartitionLog.finish_flush", flushed_to_the_end, POWER, first=47
+    ),
+    "new names are flushed": Switch("broker.storage.flush.FlushTicket.run", flushed_without_names, POWER),
+    "what a start finds is flushed": Switch(
+        "broker.storage.recovery.LogOpener._apply",
+        recovered_without_flush,
+        ("kill", "kill within", "power cut", "power cut within"),
+        first=75,
+    ),
+    "a failed flush leaves a mark": Switch(
+        "broker.storage.partition_log.leave_mark",
+        nothing,
+        ("failing sync", "kill", "power cut", "power cut within"),
+        first=110,
+    ),
+    "a start checks checksums": Switch("broker.storage.recovery.checksum_matches", yes, POWER, first=25),
+    "a start keeps what is whole": Switch("broker.storage.recovery.checksum_matches", no, ("kill", "kill within", "stop")),
+    "producers are remembered": Switch(
+        "broker.partitions.producer_memory.ProducerMemory.restore",
+        nothing,
+        ("kill", "kill within", "pause", "reset clients"),
+        first=11,
+    ),
+    "numbers are checked": Switch(
+        "broker.partitions.producer_state.ProducerStates.check", nothing, ("reset clients", "pause"), first=57
+    ),
+}

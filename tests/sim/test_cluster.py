@@ -1,0 +1,43 @@
+"""Seeded histories of a cluster: brokers, machines, links, disks, clocks and ZooKeeper fail; what was promised holds."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.sim.cluster import draw_story, play, shorten
+from tests.sim.cluster_faults import CLUSTER_KINDS
+from tests.sim.cluster_switches import CLUSTER_SWITCHES
+from tests.support.examples import ALWAYS_THE_SAME, TIMES
+
+PARTS = 4  # of the seeds, so that two workers share them
+SEEDS = 12 if ALWAYS_THE_SAME else 250 * TIMES  # of each part: twenty thousand in `make soak`
+FIRST = 0 if ALWAYS_THE_SAME else random.randrange(10**9)
+
+
+@pytest.mark.timeout(36_000)  # of a long run
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_a_cluster_has_promised_holds_whatever_happens_to_it(part: int) -> None:
+    counts: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    for seed in range(FIRST + part * SEEDS, FIRST + (part + 1) * SEEDS):
+        played = play(draw_story(seed))
+        assert not played.kind, f"{shorten(played)}\n  play it again: python -m tests.sim --seed {seed}"
+        counts.update(played.verdict.counts)
+        kinds.update(fault.kind for fault in played.story.faults)
+    assert counts["send ok"] > 20 * SEEDS, f"too little was tried: {counts}"
+    assert counts["send unknown"], f"nothing was disturbed: {counts}"
+    assert len(kinds) > len(CLUSTER_KINDS) * (1 if ALWAYS_THE_SAME else 3) // 4, f"too little was tried: {kinds}"
+
+
+@pytest.mark.parametrize("name", [name for name, switch in CLUSTER_SWITCHES.items() if switch.first is not None])
+def test_a_rule_of_replication_that_is_switched_off_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = CLUSTER_SWITCHES[name]
+    assert switch.first is not None
+    switch.off(monkeypatch)
+    for seed in range(switch.first, switch.first + switch.within):
+        if play(draw_story(seed, switch.kinds)).kind:
+            return
+    pytest.fail(f"without the rule {name} {switch.within} histories went as they do with it")

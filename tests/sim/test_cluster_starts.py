@@ -1,0 +1,63 @@
+"""Brokers that come into their cluster, in the simulation: what happens in the first seconds of a process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.cluster import TOPIC, ClusterStage, draw_story
+from tests.sim.nodes import DATA
+from tests.sim.world import SECOND
+
+
+@pytest.fixture
+def stage() -> ClusterStage:
+    """Three brokers, a topic with records, nobody disturbs them."""
+    stage = ClusterStage(replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False))
+    stage.begin()
+    stage.run(5 * SECOND)
+    assert not stage.ailments()
+    return stage
+
+
+def test_a_broker_that_enters_its_cluster_waits_for_answers_without_turning() -> None:
+    stage = ClusterStage(replace(draw_story(1), faults=()))
+    stage.begin()
+    stage.run(SECOND)
+    assert all(node.is_serving for node in stage.nodes)
+    assert stage.world.events < 1_000, "each answer is a few events"
+
+
+def test_a_log_that_is_gone_is_made_anew_and_not_taken_for_a_damaged_one(stage: ClusterStage) -> None:
+    """The checkpoints still say how far it was flushed: they must have forgotten it before it is made again."""
+    node = stage.nodes[0]
+    stage.run(10 * SECOND)
+    node.kill()
+    node.disk.remove(DATA / f"{TOPIC}-0")
+    node.start()
+    assert stage.until(lambda: not stage.ailments(), 20 * SECOND), stage.ailments()
+
+
+def test_nothing_is_made_on_the_disk_before_it_is_sure_who_this_broker_is(stage: ClusterStage) -> None:
+    """A new disk has an id of its own, so for others this is a stranger until the session of the process before has ended."""
+    node = stage.nodes[0]
+    node.kill()
+    node.replace_disk()
+    node.start()
+    assert stage.until(lambda: not node.is_serving and node.held(TOPIC, 0) is None, SECOND)
+    stage.run(stage.world.now + SECOND)
+    assert node.held(TOPIC, 0) is None
+    assert stage.until(lambda: not stage.ailments(), 20 * SECOND), stage.ailments()
+
+
+def test_followers_go_on_at_once_when_a_leader_s_machine_is_back(stage: ClusterStage) -> None:
+    """Their connections to it are half open, and nothing that they wait for on them will ever come."""
+    state = stage.invariants.state(TOPIC, 0)
+    assert state is not None
+    leader = stage.nodes[state.leader]
+    leader.cut_power()
+    leader.start()
+    assert stage.until(lambda: leader.is_serving, 2 * SECOND)
+    joins = stage.invariants.joins
+    assert stage.until(lambda: stage.invariants.joins > joins and not stage.ailments(), 4 * SECOND), stage.ailments()

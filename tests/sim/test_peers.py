@@ -1,0 +1,119 @@
+"""Brokers in simulated machines reach each other, and learn who is gone, as over sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.coordination.image import Endpoint
+from broker.protocol.api import ApiKey
+from broker.replication.peers import PeerRequest
+from tests.sim.network import Network
+from tests.sim.nodes import PORT, SimNode
+from tests.sim.peers import SimPeers
+from tests.sim.world import MS, SECOND, NodeClock, World
+
+ASKS = PeerRequest(int(ApiKey.API_VERSIONS), 0, b"")
+
+
+class Told:
+    """A broker's connections to one real broker, and what it is told."""
+
+    def __init__(self) -> None:
+        self.world = World(3)
+        self.network = Network(self.world)
+        self.other = SimNode(self.world, self.network, 1)
+        self.other.start()
+        self.events: list[str] = []
+        self.answers: list[bool] = []
+        self.is_stopped = False
+        self.clock = NodeClock(self.world)
+        self.peers = SimPeers("broker-0", self.network, events=self, clock=self.clock, wake=lambda: None)
+        self.peers.know({1: Endpoint(host="broker-1", port=PORT)})
+
+    def reached(self, broker: int) -> None:
+        self.events.append("reached")
+
+    def closed(self, broker: int) -> None:
+        self.events.append("closed")
+
+    def refused(self, broker: int) -> None:
+        self.events.append("refused")
+
+    def ask(self) -> None:
+        self.peers.send(1, ASKS, lambda body: self.answers.append(body is not None))
+
+    def run(self, microseconds: int) -> None:
+        """A turn each millisecond."""
+        until = self.world.now + microseconds
+        while self.world.now < until:
+            self.world.run(self.world.now + MS)
+            if not self.is_stopped:
+                self.peers.work(self.clock.monotonic())
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_a_broker_is_reached_and_answers_in_order(told: Told) -> None:
+    told.run(100 * MS)
+    assert told.events == ["reached"]
+    assert told.peers.is_reached(1)
+    told.ask()
+    told.ask()
+    assert told.answers == []
+    told.run(100 * MS)
+    assert told.answers == [True, True]
+
+
+def test_what_cannot_be_sent_is_answered_with_nothing_and_not_at_once(told: Told) -> None:
+    told.ask()
+    assert told.answers == []
+    told.run(MS)
+    assert told.answers == [False]
+
+
+def test_a_killed_process_is_told_within_milliseconds_and_reached_again_when_it_is_back(told: Told) -> None:
+    told.run(100 * MS)
+    told.ask()
+    told.other.kill()
+    told.run(10 * MS)
+    assert told.answers == [False]
+    assert told.events == ["reached", "closed", "refused"]
+    told.other.start()
+    told.run(2 * SECOND)
+    assert told.events[-1] == "reached"
+
+
+def test_a_machine_without_power_is_neither_closed_nor_refused_before_it_is_back(told: Told) -> None:
+    told.run(100 * MS)
+    told.other.cut_power()
+    told.ask()
+    told.run(5 * SECOND)  # less than the time after which a silent one is given up
+    assert told.events == ["reached"]
+    told.other.start()
+    told.ask()
+    told.run(2 * SECOND)
+    assert told.events == ["reached", "closed", "reached"]
+    assert told.answers == [False, False]
+
+
+def test_who_is_stopped_is_told_afterwards(told: Told) -> None:
+    told.run(100 * MS)
+    told.is_stopped = True
+    told.other.kill()
+    told.run(SECOND)
+    assert told.events == ["reached"]
+    told.is_stopped = False
+    told.run(MS)
+    assert told.events == ["reached", "closed"]
+
+
+def test_another_address_of_a_broker_is_another_process_and_its_loss_is_no_event(told: Told) -> None:
+    told.run(100 * MS)
+    told.ask()
+    told.peers.know({1: Endpoint(host="broker-1", port=PORT + 1)})
+    told.run(100 * MS)
+    assert told.events == ["reached", "reached"]
+    assert told.answers == [False]

@@ -1,0 +1,50 @@
+"""Seeded histories of one broker: kills, power cuts, pauses, disks that are slow, full or failing; its clients see nothing wrong."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sim.faults import KINDS
+from tests.sim.single import draw_story, play, shorten
+from tests.sim.switches import SWITCHES
+from tests.support.examples import ALWAYS_THE_SAME, examples
+
+SEEDS = 40 if ALWAYS_THE_SAME else examples(150)  # three thousand in `make soak`
+FIRST = 0 if ALWAYS_THE_SAME else random.randrange(10**9)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """The broker says at length what its disk does to it."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(7_200)  # of a long run
+def test_clients_see_nothing_wrong_whatever_happens_to_the_machine() -> None:
+    counts: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    for seed in range(FIRST, FIRST + SEEDS):
+        played = play(draw_story(seed))
+        assert not played.kind, f"{shorten(played)}\n  play it again: python -m tests.sim --brokers 1 --seed {seed}"
+        counts.update(played.verdict.counts)
+        kinds.update(fault.kind for fault in played.story.faults)
+    assert counts["send ok"] > 20 * SEEDS, f"too little was tried: {counts}"
+    assert counts["send unknown"], f"nothing was disturbed: {counts}"
+    assert set(kinds) == set(KINDS), f"not everything was tried: {kinds}"
+
+
+@pytest.mark.parametrize("name", sorted(SWITCHES))
+def test_a_rule_that_is_switched_off_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = SWITCHES[name]
+    switch.off(monkeypatch)
+    for seed in range(switch.first, switch.first + switch.within):
+        if play(draw_story(seed, switch.kinds)).kind:
+            return
+    pytest.fail(f"without the rule {name} {switch.within} histories went as they do with it")

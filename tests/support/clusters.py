@@ -1,0 +1,272 @@
+"""A cluster of real processes for tests: brokers that share a ZooKeeper, and every way in which one of them can be disturbed.
+
+With links, each broker reaches each other one, and ZooKeeper, through a proxy of its own (link.py), so that any of them can be cut
+or slowed in either direction while clients reach everybody. What the brokers agree on is read from ZooKeeper itself, past them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.retry import KazooRetry
+
+from benchmarks import processes
+from benchmarks.peers.cluster import ApacheKafkaOnZooKeeper
+from benchmarks.peers.logbus import LogbusBroker
+from tests.support.link import Link, PeerLink
+from tests.support.zookeeper import RunningZooKeeper
+
+SESSION_MS = 2_000  # a stopped broker is given up after so long; ZooKeeper's ticks in tests allow up to 4 s
+PATIENCE_SECONDS = 60.0
+_silent = logging.getLogger("tests.kazoo")
+_silent.setLevel(logging.CRITICAL)  # ZooKeeper is killed and stopped on purpose
+SETTINGS = {
+    "logbus.experimental.cluster": "true",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "6",
+    "zookeeper.session.timeout.ms": str(SESSION_MS),
+    "replica.lag.time.max.ms": "5000",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class State(NamedTuple):
+    """What ZooKeeper says of a partition."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+
+
+class ClusterBroker(LogbusBroker):
+    """One member. `peer_port` is where the others find it, which a proxy may stand before."""
+
+    def __init__(self, directory: Path, broker_id: int, *, settings: Mapping[str, str]) -> None:
+        super().__init__(directory)
+        self.broker_id = broker_id
+        self.peer_port = processes.free_port()
+        self.link: PeerLink | None = None
+        self.zookeeper_link: Link | None = None
+        self.settings = {"broker.id": str(broker_id), **settings}
+        self.is_paused = False
+
+    def listen_behind(self, link: PeerLink) -> None:
+        """Other brokers come through this proxy, clients do not."""
+        self.link = link
+        self.settings |= {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},PEERS://127.0.0.1:{self.peer_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},PEERS://127.0.0.1:{link.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",
+            "inter.broker.listener.name": "PEERS",
+        }
+
+    def launch(self) -> None:
+        super().launch()
+        if self.link is not None:
+            with suppress(OSError):  # it may be open already
+                self.link.accept()
+
+    def kill9(self) -> None:
+        """Whoever connects is refused at once, as the kernel would do, and not first let in by the proxy."""
+        super().kill9()
+        self.is_paused = False
+        if self.link is not None:
+            self.link.refuse()
+
+    def stop(self) -> int:
+        self.resume()
+        return super().stop()
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay, and nobody answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        if self.is_paused and self.alive:
+            os.kill(self.pid, signal.SIGCONT)
+        self.is_paused = False
+
+
+class KafkaMember(ClusterBroker):
+    """One of Apache Kafka in its place, for what the same test says about the original."""
+
+    start_seconds_max = 90.0
+
+    def command(self) -> list[str]:
+        listeners = {"listeners": f"PLAINTEXT://{self.bootstrap}"}
+        kafka = ApacheKafkaOnZooKeeper(self.directory, settings={**listeners, **self.settings})
+        kafka.prepare()
+        return kafka.command()
+
+
+class RunningCluster:
+    """So many brokers with ids from 1 on a running ZooKeeper, below a path of their own; a context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        zookeeper: RunningZooKeeper,
+        *,
+        count: int = 3,
+        chroot: str = "/cluster",
+        settings: Mapping[str, str] | None = None,
+        has_links: bool = False,
+    ) -> None:
+        self._stack = ExitStack()
+        self.zookeeper = zookeeper
+        self._connect = f"{zookeeper.connect}{chroot}"
+        self._again = KazooRetry(max_tries=-1, delay=0.1, backoff=1, max_delay=0.2, deadline=PATIENCE_SECONDS)
+        self._truth = KazooClient(hosts=self._connect, timeout=10.0, connection_retry=self._again.copy(), logger=_silent)
+        member = KafkaMember if os.environ.get("LOGBUS_TEST_BROKER") == "kafka" else ClusterBroker
+        self.brokers = {
+            number: member(
+                directory / str(number), number, settings={"zookeeper.connect": self._connect, **SETTINGS, **(settings or {})}
+            )
+            for number in range(1, count + 1)
+        }
+        if has_links:
+            for broker in self.brokers.values():
+                broker.listen_behind(self._stack.enter_context(PeerLink(broker.peer_port)))
+                broker.zookeeper_link = self._stack.enter_context(Link(zookeeper.port))
+                broker.settings["zookeeper.connect"] = f"127.0.0.1:{broker.zookeeper_link.port}{chroot}"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start(self.brokers.values())
+            self._truth.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            if broker.alive:
+                broker.kill9()
+        self._truth.stop()
+        self._truth.close()
+        self._stack.close()
+
+    def start(self, brokers: Iterable[ClusterBroker]) -> None:
+        """All at the same time; returns when each answers."""
+        asked = list(brokers)
+        for broker in asked:
+            broker.prepare()
+            broker.launch()
+        for broker in asked:
+            broker.wait_until_answering()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def logs(self) -> str:
+        """The end of what each broker said."""
+        return "\n".join(f"--- broker {number}\n{processes.tail(one.log_path)}" for number, one in self.brokers.items())
+
+    # The truth, from ZooKeeper
+
+    def controller(self) -> int | None:
+        """Which broker it is; None where there is none."""
+        node = self._node("/controller")
+        return None if node is None else int(node["brokerid"])
+
+    def registered(self) -> list[int]:
+        """Brokers that have a session."""
+        try:
+            return sorted(int(name) for name in self._again(self._truth.get_children, "/brokers/ids"))
+        except NoNodeError:
+            return []
+
+    def assignment(self, topic: str) -> dict[int, list[int]]:
+        """The replicas of each partition."""
+        node = self._node(f"/brokers/topics/{topic}")
+        return {} if node is None else {int(index): replicas for index, replicas in node["partitions"].items()}
+
+    def state(self, topic: str, partition: int) -> State:
+        node = self._node(f"/brokers/topics/{topic}/partitions/{partition}/state")
+        if node is None:
+            return State(-1, -1, ())
+        return State(node["leader"], node["leader_epoch"], tuple(node["isr"]))
+
+    def states(self, topic: str) -> dict[int, State]:
+        return {partition: self.state(topic, partition) for partition in self.assignment(topic)}
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        return {partition: state.leader for partition, state in self.states(topic).items()}
+
+    def is_healed(self, topics: Sequence[str]) -> bool:
+        """Whether every broker is there, and every partition has a leader and all its replicas in sync."""
+        if self.registered() != sorted(self.brokers):
+            return False
+        return all(
+            self.state(topic, partition).leader >= 0 and sorted(self.state(topic, partition).isr) == sorted(replicas)
+            for topic in topics
+            for partition, replicas in self.assignment(topic).items()
+        )
+
+    def wait_until_healed(self, *topics: str, deadline_seconds: float = PATIENCE_SECONDS) -> None:
+        healed = processes.wait_until(lambda: self.is_healed(topics), deadline_seconds=deadline_seconds)
+        assert healed, f"not healed after {deadline_seconds:.0f} s: brokers {self.registered()}, " + str(
+            {topic: self.states(topic) for topic in topics} | {"logs": self.logs()}
+        )
+
+    def _node(self, path: str) -> dict[str, Any] | None:
+        try:
+            data, _ = self._again(self._truth.get, path)
+        except NoNodeError:
+            return None
+        return dict(json.loads(data))
+
+    # Faults
+
+    def cut(self, source: int, target: int, *, to_target: bool = True, to_client: bool = True) -> None:
+        """What `source` asks of `target` does not arrive, or is not answered."""
+        self._gates(source, target).hold(to_target=to_target, to_client=to_client)
+
+    def slow_down(self, source: int, target: int, delay_seconds: float) -> None:
+        self._gates(source, target).delay_seconds = delay_seconds
+
+    def isolate(self, number: int) -> None:
+        """Nobody among the brokers hears of this one; clients do."""
+        for other in self.brokers:
+            if other != number:
+                self.cut(other, number)
+                self.cut(number, other)
+
+    def cut_from_zookeeper(self, number: int) -> None:
+        link = self.brokers[number].zookeeper_link
+        assert link is not None, "made without links"
+        link.hold()
+
+    def mend(self) -> None:
+        """All is over: links are whole, and every broker and ZooKeeper runs."""
+        for server in self.zookeeper.servers:
+            server.ensure_serving()
+        for broker in self.brokers.values():
+            for link in (broker.link, broker.zookeeper_link):
+                if link is not None and broker.alive:
+                    link.let_go()
+            broker.resume()
+        self.start(broker for broker in self.brokers.values() if not broker.alive)
+
+    def _gates(self, source: int, target: int) -> Any:
+        link = self.brokers[target].link
+        assert link is not None, "made without links"
+        return link.gates_of(f"broker-{source}")

@@ -1,0 +1,177 @@
+"""Two brokers that have the replicas of `__consumer_offsets`. Which of them leads is what the test says, and replication is a copy
+that the test makes when it likes."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.groups.offset_store import OFFSETS_TOPIC
+from broker.handlers.reply import Pending
+from broker.partitions.partition import Partition
+from broker.partitions.topic_admin import Growth, NewTopic
+from broker.protocol.api import ApiKey
+from broker.protocol.control import request_class, response_class
+from broker.records.replicated import split_replicated
+from tests.support.engine import Harness
+from tests.support.group_client import Client, encode
+from tests.support.replicas import ScriptedWatermarks
+
+COMMIT_VERSION = 9
+
+
+class Coordinator:
+    """One of them, with a client that talks to it."""
+
+    def __init__(self, directory: Path, number: int, partitions: int, **settings: Any) -> None:
+        self.number = number
+        self.judge = ScriptedWatermarks()
+        self.broker = Harness(directory, watermarks=self.judge, group_initial_rebalance_delay_ms=0, **settings)
+        self.broker.create("clicks")
+        self.client = Client(self.broker)
+        self._make(partitions)
+
+    def _make(self, partitions: int) -> None:
+        context = self.broker.engine.context
+        context.chores.enqueue(context.topic_changes.create([NewTopic(name=OFFSETS_TOPIC, overrides={})]), pytest.fail)
+        self.broker.settle()
+        if partitions > 1:
+            grown = {OFFSETS_TOPIC: Growth(name=OFFSETS_TOPIC, count=partitions)}
+            context.chores.enqueue(context.topic_changes.grow(grown), pytest.fail)
+            self.broker.settle()
+
+    def partition(self, index: int = 0) -> Partition:
+        held = self.broker.engine.partitions.held(OFFSETS_TOPIC, index)
+        assert held is not None
+        return held
+
+    def begin_commit(self, offset: int, *, member: Any = None, group: str = "g") -> Pending:
+        """Written with this turn; the answer comes when it is replicated, or refused."""
+        row = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
+        part = row.OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+        )
+        body = encode(
+            ApiKey.OFFSET_COMMIT,
+            COMMIT_VERSION,
+            {
+                "group_id": group,
+                "generation_id_or_member_epoch": -1 if member is None else member.generation_id,
+                "member_id": "" if member is None else member.member_id,
+                "group_instance_id": None,
+                "topics": [row(name="clicks", partitions=[part])],
+            },
+        )
+        answer = self.broker.dispatch(ApiKey.OFFSET_COMMIT, COMMIT_VERSION, body)
+        if not isinstance(answer, Pending):
+            pending = Pending()
+            pending.complete(answer)
+            return pending
+        self.broker.settle()
+        return answer
+
+    def fetch(self, group: str = "g") -> tuple[int, int]:
+        """The group's error, and what it has committed."""
+        row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
+        topic = row.OffsetFetchRequestTopics(name="clicks", partition_indexes=[0])
+        asked = row(group_id=group, member_id=None, member_epoch=-1, topics=[topic])
+        (found,) = self.client.ask(ApiKey.OFFSET_FETCH, groups=[asked], require_stable=True).groups
+        return found.error_code, found.topics[0].partitions[0].committed_offset if found.topics else -1
+
+
+def code_of(pending: Pending) -> int | None:
+    """None: it still waits."""
+    if not pending.done:
+        return None
+    data = b"".join(part for part in pending.parts or [] if isinstance(part, bytes))
+    answer = response_class(ApiKey.OFFSET_COMMIT).decode(data, version=COMMIT_VERSION)
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+class Coordinators:
+    """Both. `lead` moves the role; the other one is told at once, unless the test keeps it from it."""
+
+    def __init__(self, directory: Path, *, partitions: int = 1, **settings: Any) -> None:
+        self._partitions = range(partitions)
+        self._epochs = count(1)
+        self.epoch = 0
+        self.members = [Coordinator(directory / str(number), number, partitions, **settings) for number in range(2)]
+        self.leader = self.members[0]
+        self._stale: list[int] | None = None  # the ends of the new leader's logs, where the old one does not know of it yet
+
+    @property
+    def other(self) -> Coordinator:
+        return self.members[1 - self.leader.number]
+
+    @property
+    def is_split(self) -> bool:
+        """Who led before does not know yet that it does not any more."""
+        return self._stale is not None
+
+    def begin(self) -> None:
+        """The first of them leads, and has loaded."""
+        self._lead()
+        self.replicate()
+
+    def move(self, *, old_is_told: bool = True) -> None:
+        """The other leads from now on, with what it has."""
+        self.leader = self.other
+        self._stale = [self.leader.partition(index).end_offset for index in self._partitions]
+        if old_is_told:
+            self.tell_old()
+        self._lead()
+
+    def _lead(self) -> None:
+        self.epoch = next(self._epochs)
+        for index in self._partitions:
+            self.leader.broker.engine.partitions.lead(self.leader.partition(index), self.epoch)
+        self.leader.broker.settle()
+
+    def tell_old(self) -> None:
+        """Who led before learns that it does not any more, and gives up what the new leader does not have."""
+        if self._stale is None:
+            return
+        ends, self._stale = self._stale, None
+        old = self.other
+        for index, end in zip(self._partitions, ends, strict=True):
+            partition = old.partition(index)
+            old.broker.engine.partitions.follow(
+                partition, leader=self.leader.number, epoch=max(self.epoch, partition.leader_epoch)
+            )
+            if partition.end_offset > end:
+                _cut(old.broker, partition, end)
+        old.broker.settle()
+
+    def replicate(self) -> None:
+        """All that the leader has goes to the other, and the leader learns of it."""
+        self.tell_old()
+        for index in self._partitions:
+            source, target = self.leader.partition(index), self.other.partition(index)
+            for batch in list(source.log.batches_from(target.end_offset)) if target.end_offset < source.end_offset else ():
+                view = memoryview(batch)
+                log = target.log
+                log.append_replica(view, split_replicated(view, log.end_offset, self.epoch, log.epochs.written.latest))
+                self.other.broker.engine.context.exposure.written(target, len(batch))
+            self.leader.judge.others_have(source, written=target.end_offset, flushed=target.end_offset)
+            self.leader.broker.engine.context.exposure.moved(source, *self.leader.judge.written(source))  # type: ignore[attr-defined]
+        self.leader.broker.settle()
+
+    def close(self) -> None:
+        for member in self.members:
+            member.broker.close()
+
+
+def _cut(broker: Harness, partition: Partition, offset: int) -> None:
+    def cut() -> None:
+        ticket = partition.log.begin_truncation(offset)
+        ticket.run()
+        partition.log.finish_truncation(ticket)
+
+    partition.log.when_quiet(cut)
+    broker.settle()
+    partition.visible_offset = min(partition.visible_offset, offset)
+    assert partition.end_offset == offset

@@ -1,0 +1,135 @@
+"""Faults of real processes and links, each a function of a running cluster; `RunningCluster.mend` ends them all.
+
+Who is meant is asked of ZooKeeper at that moment: the leader of a partition, one of its followers, the controller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from random import Random
+
+from tests.support.clusters import SESSION_MS, ClusterBroker, RunningCluster
+
+Fault = Callable[[RunningCluster, str, Random], None]
+BRIEFLY_SECONDS = 1.0
+BEYOND_A_SESSION_SECONDS = SESSION_MS / 1000 + 1.5
+SLOW_SECONDS = 0.05
+
+
+def leader(cluster: RunningCluster, topic: str) -> ClusterBroker:
+    """Of the first partition that has one."""
+    return cluster.brokers[next(number for number in cluster.leaders(topic).values() if number >= 0)]
+
+
+def follower(cluster: RunningCluster, topic: str) -> ClusterBroker:
+    """One that follows in the first partition."""
+    state = cluster.state(topic, 0)
+    return cluster.brokers[next(number for number in cluster.assignment(topic)[0] if number != state.leader)]
+
+
+def controller(cluster: RunningCluster, topic: str) -> ClusterBroker:
+    return cluster.brokers[cluster.controller() or 1]
+
+
+def killed(*chosen: Callable[[RunningCluster, str], ClusterBroker], seconds: float = BRIEFLY_SECONDS) -> Fault:
+    """kill -9, and a while without them. Two roles may be one broker's."""
+
+    def fault(cluster: RunningCluster, topic: str, chance: Random) -> None:
+        for broker in {id(one): one for one in (choose(cluster, topic) for choose in chosen)}.values():
+            broker.kill9()
+        time.sleep(seconds)
+
+    return fault
+
+
+def paused(choose: Callable[[RunningCluster, str], ClusterBroker], seconds: float) -> Fault:
+    def fault(cluster: RunningCluster, topic: str, chance: Random) -> None:
+        broker = choose(cluster, topic)
+        broker.pause()
+        time.sleep(seconds)
+        broker.resume()
+
+    return fault
+
+
+def all_killed(cluster: RunningCluster, topic: str, chance: Random) -> None:
+    """One after the other, as fast as it goes, in an order drawn by chance."""
+    brokers = list(cluster.brokers.values())
+    chance.shuffle(brokers)
+    for broker in brokers:
+        broker.kill9()
+
+
+def restarted_in_turn(cluster: RunningCluster, topic: str, chance: Random) -> None:
+    """A rolling restart: each is stopped in order, started, and in sync again before the next."""
+    for broker in cluster.brokers.values():
+        broker.stop()
+        broker.start()
+        cluster.wait_until_healed(topic)
+
+
+def zookeeper_killed(cluster: RunningCluster, topic: str, chance: Random) -> None:
+    cluster.zookeeper.servers[0].kill()
+    time.sleep(BRIEFLY_SECONDS)
+
+
+def zookeeper_paused(cluster: RunningCluster, topic: str, chance: Random) -> None:
+    """For longer than a session."""
+    cluster.zookeeper.servers[0].pause()
+    time.sleep(BEYOND_A_SESSION_SECONDS)
+
+
+def isolated(*, also_from_zookeeper: bool, also_from_peers: bool = True) -> Fault:
+    """The leader hears nobody of these, and clients hear it."""
+
+    def fault(cluster: RunningCluster, topic: str, chance: Random) -> None:
+        number = leader(cluster, topic).broker_id
+        if also_from_peers:
+            cluster.isolate(number)
+        if also_from_zookeeper:
+            cluster.cut_from_zookeeper(number)
+        time.sleep(BEYOND_A_SESSION_SECONDS)
+
+    return fault
+
+
+def cut_one_way(cluster: RunningCluster, topic: str, chance: Random) -> None:
+    """One follower's requests do not arrive, or their answers do not."""
+    source, target = follower(cluster, topic).broker_id, leader(cluster, topic).broker_id
+    way = chance.random() < 0.5
+    cluster.cut(source, target, to_target=way, to_client=not way)
+    time.sleep(BEYOND_A_SESSION_SECONDS)
+
+
+def slow(cluster: RunningCluster, topic: str, chance: Random) -> None:
+    for source in cluster.brokers:
+        for target in cluster.brokers:
+            if source != target:
+                cluster.slow_down(source, target, SLOW_SECONDS)
+    time.sleep(2 * BRIEFLY_SECONDS)
+
+
+# What needs no proxy, and what does.
+PROCESS_FAULTS: Mapping[str, Fault] = {
+    "leader killed": killed(leader),
+    "leader stopped": paused(leader, BEYOND_A_SESSION_SECONDS),
+    "follower killed": killed(follower),
+    "leader stopped briefly": paused(leader, BRIEFLY_SECONDS),
+    "controller killed": killed(controller),
+    "ZooKeeper killed": zookeeper_killed,
+    "follower stopped": paused(follower, BEYOND_A_SESSION_SECONDS),
+    "all killed": all_killed,
+    "controller stopped": paused(controller, BEYOND_A_SESSION_SECONDS),
+    "leader and controller killed": killed(leader, controller),
+    "ZooKeeper stopped": zookeeper_paused,
+    "leader and follower killed": killed(leader, follower),
+    "rolling restart": restarted_in_turn,
+}
+LINK_FAULTS: Mapping[str, Fault] = {
+    "leader cut off": isolated(also_from_zookeeper=True),
+    "leader cut off from its peers": isolated(also_from_zookeeper=False),
+    "leader cut off from ZooKeeper": isolated(also_from_zookeeper=True, also_from_peers=False),
+    "one way cut": cut_one_way,
+    "slow links": slow,
+}

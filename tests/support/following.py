@@ -1,0 +1,169 @@
+"""A follower's side for tests: real logs, a fetcher, and peers whose answers the test gives."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import UUID
+
+from broker.clock import ManualClock
+from broker.coordination.image import Endpoint
+from broker.partitions.partition import Partition
+from broker.protocol.replica_fetch import (
+    NO_OFFSET,
+    ReplicaAnswer,
+    ReplicaFetch,
+    ReplicaPartition,
+    encode_replica_answer,
+    parse_replica_fetch,
+)
+from broker.replication.fetcher import FetchLimits, LeaderFetcher
+from broker.replication.follower import FollowedPartition, FollowerHooks
+from broker.replication.peers import PeerRequest, Then
+from tests.support.batches import plain_batch, stamped
+from tests.support.engine import ManualHelpers
+from tests.support.logs import flush, open_log
+
+LEADER, ME, INCARNATION = 2, 1, 7
+TOPIC_ID = UUID(int=7)
+
+
+class ScriptedPeers:
+    """Implements `replication.peers.Peers`; requests wait in `sent` for the test."""
+
+    def __init__(self) -> None:
+        self.due = math.inf
+        self.reached: dict[int, None] = {}
+        self.sent: deque[tuple[ReplicaFetch, Then]] = deque()
+
+    def know(self, addresses: Mapping[int, Endpoint]) -> None: ...
+
+    def is_reached(self, broker: int) -> bool:
+        return broker in self.reached
+
+    def send(self, broker: int, request: PeerRequest, then: Then) -> None:
+        assert broker == LEADER
+        assert (request.api_key, request.version) == (1, 17)
+        fetch = parse_replica_fetch(memoryview(request.body))
+        assert fetch is not None
+        self.sent.append((fetch, then))
+
+    def work(self, now: float) -> None: ...
+
+
+def batches(offset: int, *counts: int, epoch: int = 0) -> bytes:
+    """As a leader sends them: so many records each, from `offset` on."""
+    out = b""
+    for count in counts:
+        view, _ = stamped(plain_batch(count), offset, epoch)
+        out += bytes(view)
+        offset += count
+    return out
+
+
+def row(
+    index: int = 0,
+    records: bytes = b"",
+    *,
+    error: int = 0,
+    visible: int = 0,
+    start: int = 0,
+    diverging: tuple[int, int] | None = None,
+    wanted: int = NO_OFFSET,
+) -> tuple[ReplicaAnswer, bytes]:
+    return ReplicaAnswer(TOPIC_ID.bytes, index, error, visible, start, len(records), diverging, wanted), records
+
+
+class FollowerScene:
+    """Broker 1, which follows partitions of one topic that broker 2 leads."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = ManualClock()
+        self.helpers = ManualHelpers()
+        self.peers = ScriptedPeers()
+        self.wants_flush: list[int] = []
+        self.written: list[int] = []
+        self.offline: list[int] = []
+        self.partitions: dict[int, Partition] = {}
+        self.replicas: dict[int, FollowedPartition] = {}
+        self._directory = directory
+        self.fetcher = LeaderFetcher(
+            LEADER,
+            me=ME,
+            incarnation=INCARNATION,
+            cluster_id="aCluster",
+            peers=self.peers,
+            monotonic=self.clock.monotonic,
+            limits=FetchLimits(),
+        )
+
+    def open(self, index: int = 0) -> FollowedPartition:
+        """The log of a partition, empty or as it was left."""
+        log = open_log(self._directory / f"clicks-{index}", is_replica=True)
+        partition = self.partitions[index] = Partition("clicks", index, TOPIC_ID, log)
+        hooks = FollowerHooks(
+            written=lambda partition, size: self.written.append(partition.index),
+            want_flush=lambda partition: self.wants_flush.append(partition.index),
+            offline=lambda partition: self.offline.append(partition.index),
+        )
+        replica = self.replicas[index] = FollowedPartition(partition, helpers=self.helpers, hooks=hooks)
+        return replica
+
+    def follow(self, index: int = 0, epoch: int = 0) -> FollowedPartition:
+        replica = self.replicas.get(index) or self.open(index)
+        self.partitions[index].become_follower(LEADER, epoch)
+        self.fetcher.follow(replica)
+        return replica
+
+    def reach(self) -> None:
+        self.peers.reached[LEADER] = None
+        self.fetcher.reached()
+        self.turn()
+
+    def turn(self, milliseconds: int = 0) -> None:
+        """Time passes, and a turn of the loop ends."""
+        self.clock.advance_ms(milliseconds)
+        while self.fetcher.due <= self.clock.monotonic():
+            self.fetcher.work(self.clock.monotonic())
+
+    def run_helpers(self) -> None:
+        self.helpers.run()
+        self.helpers.drain()
+        self.turn()
+
+    def flush(self, index: int = 0) -> None:
+        flush(self.partitions[index].log)
+        self.replicas[index].flushed()
+        self.fetcher.flushed(self.replicas[index].key)
+        self.turn()
+
+    def asked(self) -> ReplicaFetch:
+        """The oldest request that is not answered yet."""
+        return self.peers.sent[0][0]
+
+    def named(self) -> list[ReplicaPartition]:
+        """What the newest one names."""
+        return list(self.peers.sent[-1][0].partitions)
+
+    def answer(self, *rows: tuple[ReplicaAnswer, bytes], error: int = 0, session_id: int = 5) -> None:
+        """Answer the oldest request, and end the turn."""
+        self.answer_with(encode(rows, error=error, session_id=session_id))
+        self.turn()
+
+    def answer_with(self, body: bytes | None) -> None:
+        _, then = self.peers.sent.popleft()
+        then(None if body is None else memoryview(body))
+
+    def close_connection(self) -> None:
+        self.peers.reached.clear()
+        while self.peers.sent:
+            self.answer_with(None)
+        self.fetcher.closed()
+        self.turn()
+
+
+def encode(rows: tuple[tuple[ReplicaAnswer, bytes], ...], *, error: int, session_id: int) -> bytes:
+    heads = encode_replica_answer([answer for answer, _ in rows], session_id=session_id, error=error)
+    return b"".join(head + records for head, (_, records) in zip(heads, rows, strict=False)) + heads[-1]

@@ -1,0 +1,72 @@
+"""Values of the image, drawn by Hypothesis."""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import strategies as st
+
+from broker.coordination.changes import (
+    BrokerSettingsChange,
+    DeletionAsked,
+    IncarnationRaised,
+    Journaled,
+    StateChange,
+    TopicChange,
+    TopicGone,
+    TopicSettingsChange,
+)
+from broker.coordination.image import BrokerNode, Endpoint, PartitionState, Settings
+from broker.coordination.znodes import TopicNode
+
+broker_ids = st.integers(0, 5)
+replica_lists = st.lists(broker_ids, min_size=1, max_size=4, unique=True).map(tuple)
+versions = st.integers(0, 4)
+topic_names = st.sampled_from(["access", "errors", "_x.y-z"])
+topic_ids = st.integers(1, 3).map(lambda number: uuid.UUID(int=number))
+texts = st.text(st.characters(codec="utf-8"), max_size=6)
+
+states = st.builds(
+    PartitionState,
+    leader=st.integers(-1, 5),
+    leader_epoch=st.integers(0, 2**31 - 1),
+    isr=replica_lists,
+    version=versions,
+    controller_epoch=st.integers(0, 9),
+    eligible=st.one_of(st.just(()), replica_lists),
+    handover_to=st.one_of(st.none(), broker_ids),
+    is_recovering=st.booleans(),
+)
+topic_nodes = st.builds(
+    TopicNode,
+    name=topic_names,
+    topic_id=topic_ids,
+    replicas=st.lists(replica_lists, max_size=12).map(tuple),
+    version=versions,
+    adding=st.dictionaries(st.integers(0, 3), replica_lists),
+    removing=st.dictionaries(st.integers(0, 3), replica_lists),
+)
+settings_values = st.builds(Settings, values=st.dictionaries(texts, texts), version=versions)
+endpoints = st.builds(
+    Endpoint,
+    host=st.sampled_from(["broker-1", "10.0.0.1", "fd00::1", "::"]),
+    port=st.integers(0, 65535),
+    security_protocol=st.sampled_from(["PLAINTEXT", "SSL"]),
+)
+broker_nodes = st.builds(
+    BrokerNode,
+    broker_id=broker_ids,
+    incarnation=st.integers(0, 99),
+    endpoints=st.dictionaries(st.sampled_from(["PLAINTEXT", "CLIENT", "REPLICATION_2"]), endpoints),
+    rack=texts,
+    directory_id=texts,
+)
+journaled: st.SearchStrategy[Journaled] = st.one_of(
+    st.builds(TopicChange, topic=topic_nodes),
+    st.builds(StateChange, topic=topic_names, topic_id=topic_ids, index=st.integers(0, 12), state=states),
+    st.builds(TopicSettingsChange, topic=topic_names, topic_id=topic_ids, settings=settings_values),
+    st.builds(BrokerSettingsChange, name=st.sampled_from(["<default>", "1"]), settings=settings_values),
+    st.builds(DeletionAsked, topic=topic_names, topic_id=topic_ids),
+    st.builds(TopicGone, topic=topic_names, topic_id=topic_ids),
+    st.builds(IncarnationRaised, broker_id=broker_ids, incarnation=versions),
+)

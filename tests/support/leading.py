@@ -1,0 +1,167 @@
+"""A leader's side for tests: real logs, a server without sockets, and followers that speak to it in bytes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from broker.coordination.image import PartitionState
+from broker.handlers.errors import code_of
+from broker.protocol.replica_fetch import (
+    ReplicaFetch,
+    ReplicaFetched,
+    ReplicaPartition,
+    encode_replica_fetch,
+    parse_replica_answer,
+    parse_replica_fetch,
+)
+from broker.replication.progress import PartitionProgress
+from broker.replication.serve import ReplicaServer, ServeLimits
+from broker.replication.sessions import FetchSession, Key, Led
+from broker.replication.throttle import Throttle
+from broker.storage.file_slice import FileSlice
+from broker.storage.partition_log import PartitionLog
+from tests.support.batches import plain_batch, stamped
+from tests.support.logs import flush, open_log
+
+ME = 0
+TOPIC_ID = bytes(15) + b"\x07"
+STATE = PartitionState(leader=ME, leader_epoch=0, isr=(0, 1, 2), version=10)
+
+
+def bytes_of(parts: Sequence[bytes | FileSlice]) -> bytes:
+    """What the network would send."""
+    out = b""
+    for part in parts:
+        if isinstance(part, FileSlice):
+            out += os.pread(part.fileno(), part.length, part.position)
+            part.release()
+        else:
+            out += part
+    return out
+
+
+class LeaderScene:
+    """One broker that leads partitions of one topic."""
+
+    def __init__(self, directory: Path, *, throttle: Throttle | None = None, response_bytes_max: int = 1 << 20) -> None:
+        self.directory = directory
+        self.now = 100.0
+        self.led: dict[Key, Led] = {}
+        self.moved: list[int] = []
+        self.server = ReplicaServer(
+            self.led,
+            cluster_id="aCluster",
+            code_of=code_of,
+            session_ids=itertools.count(1),
+            throttle=throttle,
+            limits=ServeLimits(response_bytes_max=response_bytes_max),
+        )
+        self.server.on_moved = lambda led: self.moved.append(led.index)
+
+    def lead(
+        self, index: int = 0, *, state: PartitionState = STATE, replicas: tuple[int, ...] = (0, 1, 2), visible: int = 0
+    ) -> Led:
+        log = open_log(self.directory / str(index), segment_bytes=1 << 20)
+        progress = PartitionProgress(
+            ME,
+            state,
+            replicas,
+            insync_min=1,
+            end_offset=log.end_offset,
+            flushed_offset=log.flushed_offset,
+            visible_offset=visible,
+            now=self.now,
+        )
+        led = Led("clicks", TOPIC_ID, index, log, progress)
+        self.led[led.key] = led
+        return led
+
+    def append(self, led: Led, *counts: int, epoch: int = 0, value: bytes = b"value") -> None:
+        """Batches of so many records, written at the end of one turn."""
+        assert isinstance(led.log, PartitionLog)
+        offset, views, headers = led.log.end_offset, [], []
+        for count in counts:
+            view, header = stamped(plain_batch(count, value=value), offset, epoch)
+            views.append(view)
+            headers.append(header)
+            offset += count
+        led.log.append(views, headers)
+        led.progress.written(led.log.end_offset, self.now)
+        self.server.written(led)
+
+    def flush(self, led: Led) -> None:
+        assert isinstance(led.log, PartitionLog)
+        flush(led.log)
+        led.progress.flushed(led.log.flushed_offset)
+
+    def turn_ends(self) -> None:
+        self.server.answer_woken(self.now)
+
+
+class LeaderSide(Protocol):
+    """Whatever has a server and a time."""
+
+    @property
+    def server(self) -> ReplicaServer: ...
+
+    @property
+    def now(self) -> float: ...
+
+
+class Follower:
+    """Speaks to a leader's server; `answers` are those that have come, in their order."""
+
+    def __init__(self, scene: LeaderSide, broker_id: int = 1, incarnation: int = 1) -> None:
+        self.scene = scene
+        self.broker_id = broker_id
+        self.incarnation = incarnation
+        self.session_id = 0
+        self.epoch = 0
+        self.answers: list[ReplicaFetched] = []
+        self.session: FetchSession | None = None
+        self.cluster_id = "aCluster"
+        self.bytes_max = 1 << 20
+
+    def send(self, *partitions: ReplicaPartition, forgotten: Sequence[tuple[bytes, int]] = (), epoch: int | None = None) -> None:
+        """The next request of its session; the first one opens it."""
+        fetch = ReplicaFetch(
+            self.broker_id,
+            self.incarnation,
+            self.cluster_id,
+            500,
+            1,
+            self.bytes_max,
+            self.session_id,
+            self.epoch if epoch is None else epoch,
+            partitions,
+            forgotten,
+        )
+        parsed = parse_replica_fetch(memoryview(encode_replica_fetch(fetch)))
+        assert parsed is not None
+        self.session = self.scene.server.fetch(parsed, self._answered, self.scene.now)
+        self.epoch += 1
+
+    def _answered(self, parts: list[bytes | FileSlice]) -> None:
+        answer = parse_replica_answer(memoryview(bytes_of(parts)))
+        self.session_id = answer.session_id
+        self.answers.append(answer)
+
+    def last(self) -> ReplicaFetched:
+        return self.answers[-1]
+
+
+def wants(
+    index: int,
+    offset: int,
+    *,
+    flushed: int = 0,
+    epoch: int = 0,
+    last_epoch: int = -1,
+    bytes_max: int = 1 << 20,
+    topic_id: bytes = TOPIC_ID,
+) -> ReplicaPartition:
+    return ReplicaPartition(topic_id, index, epoch, offset, last_epoch, 0, bytes_max, flushed)

@@ -1,0 +1,120 @@
+"""A cluster under load through one fault after another, and what its clients say of it.
+
+The load is stock clients' (recorded_clients.py); the verdict is the checker's of the simulation, and that all replicas hold the same
+bytes in the end. How long nothing was acknowledged is reported and never asserted: it is the machine's as much as the broker's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.sim.checker import Verdict, check
+from tests.sim.histories import History, write
+from tests.support.clusters import PATIENCE_SECONDS, RunningCluster
+from tests.support.disturbing import Fault
+from tests.support.recorded_clients import (
+    RecordedConsumer,
+    RecordedProducer,
+    drain,
+    names_of,
+    new_history,
+    with_sessions,
+    without_writes,
+)
+from tests.support.stored_batches import difference, stored_batches
+
+TOPIC = "ordeal"
+PARTITIONS = 3
+RATE = 400  # records a second of each producer: batches of a few records, and a history that is judged in seconds
+
+
+@dataclass
+class Ordeal:
+    """One run. `timings` are the faults, and the longest time that a partition took no write because of each."""
+
+    cluster: RunningCluster
+    seed: int
+    history: History = field(default_factory=new_history)
+    producers: list[RecordedProducer] = field(default_factory=list)
+    timings: list[tuple[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._chance = Random(self.seed)
+
+    @contextmanager
+    def load(self) -> Iterator[None]:
+        """Two producers and a consumer, until the end of the block."""
+        create_replicated(self.cluster, TOPIC, PARTITIONS)
+        self.cluster.wait_until_healed(TOPIC)
+        bootstrap = self.cluster.bootstrap
+        with ExitStack() as clients:
+            for number in (1, 2):
+                producer = RecordedProducer(
+                    f"p{number}", self.history, bootstrap, TOPIC, partitions=PARTITIONS, seed=self.seed + number, rate=RATE
+                )
+                self.producers.append(clients.enter_context(producer))
+            clients.enter_context(RecordedConsumer("c", self.history, bootstrap, TOPIC, partitions=PARTITIONS))
+            self.wait_for_writes()
+            yield
+
+    def disturb(self, name: str, fault: Fault) -> None:
+        """Then all is mended and in sync again, and writes go on."""
+        began = self.history.now()
+        self.history.add("fault", kind=name)
+        fault(self.cluster, TOPIC, self._chance)
+        self.cluster.mend()
+        self.wait_for_writes(name)
+        self.cluster.wait_until_healed(TOPIC)
+        longest = without_writes(self.history.events, began, self.history.now())
+        self.timings.append((name, max(longest.values(), default=0.0)))
+
+    def wait_for_writes(self, name: str = "the start") -> None:
+        """Until each producer has had an acknowledgement of every partition from now on."""
+        since = time.monotonic()
+        waiting = {(producer.name, partition) for producer in self.producers for partition in range(PARTITIONS)}
+        while waiting:
+            waiting -= {
+                (producer.name, partition)
+                for producer in self.producers
+                for partition, at in list(producer.acknowledged_at.items())
+                if at > since
+            }
+            late = time.monotonic() > since + PATIENCE_SECONDS
+            assert not late, f"after {name}: nothing acknowledged to {sorted(waiting)}\n{self.cluster.logs()}"
+            time.sleep(0.02)
+
+    def judge(self, keep: Path) -> Verdict:
+        """Read all, stop all brokers, compare their files. The history is written to `keep`, for whoever has to look into it."""
+        drain(self.history, self.cluster.bootstrap, TOPIC, partitions=PARTITIONS)
+        self.cluster.wait_until_healed(TOPIC)
+        for broker in self.cluster.brokers.values():
+            broker.stop()
+        stored = {
+            partition: {number: stored_batches(broker.data, TOPIC, partition) for number, broker in self.cluster.brokers.items()}
+            for partition in range(PARTITIONS)
+        }
+        events = with_sessions(self.history.events, TOPIC, {partition: replicas[1] for partition, replicas in stored.items()})
+        write(keep, events)
+        for partition, replicas in stored.items():
+            assert difference(replicas) == "", f"partition {partition}"
+        return check(events)
+
+
+def create_replicated(cluster: RunningCluster, topic: str, partitions: int) -> None:
+    """A topic of as many replicas as there are brokers."""
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=len(cluster.brokers))
+    client.create_topics([wanted], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
+
+
+def report(ordeal: Ordeal, verdict: Verdict) -> str:
+    """What a run showed, in lines."""
+    times = "\n".join(f"  {name}: {seconds:.2f} s" for name, seconds in ordeal.timings)
+    return f"longest time without an acknowledged write\n{times}\n{dict(verdict.counts)}\n{names_of(verdict.anomalies)}"

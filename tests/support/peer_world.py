@@ -1,0 +1,139 @@
+"""Connections of one broker to others over real sockets, turned by hand, and scripted brokers at the other end."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from broker.clock import ManualClock
+from broker.config import BrokerConfig
+from broker.coordination.image import Endpoint
+from broker.network.peer import Addresses, PeerConnections
+from broker.network.poller import Poller
+from broker.replication.peers import PeerRequest
+
+TIMEOUT_SECONDS = 10.0
+TURNS_MAX = 2_000
+HELLO = 18
+
+
+class ScriptedPeer:
+    """A listening socket; the test accepts, reads requests and answers them as it likes."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._listening = socket.create_server(("127.0.0.1", port))
+        self._listening.settimeout(TIMEOUT_SECONDS)
+        self.port: int = self._listening.getsockname()[1]
+        self.sock: socket.socket | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(host="127.0.0.1", port=self.port)
+
+    def accept(self) -> None:
+        self.sock, _ = self._listening.accept()
+        self.sock.settimeout(TIMEOUT_SECONDS)
+
+    def read(self) -> tuple[int, int, int, bytes]:
+        """Api key, version, correlation id, and all behind the client id."""
+        (length,) = struct.unpack(">i", self._exactly(4))
+        frame = self._exactly(length)
+        api_key, version, correlation_id, name = struct.unpack_from(">hhih", frame)
+        return api_key, version, correlation_id, frame[10 + name :]
+
+    def answer(self, correlation_id: int, body: bytes) -> None:
+        assert self.sock is not None
+        self.sock.sendall(struct.pack(">ii", len(body) + 4, correlation_id) + body)
+
+    def greet(self) -> None:
+        self.accept()
+        api_key, _, correlation_id, _ = self.read()
+        assert api_key == HELLO
+        self.answer(correlation_id, b"\0\0\0\0\0\0")
+
+    def hang_up(self) -> None:
+        assert self.sock is not None
+        self.sock.close()
+
+    def die(self) -> None:
+        """As a process does: nobody listens any more."""
+        self._listening.close()
+        if self.sock is not None:
+            self.sock.close()
+
+    def _exactly(self, count: int) -> bytes:
+        assert self.sock is not None
+        data = b""
+        while len(data) < count:
+            piece = self.sock.recv(count - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return data
+
+
+class PeerWorld:
+    """Broker 1. What happens to its connections is in `events`, in order."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.poller: Poller[Any] = Poller()
+        self.events: list[tuple[str, int]] = []
+        self.answers: list[bytes | None] = []
+        self.looked_up: list[tuple[Endpoint, Callable[[Addresses], None]]] = []
+        self.peers = PeerConnections(
+            1,
+            events=self,
+            poller=self.poller,
+            clock=self.clock,
+            resolve=lambda endpoint, then: self.looked_up.append((endpoint, then)),
+            jitter=lambda: 1.0,
+            config=BrokerConfig(**settings),
+        )
+
+    def reached(self, broker: int) -> None:
+        self.events.append(("reached", broker))
+
+    def closed(self, broker: int) -> None:
+        self.events.append(("closed", broker))
+
+    def refused(self, broker: int) -> None:
+        self.events.append(("refused", broker))
+
+    def send(self, broker: int, body: bytes, api_key: int = 1, version: int = 4) -> None:
+        def then(answer: memoryview | None) -> None:
+            self.answers.append(None if answer is None else bytes(answer))
+
+        self.peers.send(broker, PeerRequest(api_key, version, body), then)
+
+    def turn(self, seconds: float = 0.0) -> None:
+        """One turn of a loop."""
+        for descriptor, _ in self.poller.epoll.poll(seconds):
+            owner = self.poller.owners.get(descriptor)
+            if owner is not None:
+                owner()
+        now = self.clock.monotonic()
+        if now >= self.peers.due:
+            self.peers.work(now)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Turn until it holds; the clock stands still meanwhile."""
+        for _ in range(TURNS_MAX):
+            if holds():
+                return
+            self.turn(0.005)
+        raise AssertionError("it never came to be")
+
+    def reach(self, peer: ScriptedPeer, broker: int = 2) -> None:
+        """Connect, and be greeted."""
+        self.peers.know({broker: peer.endpoint})
+        self.turn()
+        self.turn(1.0)
+        peer.greet()
+        self.until(lambda: self.peers.is_reached(broker))
+
+    def close(self) -> None:
+        self.peers.close()
+        self.poller.close()

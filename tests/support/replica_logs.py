@@ -1,0 +1,175 @@
+"""Logs that hold what a leader sent, and a disk whose power goes after a given number of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from broker.partitions.partition import Partition
+from broker.partitions.producer_state import ProducerState, ProducerStates
+from broker.records.batch import Buffer, read_header
+from broker.records.builder import NewRecord, build_batch
+from broker.records.replicated import split_replicated
+from broker.storage.filesystem import OpenFile
+from broker.storage.leader_epochs import LeaderEpochs
+from broker.storage.partition_log import PartitionLog
+from broker.storage.truncation import TruncationTicket
+from tests.support.batches import NOW_MS, stamped
+from tests.support.forgetful_disk import ForgetfulDisk
+from tests.support.logs import open_log
+
+
+class PowerCut(BaseException):
+    """Nothing of the process goes on after it."""
+
+
+class CountingDisk(ForgetfulDisk):
+    """Counts what is changed or synced while it is `armed`, and lets the power go after `last` such steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        self.last: int | None = None
+        self._is_armed = False
+
+    @contextmanager
+    def armed(self, last: int | None) -> Iterator[None]:
+        self._is_armed, self.steps, self.last = True, 0, last
+        try:
+            if last == 0:
+                raise PowerCut
+            yield
+        finally:
+            self._is_armed = False
+
+    def _count(self) -> None:
+        if self._is_armed:
+            self.steps += 1
+            if self.steps == self.last:
+                raise PowerCut
+
+    def open(self, path: Path, *, create: bool = False) -> OpenFile:
+        file = super().open(path, create=create)
+        if create:
+            self._count()
+        return file
+
+    def write_some(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> int:
+        written = super().write_some(file, buffers, position)
+        self._count()
+        return written
+
+    def truncate(self, file: OpenFile, length: int) -> None:
+        super().truncate(file, length)
+        self._count()
+
+    def sync_data(self, file: OpenFile) -> None:
+        super().sync_data(file)
+        self._count()
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self._count()
+
+    def rename(self, path: Path, target: Path) -> None:
+        super().rename(path, target)
+        self._count()
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        self._count()
+
+    def write_bytes(self, path: Path, data: Buffer, *, durable: bool = True) -> None:
+        super().write_bytes(path, data, durable=durable)
+        self._count()
+
+
+class Sent(NamedTuple):
+    """One batch of a leader: how many offsets compaction has left out before it, its epoch and its producer's next records."""
+
+    gap: int
+    epoch: int
+    producer: int  # -1: not idempotent
+    records: int
+
+
+class Replica:
+    """A partition that follows: what its log should hold is in `batches`."""
+
+    def __init__(self, directory: Path, disk: CountingDisk | None = None, **options: Any) -> None:
+        self.directory = directory
+        self.disk = disk or CountingDisk()
+        self.options = options
+        self.batches: list[bytes] = []
+        self.sequences: dict[int, int] = {}
+        self.partition = self._open()
+
+    def _open(self) -> Partition:
+        log = open_log(self.directory, filesystem=self.disk, is_replica=True, **self.options)
+        return Partition("t", 0, UUID(int=1), log)
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.partition.log
+
+    def take(self, *sent: Sent) -> None:
+        """One answer of the leader."""
+        data, offset = bytearray(), self.log.end_offset
+        for row in sent:
+            sequence = self.sequences.get(row.producer, 0)
+            batch = build_batch(
+                [NewRecord(timestamp=NOW_MS + offset, key=None, value=b"v" * 20)] * row.records,
+                **_numbered(row.producer, sequence),
+            )
+            self.sequences[row.producer] = sequence + row.records
+            view, header = stamped(batch, offset + row.gap, row.epoch)
+            data += view
+            self.batches.append(bytes(view))
+            offset = header.next_offset
+        headers = split_replicated(memoryview(data), self.log.end_offset, 1 << 20, self.log.epochs.written.latest)
+        self.log.append_replica(memoryview(data), headers)
+        for header in headers:
+            self.partition.producers.apply(header)
+
+    def cut(self, begin: Callable[[PartitionLog], TruncationTicket], last: int | None = None) -> TruncationTicket:
+        """Begin and run a cut; PowerCut after `last` steps."""
+        ticket = begin(self.log)
+        with self.disk.armed(last):
+            ticket.run()
+        self.log.finish_truncation(ticket)
+        self.keep_what_is_within()
+        return ticket
+
+    def keep_what_is_within(self) -> None:
+        """Batches before the log's start or beyond its end are not there any more."""
+        start, end = self.log.log_start_offset, self.log.end_offset
+        self.batches = [
+            one for one in self.batches if start <= read_header(one).base_offset and read_header(one).next_offset <= end
+        ]
+        self.sequences = {
+            producer_id: (state.batches[-1].last_sequence + 1) for producer_id, state in producers_of(self.batches).items()
+        }
+
+
+def _numbered(producer: int, sequence: int) -> dict[str, int]:
+    return {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence} if producer >= 0 else {}
+
+
+def producers_of(batches: Sequence[bytes]) -> dict[int, ProducerState]:
+    """What these batches say of their producers."""
+    states = ProducerStates()
+    for batch in batches:
+        states.apply(read_header(batch))
+    return dict(states.stored())
+
+
+def epochs_of(batches: Sequence[bytes]) -> list[tuple[int, int]]:
+    """What these batches say of leader epochs."""
+    epochs = LeaderEpochs()
+    for batch in batches:
+        header = read_header(batch)
+        epochs.assign(header.leader_epoch, header.base_offset)
+    return epochs.entries

@@ -1,0 +1,95 @@
+"""A process with a store, which says what it hears: `python -m tests.support.store_process CONNECT SESSION_TIMEOUT_MS`.
+
+It makes the ephemeral node /process in each of its sessions. Its lines are `connected ID`, `suspended`, `made ID`, and `late ID`
+with the session it believes in when its loop notices that it was stopped, before it has handled anything.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from broker.clock import SystemClock
+from broker.coordination.store import Committed, Create
+from broker.coordination.zookeeper import ZooKeeperStore
+
+PROJECT = Path(__file__).parents[2]
+LATE_SECONDS = 0.5
+
+
+class Teller:
+    """Makes the node, and tells."""
+
+    def __init__(self, store: ZooKeeperStore) -> None:
+        self._store = store
+
+    def connected(self, session_id: int) -> None:
+        say("connected", session_id)
+        self._store.commit([Create(path="/process", is_ephemeral=True)], self._made)
+
+    def suspended(self) -> None:
+        say("suspended")
+
+    def changed(self, path: str) -> None:
+        say("changed", path)
+
+    def _made(self, outcome: object) -> None:
+        if isinstance(outcome, Committed):
+            say("made", self._store.session_id)
+
+
+def say(*words: Any) -> None:
+    print(*words, flush=True)
+
+
+def main(connect: str, session_timeout_ms: int) -> None:
+    woken = threading.Event()
+    store = ZooKeeperStore(connect, session_timeout_ms, woken.set, clock=SystemClock())
+    store.begin(Teller(store))
+    turn = time.monotonic()
+    while True:
+        woken.wait(0.05)
+        woken.clear()
+        turn, before = time.monotonic(), turn
+        if turn - before > LATE_SECONDS:
+            say("late", store.session_id)
+        store.drain()
+
+
+class StoreProcess:
+    """Such a process, seen from a test; a context manager that kills it."""
+
+    def __init__(self, connect: str, session_timeout_ms: int) -> None:
+        self.lines: list[str] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.store_process", connect, str(session_timeout_ms)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __enter__(self) -> StoreProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append(line.strip())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

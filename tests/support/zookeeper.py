@@ -1,0 +1,141 @@
+"""A real ZooKeeper for tests: one server, or an ensemble whose servers can be killed, stopped and started again.
+
+In a conftest.py: `from tests.support.zookeeper import zookeeper  # noqa: F401`
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+from logbus.local import guard
+from logbus.local.processes import ReservedPorts, SupervisedProcess, living_guard, wait_until
+from logbus.local.zookeeper import ZooKeeperServer, mode, zookeeper_program
+
+TICK_MS = 200
+READY_SECONDS = 60.0
+MEMORY = Path("/dev/shm")  # a stalled disk delays the sessions of everybody
+# What is lost with the machine is not worth a flush in a test, nor 64 MiB for each log file.
+SETTINGS = {"forceSync": "no", "preAllocSize": "1024"}
+
+
+class RunningServer:
+    """One server process; stopped, it is started again with what it had stored."""
+
+    def __init__(self, server: ZooKeeperServer, ensemble: Sequence[ZooKeeperServer], tick_ms: int) -> None:
+        self.port = server.port
+        self._data = server.directory / "data"
+        self._program = zookeeper_program(
+            server,
+            environment=os.environ,
+            run_directory=server.directory,
+            ensemble=ensemble,
+            tick_ms=tick_ms,
+            settings=SETTINGS,
+        )
+        self._process: SupervisedProcess | None = None
+
+    def start(self) -> None:
+        self._process = SupervisedProcess(self._program)
+
+    def wait_until_serving(self) -> None:
+        assert self._process is not None
+        wait_until(
+            lambda: mode(self.port) is not None, timeout_seconds=READY_SECONDS, what="ZooKeeper", processes=[self._process]
+        )
+
+    def kill(self) -> None:
+        """kill -9. What it stored stays."""
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self._process.end()
+            self._process = None
+
+    def wipe(self) -> None:
+        """Everything that it had stored is gone."""
+        shutil.rmtree(self._data)
+        self._data.mkdir()
+
+    def ensure_serving(self) -> None:
+        """Whatever was done to it is over."""
+        if self._process is None:
+            self.start()
+        else:
+            self.resume()
+        self.wait_until_serving()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        guard_pid = living_guard(self._program.pid_path)
+        for pid in guard.descendants(guard_pid) if guard_pid is not None else ():
+            guard.send(pid, number)
+
+
+class RunningZooKeeper:
+    """So many servers; a context manager."""
+
+    def __init__(self, servers: int = 1, tick_ms: int = TICK_MS) -> None:
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="logbus-zookeeper-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None, ignore_cleanup_errors=True
+        )
+        self._ports = ReservedPorts(3 * servers)
+        numbers = iter(self._ports.numbers)
+        each = [
+            ZooKeeperServer(
+                directory=Path(self._directory.name) / str(number),
+                server_id=number,
+                port=next(numbers),
+                quorum_port=next(numbers),
+                election_port=next(numbers),
+            )
+            for number in range(1, servers + 1)
+        ]
+        self.servers = [RunningServer(server, each if servers > 1 else (), tick_ms) for server in each]
+
+    def __enter__(self) -> Self:
+        for server in self.servers:
+            server.start()
+        for server in self.servers:
+            server.wait_until_serving()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for server in self.servers:
+            server.kill()
+        self._ports.release()
+        self._directory.cleanup()
+
+    def leader(self) -> RunningServer:
+        """Of the ensemble."""
+        return next(server for server in self.servers if mode(server.port) == "leader")
+
+    @property
+    def port(self) -> int:
+        """Of the only server."""
+        (server,) = self.servers
+        return server.port
+
+    @property
+    def connect(self) -> str:
+        """All of them, as `zookeeper.connect` names them."""
+        return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[RunningZooKeeper]:
+    """One server for all tests that leave it alone. Each takes a chroot of its own."""
+    with RunningZooKeeper() as running:
+        yield running

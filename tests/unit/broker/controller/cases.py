@@ -1,0 +1,66 @@
+"""Short ways to say what a test of the controller begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from broker.controller.decide import NO_WISHES, Decision, Presence, Wishes, decide
+from broker.coordination.image import ClusterTopic, PartitionState
+
+
+def state(leader: int, isr: tuple[int, ...], **others: Any) -> PartitionState:
+    return PartitionState(leader=leader, leader_epoch=others.pop("epoch", 7), isr=isr, version=others.pop("version", 3), **others)
+
+
+def topic(replicas: tuple[int, ...], *states: PartitionState, name: str = "t", **others: Any) -> ClusterTopic:
+    """All partitions have the same replicas."""
+    return ClusterTopic(
+        name=name,
+        topic_id=UUID(int=1),
+        replicas=(replicas,) * len(states),
+        states=states,
+        version=others.pop("version", 0),
+        **others,
+    )
+
+
+def present(*able: int, registered: tuple[int, ...] = (), leaving: tuple[int, ...] = (), is_settling: bool = False) -> Presence:
+    return Presence(
+        registered=frozenset({*able, *registered}), able=frozenset(able), leaving=frozenset(leaving), is_settling=is_settling
+    )
+
+
+def decisions(
+    topics: list[ClusterTopic],
+    there: Presence,
+    *,
+    minimum: int = 1,
+    is_unclean_allowed: bool = False,
+    now: float = 0.0,
+    wishes: Wishes = NO_WISHES,
+) -> list[Decision]:
+    return decide(
+        topics,
+        there,
+        minimum_of=lambda _topic: minimum,
+        is_unclean_allowed=lambda _topic: is_unclean_allowed,
+        now=now,
+        wishes=wishes,
+    )
+
+
+def decided(partition: ClusterTopic, there: Presence, **others: Any) -> PartitionState | None:
+    """The new state of the only partition, or None."""
+    found = decisions([partition], there, **others)
+    assert len(found) <= 1
+    for decision in found:
+        assert (decision.topic, decision.index) == (partition.name, 0)
+        assert decision.version == partition.states[0].version
+        assert decision.state.version == decision.version + 1
+    return found[0].state if found else None
+
+
+def named(topics: list[ClusterTopic]) -> Mapping[str, ClusterTopic]:
+    return {one.name: one for one in topics}

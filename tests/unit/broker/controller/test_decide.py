@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.controller.decide import Asked, Wishes, apply, handovers, out_of_balance, presence
+from broker.coordination.image import NO_LEADER, BrokerNode, Image, PartitionState
+from tests.unit.broker.controller.cases import decided, decisions, named, present, state, topic
+
+REPLICAS = (1, 2, 3)
+KEY = ("t", 0)
+
+
+def facts(new: PartitionState | None) -> tuple[Any, ...]:
+    assert new is not None
+    return new.leader, new.leader_epoch, new.isr, new.eligible
+
+
+def test_nothing_is_written_where_all_is_well() -> None:
+    assert decided(topic(REPLICAS, state(1, (1, 2, 3))), present(1, 2, 3)) is None
+
+
+# Elections
+
+
+@pytest.mark.parametrize(
+    "there",
+    [present(2, 3), present(2, 3, registered=(1,)), present(2, 3, registered=(1,), is_settling=True)],
+    ids=["dead", "suspect", "suspect while settling"],
+)
+def test_the_first_of_the_assignment_that_is_in_sync_is_elected(there: Any) -> None:
+    assert facts(decided(topic(REPLICAS, state(1, (3, 2, 1))), there)) == (2, 8, (3, 2), ())
+
+
+def test_nobody_outside_of_the_in_sync_set_is_elected() -> None:
+    assert facts(decided(topic(REPLICAS, state(1, (1, 3))), present(2, 3))) == (3, 8, (3,), ())
+
+
+def test_without_a_candidate_nobody_leads_in_a_new_epoch_and_the_set_stays() -> None:
+    new = decided(topic(REPLICAS, state(1, (1,))), present(2, 3))
+    assert facts(new) == (NO_LEADER, 8, (1,), ())
+    assert new is not None
+    assert decided(topic(REPLICAS, new), present(2, 3)) is None, "once is enough"
+
+
+def test_a_partition_without_leader_is_led_again_once_a_member_is_back() -> None:
+    assert facts(decided(topic(REPLICAS, state(NO_LEADER, (1,))), present(1, 2))) == (1, 8, (1,), ())
+
+
+def test_whoever_leaves_a_set_that_is_too_small_stays_eligible() -> None:
+    assert facts(decided(topic(REPLICAS, state(1, (1, 2))), present(2, 3), minimum=2)) == (2, 8, (2,), (1,))
+
+
+def test_an_eligible_one_is_elected_only_if_no_member_is_there() -> None:
+    partition = topic(REPLICAS, state(1, (1,), eligible=(2, 3)))
+    assert decided(partition, present(1, 2, 3), minimum=2) is None
+    assert facts(decided(partition, present(2, 3), minimum=2)) == (2, 8, (2,), (3,))
+
+
+def test_nobody_stays_eligible_where_the_new_set_is_large_enough() -> None:
+    assert facts(decided(topic(REPLICAS, state(1, (1,), eligible=(2, 3))), present(2, 3), minimum=1)) == (2, 8, (2,), ())
+
+
+def test_brokers_that_are_being_stopped_are_elected_last_of_all_members() -> None:
+    assert facts(decided(topic(REPLICAS, state(1, (1, 2, 3))), present(2, 3, leaving=(2,)))) == (3, 8, (2, 3), ())
+    assert facts(decided(topic(REPLICAS, state(1, (1, 2), eligible=(3,))), present(2, 3, leaving=(2,)))) == (2, 8, (2,), ())
+
+
+def test_a_member_whose_log_is_gone_does_not_lead() -> None:
+    partition = topic(REPLICAS, state(NO_LEADER, (1,), is_lost=True))
+    assert decided(partition, present(1, 2, 3)) is None
+    with_eligible = topic(REPLICAS, state(NO_LEADER, (1,), is_lost=True, eligible=(3,)))
+    new = decided(with_eligible, present(1, 2, 3), minimum=2)
+    assert facts(new) == (3, 8, (3,), ())
+    assert new is not None
+    assert not new.is_lost
+
+
+def test_a_process_that_was_replaced_does_not_lead_any_more() -> None:
+    brokers = {number: BrokerNode(broker_id=number, incarnation=1, endpoints={}) for number in REPLICAS}
+    image = Image(brokers=brokers, incarnations={1: 2, 2: 1, 3: 1})
+    there = presence(image, (), is_settling=False)
+    assert facts(decided(topic(REPLICAS, state(1, (1, 2, 3))), there)) == (2, 8, (2, 3), ())
+
+
+def test_nobody_is_dead_while_the_own_connection_is_young() -> None:
+    there = present(2, is_settling=True)
+    assert decided(topic(REPLICAS, state(1, (1, 2, 3))), there) is None
+    assert decided(topic(REPLICAS, state(2, (1, 2, 3))), there) is None
+    kept = decided(topic(REPLICAS, state(3, (1, 2, 3))), present(2, registered=(3,), is_settling=True))
+    assert facts(kept) == (2, 8, (1, 2), ()), "the suspect goes, the absent one may only be late"
+
+
+# Unclean elections
+
+
+def test_an_unclean_election_needs_the_setting_and_a_set_without_any_session() -> None:
+    partition = topic(REPLICAS, state(NO_LEADER, (1,)))
+    assert decided(partition, present(2, 3)) is None
+    new = decided(partition, present(2, 3), is_unclean_allowed=True)
+    assert facts(new) == (2, 8, (2,), ())
+    assert new is not None
+    assert new.is_recovering
+    assert decided(partition, present(2, 3, registered=(1,)), is_unclean_allowed=True) is None, "it may only be restarting"
+    assert decided(partition, present(2, 3, is_settling=True), is_unclean_allowed=True) is None
+
+
+def test_an_unclean_election_that_is_asked_for_is_held_where_there_is_no_clean_one() -> None:
+    wishes = Wishes(unclean={KEY})
+    assert facts(decided(topic(REPLICAS, state(NO_LEADER, (1,))), present(3), wishes=wishes)) == (3, 8, (3,), ())
+    clean = decided(topic(REPLICAS, state(NO_LEADER, (3,))), present(2, 3), wishes=wishes)
+    assert clean is not None
+    assert (clean.leader, clean.is_recovering) == (3, False)
+    assert decided(topic(REPLICAS, state(1, (1,))), present(1, 2, 3), wishes=wishes) is None
+
+
+def test_an_empty_log_comes_after_all_others_in_an_unclean_election() -> None:
+    wishes = Wishes(unclean={KEY})
+    lost = topic(REPLICAS, state(NO_LEADER, (1,), is_lost=True))
+    assert facts(decided(lost, present(1, 3), wishes=wishes)) == (3, 8, (3,), ())
+    assert facts(decided(lost, present(1), wishes=wishes)) == (1, 8, (1,), ())
+
+
+# Members
+
+
+def test_dead_members_are_taken_out_and_the_epoch_stays() -> None:
+    assert facts(decided(topic(REPLICAS, state(1, (1, 2, 3))), present(1, 3))) == (1, 7, (1, 3), ())
+    assert facts(decided(topic(REPLICAS, state(1, (1, 2, 3))), present(1), minimum=2)) == (1, 7, (1,), (2, 3))
+
+
+def test_suspects_stay_in_sets_that_others_lead() -> None:
+    assert decided(topic(REPLICAS, state(1, (1, 2, 3))), present(1, 3, registered=(2,))) is None
+
+
+# Handing over
+
+
+def test_a_leader_that_is_being_stopped_is_asked_to_hand_over() -> None:
+    new = decided(topic(REPLICAS, state(1, (1, 2, 3))), present(1, 2, 3, leaving=(1, 2)))
+    assert facts(new) == (1, 7, (1, 2, 3), ())
+    assert new is not None
+    assert new.handover_to == 3
+    assert decided(topic(REPLICAS, state(1, (1,))), present(1, 2, 3, leaving=(1,))) is None, "nobody to hand it to"
+
+
+def test_a_leader_that_is_being_stopped_and_does_not_answer_loses_the_lead() -> None:
+    partition = topic(REPLICAS, state(1, (1, 2), handover_to=2))
+    wishes = Wishes(handovers={KEY: Asked(to=2, epoch=7, at=100.0)})
+    there = present(1, 2, leaving=(1,))
+    assert decided(partition, there, now=104.9, wishes=wishes) is None
+    new = decided(partition, there, now=105.0, wishes=wishes)
+    assert facts(new) == (2, 8, (1, 2), ())
+    assert new is not None
+    assert new.handover_to is None
+
+
+def test_the_preferred_leader_is_asked_for_only_where_it_is_in_sync() -> None:
+    wishes = Wishes(preferred={KEY})
+    new = decided(topic(REPLICAS, state(2, (1, 2))), present(1, 2, 3), wishes=wishes)
+    assert new is not None
+    assert (new.leader, new.handover_to) == (2, 1)
+    assert decided(topic(REPLICAS, state(2, (2, 3))), present(1, 2, 3), wishes=wishes) is None
+    assert decided(topic(REPLICAS, state(2, (1, 2))), present(1, 2, 3)) is None, "nobody asked"
+
+
+def test_a_living_leader_that_does_not_hand_over_in_time_keeps_the_lead_and_is_not_asked_for_a_minute() -> None:
+    there, asked = present(1, 2, 3), {KEY: Asked(to=1, epoch=7, at=100.0)}
+    waiting = topic(REPLICAS, state(2, (1, 2), handover_to=1))
+    again = Wishes(preferred={KEY}, handovers=asked)
+    assert decided(waiting, there, now=104.9, wishes=again) is None
+    new = decided(waiting, there, now=105.0, wishes=again)
+    assert new is not None
+    assert (new.leader, new.leader_epoch, new.handover_to) == (2, 7, None)
+    withdrawn = topic(REPLICAS, state(2, (1, 2)))
+    assert decided(withdrawn, there, now=159.0, wishes=again) is None
+    assert decided(withdrawn, there, now=160.0, wishes=again) is not None
+
+
+def test_a_request_whose_target_is_gone_is_withdrawn() -> None:
+    new = decided(topic(REPLICAS, state(2, (1, 2), handover_to=1)), present(2, 3))
+    assert new is not None
+    assert (new.isr, new.handover_to) == ((2,), None)
+
+
+def test_the_time_of_a_request_is_kept_while_it_stands() -> None:
+    image = Image(topics=named([topic(REPLICAS, state(2, (1, 2), handover_to=1))]))
+    first = handovers(image.topics.values(), {}, 100.0)
+    assert first == {KEY: Asked(to=1, epoch=7, at=100.0)}
+    assert handovers(image.topics.values(), first, 103.0) == first
+    withdrawn = Image(topics=named([topic(REPLICAS, state(2, (1, 2)))]))
+    assert handovers(withdrawn.topics.values(), first, 105.0) == first
+    assert handovers(withdrawn.topics.values(), first, 160.0) == {}
+    other = Image(topics=named([topic(REPLICAS, state(2, (1, 2), handover_to=3))]))
+    assert handovers(other.topics.values(), first, 104.0) == {KEY: Asked(to=3, epoch=7, at=104.0)}
+
+
+# Balance, and the rest
+
+
+def test_only_brokers_that_lack_more_than_a_tenth_of_their_leads_are_out_of_balance() -> None:
+    well, away = state(1, REPLICAS), state(2, REPLICAS)
+    assert out_of_balance(Image(topics=named([topic(REPLICAS, *[well] * 9, away)]))) == []
+    assert out_of_balance(Image(topics=named([topic(REPLICAS, *[well] * 8, away, away)]))) == [("t", 8), ("t", 9)]
+    assert out_of_balance(Image(topics=named([topic(REPLICAS, away)]), deleting=frozenset({"t"}))) == []
+
+
+def test_partitions_whose_znode_is_gone_are_left_alone() -> None:
+    assert decided(topic(REPLICAS, state(NO_LEADER, (), epoch=-1, version=-1)), present(1, 2, 3)) is None
+
+
+def test_ten_thousand_partitions_of_a_dead_broker_are_all_elected() -> None:
+    topics = [topic(REPLICAS, *[state(1, (1, 2, 3))] * 100, name=f"t{number}") for number in range(100)]
+    found = decisions(topics, present(2, 3))
+    assert len(found) == 10_000
+    assert decisions(list(apply(named(topics), found).values()), present(2, 3)) == []

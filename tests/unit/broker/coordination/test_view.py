@@ -1,0 +1,150 @@
+"""What a broker tells clients about the cluster: alone, and as somebody else's view says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.config_listeners import Listener
+from broker.coordination.local import Topic
+from broker.coordination.view import NO_LEADER, BrokerAddress, LocalView, PartitionView
+from broker.errors import CoordinatorNotAvailable
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.control import encode_response, request_class, response_class
+from broker.protocol.framing import Origin, Request
+from tests.support.engine import Harness
+
+
+def asked(broker: Harness, api_key: ApiKey, version: int, listener: str = "", **values: Any) -> bytes:
+    body = request_class(api_key)(**values)
+    body._header = None
+    raw = memoryview(bytes(body.encode(version=version)))
+    answer = broker.engine.dispatch(Request(int(api_key), version, 1, "test", raw, origin=Origin("10.0.0.1", listener)))
+    return broker.bytes_of(answer)
+
+
+def metadata(broker: Harness, version: int, listener: str = "") -> bytes:
+    more = {"allow_auto_topic_creation": False} if version >= 4 else {}
+    if version >= 8:
+        more["include_topic_authorized_operations"] = False
+    if 8 <= version <= 10:
+        more["include_cluster_authorized_operations"] = False
+    return asked(broker, ApiKey.METADATA, version, listener, topics=None, **more)
+
+
+@pytest.mark.parametrize("version", [1, 4, 8, 9, 12])
+def test_the_metadata_of_a_broker_alone_names_it_for_everything(tmp_path: Path, version: int) -> None:
+    """Byte for byte: clients of all versions have been answered so since the first release."""
+    broker = Harness(tmp_path, broker_id=4)
+    broker.create("clicks", 3)
+    topic = broker.engine.partitions.registry.get("clicks")
+    row = response_class(ApiKey.METADATA)
+    expected = row(
+        throttle_time_ms=0,
+        brokers=[row.MetadataResponseBroker(node_id=4, host="127.0.0.1", port=9092, rack=None)],
+        cluster_id=broker.engine.context.view.cluster_id,
+        controller_id=4,
+        topics=[
+            row.MetadataResponseTopic(
+                error_code=0,
+                name="clicks",
+                topic_id=topic.topic_id,
+                is_internal=False,
+                partitions=[
+                    row.MetadataResponseTopic.MetadataResponsePartition(
+                        error_code=0,
+                        partition_index=index,
+                        leader_id=4,
+                        leader_epoch=0,
+                        replica_nodes=[4],
+                        isr_nodes=[4],
+                        offline_replicas=[],
+                    )
+                    for index in range(3)
+                ],
+                authorized_operations=None,
+            )
+        ],
+        authorized_operations=None,
+        error_code=0,
+    )
+    assert metadata(broker, version) == encode_response(expected, version)
+    assert metadata(broker, version) == encode_response(expected, version), "from the cache"
+    broker.close()
+
+
+class TwoBrokers:
+    """Broker 1 leads partition 0, nobody partition 1; broker 2 is gone. There is no coordinator."""
+
+    cluster_id = "the-cluster"
+    controller_id = 1
+
+    def brokers(self, listener: str) -> Sequence[BrokerAddress]:
+        return [BrokerAddress(1, f"{listener.lower()}.example", 9092, "rack-a")]
+
+    def partitions(self, topic: Topic, indexes: Iterable[int]) -> list[PartitionView]:
+        every = [PartitionView(1, 7, (1, 2), (1,), (2,), ()), PartitionView(NO_LEADER, 8, (2,), (2,), (2,), (1,))]
+        return [every[index] for index in indexes]
+
+    def coordinator(self, group_id: str, listener: str) -> BrokerAddress:
+        if group_id == "lost":
+            raise CoordinatorNotAvailable("its partition has no leader")
+        return self.brokers(listener)[0]
+
+
+def test_clients_are_told_the_view_of_many_brokers_with_the_addresses_of_their_listener(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, view=TwoBrokers())
+    broker.create("clicks", 2)
+    for listener in ("INSIDE", "OUTSIDE", "INSIDE"):  # what is kept for one is not given to the other
+        answer = response_class(ApiKey.METADATA).decode(metadata(broker, 9, listener), version=9)
+        (node,) = answer.brokers
+        assert (node.node_id, node.host, node.rack) == (1, f"{listener.lower()}.example", "rack-a")
+        assert (answer.cluster_id, answer.controller_id) == ("the-cluster", 1)
+        first, second = answer.topics[0].partitions
+        assert (first.error_code, first.leader_id, first.leader_epoch) == (0, 1, 7)
+        assert (list(first.replica_nodes), list(first.isr_nodes), list(first.offline_replicas)) == ([1, 2], [1], [2])
+        assert (second.error_code, second.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER)
+    broker.close()
+
+
+def test_every_other_question_asks_the_same_view(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, view=TwoBrokers())
+    broker.create("clicks", 2)
+    row = request_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+    raw = asked(
+        broker,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        0,
+        topics=[row.TopicRequest(name="clicks")],
+        response_partition_limit=10,
+        cursor=None,
+    )
+    described = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS).decode(raw, version=0).topics[0].partitions
+    assert [(one.leader_id, list(one.eligible_leader_replicas)) for one in described] == [(1, []), (NO_LEADER, [1])]
+    raw = asked(broker, ApiKey.DESCRIBE_CLUSTER, 0, "INSIDE", include_cluster_authorized_operations=False)
+    cluster = response_class(ApiKey.DESCRIBE_CLUSTER).decode(raw, version=0)
+    assert (cluster.cluster_id, [one.host for one in cluster.brokers]) == ("the-cluster", ["inside.example"])
+    raw = asked(broker, ApiKey.FIND_COORDINATOR, 4, "INSIDE", key_type=0, coordinator_keys=["g", "lost"])
+    found, lost = response_class(ApiKey.FIND_COORDINATOR).decode(raw, version=4).coordinators
+    assert (found.error_code, found.node_id, found.host) == (0, 1, "inside.example")
+    assert (lost.error_code, lost.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    broker.close()
+
+
+def test_a_broker_alone_tells_each_listener_its_own_address_and_any_other_the_first() -> None:
+    view = LocalView(
+        broker_id=3,
+        cluster_id="c",
+        advertised={
+            "INSIDE": Listener(name="INSIDE", host="10.0.0.1", port=1),
+            "OUTSIDE": Listener(name="OUTSIDE", host="public.example", port=2),
+        },
+        leader_epoch=lambda topic, index: 5,
+    )
+    assert view.brokers("OUTSIDE") == (BrokerAddress(3, "public.example", 2),)
+    assert view.brokers("") == view.brokers("INSIDE") == (BrokerAddress(3, "10.0.0.1", 1),)
+    assert view.coordinator("g", "OUTSIDE").port == 2
+    assert view.controller_id == 3

@@ -1,0 +1,346 @@
+"""Changes of the in-sync set: what is proposed, and what becomes of it over a simulated ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from broker.coordination.image import PartitionState
+from broker.coordination.journal import STATES_MAX, decode_changes, journal_entry
+from broker.coordination.store import Check, Create, Node, Operation, Outcome, Set, Unknown
+from broker.coordination.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
+from broker.replication.isr import RETRY_SECONDS, Proposals, propose_isr
+from broker.replication.progress import Departures, PartitionProgress
+from broker.replication.sessions import Led
+from tests.sim.timeline import Timeline
+from tests.sim.zookeeper import SimZooKeeper
+from tests.support.leading import ME, TOPIC_ID
+
+STATE = PartitionState(leader=ME, leader_epoch=1, isr=(0, 1), version=0)
+
+
+class NoLog:
+    """Nothing here reads a log."""
+
+
+def led_partition(index: int = 0, state: PartitionState = STATE, *, insync_min: int = 1) -> Led:
+    progress = PartitionProgress(
+        ME, state, (0, 1, 2), insync_min=insync_min, end_offset=10, flushed_offset=10, visible_offset=10, now=0.0
+    )
+    return Led("clicks", TOPIC_ID, index, NoLog(), progress)  # type: ignore[arg-type]
+
+
+def anybody(broker: int, incarnation: int) -> bool:
+    return True
+
+
+NOBODY_LEAVES = Departures()
+
+
+# What is proposed
+
+
+def test_a_replica_that_has_everything_joins_with_its_incarnation() -> None:
+    led = led_partition()
+    led.progress.fetched(2, 7, 10, 10, 1.0)
+    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
+    assert proposal is not None
+    assert proposal.state == replace(STATE, isr=(0, 1, 2), version=1)
+    assert (proposal.additions, proposal.incarnations) == ({2: 7}, {2: 7})
+
+
+def test_who_is_being_stopped_or_not_registered_does_not_join() -> None:
+    led = led_partition()
+    led.progress.fetched(2, 7, 10, 10, 1.0)
+    asked: list[tuple[int, int]] = []
+    assert propose_isr(led.progress, NOBODY_LEAVES, lambda *who: bool(asked.append(who))) is None
+    assert asked == [(2, 7)]
+
+
+def test_who_leaves_a_set_that_becomes_too_small_stays_eligible() -> None:
+    led = led_partition(insync_min=2)
+    proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)
+    assert proposal is not None
+    assert proposal.state == replace(STATE, isr=(0,), eligible=(1,), version=1)
+
+
+def test_who_lost_what_was_acknowledged_does_not_stay_eligible() -> None:
+    led = led_partition(insync_min=2)
+    proposal = propose_isr(led.progress, Departures(lost=(1,)), anybody)
+    assert proposal is not None
+    assert proposal.state == replace(STATE, isr=(0,), version=1)
+
+
+def test_who_leaves_a_set_that_stays_large_enough_is_not_eligible() -> None:
+    led = led_partition(state=replace(STATE, isr=(0, 1, 2)), insync_min=2)
+    proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)
+    assert proposal is not None
+    assert proposal.state == replace(STATE, isr=(0, 2), version=1)
+
+
+def test_the_write_that_makes_the_set_large_enough_ends_all_eligibility() -> None:
+    led = led_partition(state=replace(STATE, isr=(0,), eligible=(1,)), insync_min=2)
+    led.progress.fetched(2, 7, 10, 10, 1.0)
+    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
+    assert proposal is not None
+    assert proposal.state == replace(STATE, isr=(0, 2), version=1)
+
+
+def test_where_min_insync_is_lowered_eligibility_ends_before_anything_moves() -> None:
+    led = led_partition(state=replace(STATE, isr=(0,), eligible=(1,)), insync_min=2)
+    led.progress.written(20, 1.0)
+    led.progress.learn(led.progress.state, (0, 1, 2), 1, 2.0)
+    assert led.progress.replicated_offset == 10
+    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
+    assert proposal is not None
+    assert proposal.state == replace(STATE, isr=(0,), version=1)
+    led.progress.learn(proposal.state, (0, 1, 2), 1, 3.0)
+    assert led.progress.replicated_offset == 20
+
+
+def test_a_handover_to_a_member_that_leaves_is_off() -> None:
+    led = led_partition(state=replace(STATE, handover_to=1))
+    proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)
+    assert proposal is not None
+    assert proposal.state == replace(STATE, isr=(0,), version=1)
+
+
+def test_the_recovery_from_an_unclean_election_ends_when_all_replicas_are_in_sync() -> None:
+    led = led_partition(state=replace(STATE, isr=(0,), is_recovering=True))
+    led.progress.fetched(1, 7, 10, 10, 1.0)
+    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
+    assert proposal is not None
+    assert proposal.state == replace(STATE, isr=(0, 1), is_recovering=True, version=1)
+    led.progress.fetched(2, 7, 10, 10, 1.0)
+    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
+    assert proposal is not None
+    assert not proposal.state.is_recovering
+
+
+def test_where_nothing_should_change_nothing_is_proposed() -> None:
+    assert propose_isr(led_partition().progress, NOBODY_LEAVES, anybody) is None
+    eligible = replace(STATE, isr=(0,), eligible=(1, 2))
+    assert propose_isr(led_partition(state=eligible, insync_min=2).progress, NOBODY_LEAVES, anybody) is None
+
+
+# What becomes of it
+
+
+class Quiet:
+    """Listens to a store and does nothing."""
+
+    def connected(self, session_id: int) -> None: ...
+
+    def suspended(self) -> None: ...
+
+    def changed(self, path: str) -> None: ...
+
+
+class Scene:
+    """A ZooKeeper with the states of some partitions, and a leader's proposals."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.timeline = Timeline()
+        self.zookeeper = SimZooKeeper(self.timeline, Random(3), servers=1)
+        self.store = self.zookeeper.client("leader", lambda: self.timeline.after(0, self.store.drain))
+        self.store.begin(Quiet())
+        self.timeline.run(1)
+        self.led = [led_partition(index) for index in range(partitions)]
+        base = ["/brokers", "/brokers/topics", "/brokers/topics/clicks", "/brokers/topics/clicks/partitions"]
+        base += ["/logbus", "/logbus/incarnations", TOPIC_IDS, topic_id_path(UUID(bytes=TOPIC_ID)), CHANGES, incarnation_path(2)]
+        self.commit([Create(path=path) for path in base])
+        for led in self.led:
+            path = state_path("clicks", led.index)
+            self.commit([Create(path=path.removesuffix("/state")), Create(path=path, data=encode_state(STATE))])
+        self.commit([Set(path=incarnation_path(2), data=b"", version=-1)])  # its version is 1 now
+        self.outcomes: list[int] = []
+        self.zookeeper.observers.append(lambda name, operations, outcome: self.outcomes.append(len(operations)))
+        self.proposals = Proposals(self.store, self.timeline)
+
+    def commit(self, operations: Sequence[Operation]) -> Outcome:
+        outcomes: list[Outcome] = []
+        self.store.commit(operations, outcomes.append)
+        self.timeline.run(1)
+        return outcomes[0]
+
+    def offer(self, led: Led, incarnation: int = 1) -> None:
+        """That broker 2 joins."""
+        led.progress.fetched(2, incarnation, 10, 10, self.timeline.now)
+        proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
+        assert proposal is not None
+        self.proposals.offer(led, proposal)
+
+    def send(self, seconds: float = 0.2) -> None:
+        self.proposals.send()
+        self.timeline.run(seconds)
+
+    def stored(self, led: Led) -> PartitionState:
+        node = self.zookeeper.read(state_path("clicks", led.index))
+        assert isinstance(node, Node)
+        return decode_state(node.data, node.version)
+
+    def learn(self, led: Led) -> None:
+        led.progress.learn(self.stored(led), (0, 1, 2), 1, self.timeline.now)
+        self.proposals.learnt(led)
+
+    def overtake(self, led: Led, isr: tuple[int, ...] = (0, 1)) -> None:
+        """Somebody else writes the state."""
+        data = encode_state(replace(STATE, isr=isr))
+        self.commit([Set(path=state_path("clicks", led.index), data=data, version=-1)])
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_a_proposal_is_stored_with_a_journal_entry_and_over_when_the_image_shows_it(scene: Scene) -> None:
+    (led,) = scene.led
+    scene.offer(led)
+    scene.send()
+    assert scene.stored(led) == replace(STATE, isr=(0, 1, 2), version=1)
+    entry = scene.zookeeper.read(f"{CHANGES}/c-0000000000")
+    assert isinstance(entry, Node)
+    (change,) = decode_changes(entry.data)
+    assert change.state == scene.stored(led)  # type: ignore[union-attr]
+    assert scene.proposals.is_pending(led), "only the image says what became of it"
+    assert led.progress.additions == {2: 1}
+    scene.learn(led)
+    assert not scene.proposals.is_pending(led)
+    assert led.progress.additions == {}
+
+
+def test_an_accepted_change_says_when_the_lead_was_certain(scene: Scene) -> None:
+    (led,) = scene.led
+    scene.offer(led)
+    sent_at = scene.timeline.now
+    scene.send()
+    assert led.stored_at == sent_at < scene.timeline.now
+
+
+def test_many_partitions_change_in_one_transaction_and_check_a_broker_once() -> None:
+    scene = Scene(partitions=STATES_MAX + 10)
+    for led in scene.led:
+        scene.offer(led)
+    scene.send(2)
+    assert scene.outcomes == [STATES_MAX + 3, 10 + 3]
+    assert all(scene.stored(led).version == 1 for led in scene.led)
+
+
+def test_a_state_that_somebody_else_has_changed_waits_for_the_image_and_others_go_on() -> None:
+    scene = Scene(partitions=3)
+    for led in scene.led:
+        scene.offer(led)
+    scene.overtake(scene.led[1], isr=(0,))
+    scene.send()
+    assert [scene.stored(led).version for led in scene.led] == [0, 1, 0]
+    scene.send()
+    assert [scene.stored(led).isr for led in scene.led] == [(0, 1, 2), (0,), (0, 1, 2)]
+    scene.send(5)
+    assert scene.outcomes == [1, 5], "who waits for the image asks nothing"
+    assert scene.led[1].progress.additions == {2: 1}, "an earlier attempt may be what changed it"
+    scene.learn(scene.led[1])
+    assert not scene.proposals.is_pending(scene.led[1])
+
+
+def test_a_broker_that_was_restarted_does_not_slip_into_the_set() -> None:
+    scene = Scene(partitions=2)
+    moved: list[int] = []
+    scene.proposals.on_moved = lambda led: moved.append(led.index)
+    scene.offer(scene.led[0], incarnation=1)
+    scene.offer(scene.led[1], incarnation=0)
+    scene.send()
+    assert [scene.stored(led).version for led in scene.led] == [0, 0]
+    assert (scene.proposals.is_pending(scene.led[1]), scene.led[1].progress.additions, moved) == (False, {}, [1])
+    scene.send()
+    assert [scene.stored(led).isr for led in scene.led] == [(0, 1, 2), (0, 1)]
+
+
+class LosingAnswers:
+    """Stands between the proposals and their store: the next answers are lost, before or after the commit."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._store = scene.store
+        self.lost: list[str] = []
+        self.late: list[Callable[[], None]] = []
+
+    def commit(self, operations: Sequence[Operation], then: Callable[[Outcome], None]) -> None:
+        how = self.lost.pop(0) if self.lost else "answered"
+        if how == "answered":
+            self._store.commit(operations, then)
+        elif how == "after":
+            self._store.commit(operations, lambda outcome: then(Unknown(detail="lost")))
+        else:  # it arrives much later
+            self.late.append(lambda: self._store.commit(operations, lambda outcome: None))
+            then(Unknown(detail="late"))
+
+
+@pytest.mark.parametrize("how", ["after", "late"])
+def test_a_proposal_whose_answer_was_lost_counts_and_is_sent_again_until_the_image_moves(scene: Scene, how: str) -> None:
+    (led,) = scene.led
+    store = LosingAnswers(scene)
+    store.lost = [how]
+    scene.proposals = Proposals(store, scene.timeline)  # type: ignore[arg-type]
+    scene.offer(led)
+    scene.send()
+    led.progress.written(20, scene.timeline.now)
+    led.progress.fetched(1, 1, 20, 20, scene.timeline.now)
+    assert led.progress.replicated_offset == 10, "broker 2 may be a member"
+    assert 0 < scene.proposals.next_retry - scene.timeline.now <= RETRY_SECONDS
+    scene.timeline.run(RETRY_SECONDS)
+    scene.send()
+    assert scene.stored(led) == replace(STATE, isr=(0, 1, 2), version=1)
+    for send in store.late:
+        send()
+    scene.timeline.run(1)
+    assert scene.stored(led).version == 1, "it cannot happen twice"
+    assert led.progress.additions == {2: 1}
+    scene.learn(led)
+    assert not scene.proposals.is_pending(led)
+
+
+def test_a_late_proposal_cannot_happen_once_the_version_has_moved(scene: Scene) -> None:
+    (led,) = scene.led
+    store = LosingAnswers(scene)
+    store.lost = ["late"]
+    scene.proposals = Proposals(store, scene.timeline)  # type: ignore[arg-type]
+    scene.offer(led)
+    scene.send()
+    scene.overtake(led)
+    scene.learn(led)
+    assert led.progress.additions == {}
+    for send in store.late:
+        send()
+    scene.timeline.run(1)
+    assert scene.stored(led).isr == (0, 1)
+
+
+def test_a_proposal_of_a_lead_that_is_over_is_not_sent_again(scene: Scene) -> None:
+    (led,) = scene.led
+    scene.offer(led)
+    scene.proposals.forget(led)
+    scene.send()
+    assert scene.outcomes == []
+
+
+def test_the_topic_is_checked_before_the_states_and_these_stand_before_the_checks_of_brokers() -> None:
+    sent: list[Sequence[Operation]] = []
+
+    class Recording:
+        def commit(self, operations: Sequence[Operation], then: Callable[[Outcome], None]) -> None:
+            sent.append(operations)
+
+    led = led_partition()
+    proposals = Proposals(Recording(), Timeline())  # type: ignore[arg-type]
+    led.progress.fetched(2, 4, 10, 10, 0.0)
+    proposal = propose_isr(led.progress, NOBODY_LEAVES, anybody)
+    assert proposal is not None
+    proposals.offer(led, proposal)
+    proposals.send()
+    assert [type(operation) for operation in sent[0]] == [Check, Set, Check, type(journal_entry([]))]
+    assert sent[0][0] == Check(path=topic_id_path(UUID(bytes=TOPIC_ID)), version=-1)
+    assert sent[0][2] == Check(path=incarnation_path(2), version=4)

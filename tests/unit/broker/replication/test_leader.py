@@ -1,0 +1,288 @@
+"""A leader as a whole: a real partition and its exposure, followers in bytes, a simulated ZooKeeper."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from broker.coordination.image import BrokerNode, Image, PartitionState
+from broker.coordination.store import Create, Node, Operation, Set
+from broker.coordination.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
+from broker.errors import BrokerError
+from broker.handlers.errors import code_of
+from broker.partitions.exposure import ReplicatedExposure
+from broker.partitions.partition import Partition
+from broker.protocol.replica_fetch import ReplicaPartition
+from broker.replication.leader import Leader, LeaderLimits
+from tests.sim.timeline import Timeline
+from tests.sim.zookeeper import SimZooKeeper
+from tests.support.batches import plain_batch, validated
+from tests.support.engine import Harness
+from tests.support.leading import ME, TOPIC_ID, Follower, wants
+from tests.support.logs import flush, open_log
+from tests.support.replicas import append
+from tests.unit.broker.replication.test_isr import Quiet
+
+REPLICAS = (0, 1, 2)
+LIMITS = LeaderLimits()
+
+
+class Scene:
+    """Broker 0 leads one partition of three replicas; what is stored in ZooKeeper is learnt when a test says so."""
+
+    def __init__(self, directory: Path, state: PartitionState) -> None:
+        self.timeline = Timeline()
+        self.zookeeper = SimZooKeeper(self.timeline, Random(1), servers=1)
+        self.store = self.zookeeper.client("leader", lambda: self.timeline.after(0, self.store.drain))
+        self.store.begin(Quiet())
+        self.timeline.run(1)
+        base = ["/brokers", "/brokers/topics", "/brokers/topics/clicks", "/brokers/topics/clicks/partitions"]
+        base += ["/brokers/topics/clicks/partitions/0", "/logbus", "/logbus/incarnations", TOPIC_IDS, CHANGES]
+        base.append(topic_id_path(UUID(bytes=TOPIC_ID)))
+        self.commit([Create(path=path) for path in (*base, *map(incarnation_path, REPLICAS))])
+        self.commit([Create(path=state_path("clicks", 0), data=encode_state(state))])
+        self.commit([Set(path=incarnation_path(broker), data=b"", version=-1) for broker in REPLICAS])
+        self.leader = Leader(
+            ME, self.store, self.timeline, cluster_id="aCluster", code_of=code_of, session_ids=itertools.count(1)
+        )
+        self.image = Image(
+            brokers={broker: BrokerNode(broker_id=broker, incarnation=1, endpoints={}) for broker in REPLICAS},
+            incarnations=dict.fromkeys(REPLICAS, 1),
+        )
+        self.leader.learn_brokers(self.image)
+        self.moved: list[tuple[int, int]] = []
+        self.leader.on_moved = lambda partition, replicated, visible: self.moved.append((replicated, visible))
+        self.partition = Partition("clicks", 0, UUID(bytes=TOPIC_ID), open_log(directory))
+        self.partition.become_leader(state.leader_epoch)
+        self.leader.lead(self.partition, state, REPLICAS, 2)
+        self.server = self.leader.server  # as the followers know it
+
+    @property
+    def now(self) -> float:
+        return self.timeline.now
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        self.store.commit(operations, lambda outcome: None)
+        self.timeline.run(0.1)
+
+    def stored(self) -> PartitionState:
+        node = self.zookeeper.read(state_path("clicks", 0))
+        assert isinstance(node, Node)
+        return decode_state(node.data, node.version)
+
+    def learn(self) -> None:
+        self.leader.learn(self.partition, self.stored(), REPLICAS, 2)
+
+    def append(self, count: int = 1) -> tuple[int, int]:
+        self.partition.stage(validated(plain_batch(count)))
+        self.partition.write_staged()
+        return self.leader.written(self.partition)
+
+    def flush(self) -> tuple[int, int]:
+        flush(self.partition.log)
+        return self.leader.flushed(self.partition)
+
+    def run(self, seconds: float) -> None:
+        """Turns of the loop, and time."""
+        end = self.now + seconds
+        while self.now < end:
+            self.leader.turn_ends()
+            self.timeline.run(min(max(self.leader.due - self.now, 0.01), end - self.now))
+            self.leader.tick()
+
+
+STATE = PartitionState(leader=ME, leader_epoch=1, isr=REPLICAS, version=0)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "clicks-0", STATE)
+
+
+def asks(offset: int, flushed: int = 0, topic_id: bytes = TOPIC_ID) -> ReplicaPartition:
+    return wants(0, offset, flushed=flushed, epoch=1, last_epoch=1 if offset else -1, topic_id=topic_id)
+
+
+def test_what_all_have_written_and_flushed_is_told(scene: Scene) -> None:
+    first, second = Follower(scene, 1), Follower(scene, 2)
+    assert scene.append(3) == (0, 0)
+    assert scene.flush() == (0, 0)
+    first.send(asks(3, 3))
+    second.send(asks(3, 1))
+    assert scene.moved == [(3, 1)]
+
+
+def test_a_killed_follower_holds_up_acks_all_for_half_a_second(scene: Scene) -> None:
+    first, second = Follower(scene, 1), Follower(scene, 2)
+    first.send(asks(0))
+    second.send(asks(0))
+    scene.append(3)
+    scene.flush()
+    first.send(asks(3, 3))
+    assert second.session is not None
+    scene.leader.disconnected(second.session)
+    scene.run(0.3)
+    assert scene.stored().version == 0, "it may come back"
+    scene.run(0.5)
+    assert scene.stored() == replace(STATE, isr=(0, 1), version=1)
+    assert scene.moved == []
+    scene.learn()
+    assert scene.moved == [(3, 3)]
+
+
+def test_a_killed_follower_of_an_idle_partition_disturbs_nobody(scene: Scene) -> None:
+    second = Follower(scene, 2)
+    second.send(asks(0))
+    assert second.session is not None
+    scene.leader.disconnected(second.session)
+    scene.run(20)
+    assert scene.stored().version == 0
+
+
+def test_a_member_that_does_not_keep_up_leaves_after_the_lag(scene: Scene) -> None:
+    first, second = Follower(scene, 1), Follower(scene, 2)
+    first.send(asks(0))
+    second.send(asks(0))
+    scene.append(1)
+    first.send(asks(1, 0))
+    scene.run(LIMITS.lag_seconds - 1)
+    assert scene.stored().version == 0
+    scene.run(3)
+    assert scene.stored().isr == (0, 1)
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Scene:
+    """Only the leader is in sync, and broker 1 eligible."""
+    return Scene(tmp_path / "clicks-0", replace(STATE, isr=(0,), eligible=(1,)))
+
+
+def test_a_follower_that_has_everything_joins_and_acks_all_is_taken_again(short: Scene) -> None:
+    assert short.partition.lacks_replicas
+    follower = Follower(short, 1)
+    follower.send(asks(0))
+    short.run(0.2)
+    assert short.stored() == replace(STATE, isr=(0, 1), version=1)
+    short.learn()
+    assert not short.partition.lacks_replicas
+
+
+def test_a_follower_that_was_idle_joins_when_it_is_registered(short: Scene) -> None:
+    short.leader.learn_brokers(replace(short.image, brokers={0: short.image.brokers[0]}))
+    Follower(short, 1).send(asks(0))
+    short.run(3)
+    assert short.stored().version == 0
+    short.leader.learn_brokers(short.image)
+    short.run(2)
+    assert short.stored().isr == (0, 1)
+
+
+def test_a_broker_that_is_being_stopped_does_not_join(short: Scene) -> None:
+    short.leader.learn_brokers(replace(short.image, leaving=frozenset({1})))
+    Follower(short, 1).send(asks(0))
+    short.run(3)
+    assert short.stored().version == 0
+
+
+def test_a_process_that_has_a_successor_is_not_taken_in(short: Scene) -> None:
+    Follower(short, 1).send(asks(0))
+    short.commit([Set(path=incarnation_path(1), data=b"", version=1)])
+    short.run(3)
+    assert short.stored().version == 0, "ZooKeeper knows better than our image"
+    short.leader.learn_brokers(replace(short.image, incarnations={0: 1, 1: 2, 2: 1}))
+    assert short.leader.led[TOPIC_ID, 0].progress.followers[1].written == -1
+
+
+def test_the_lead_is_handed_over_when_the_heir_has_everything(scene: Scene) -> None:
+    asked = replace(STATE, handover_to=2)
+    scene.commit([Set(path=state_path("clicks", 0), data=encode_state(asked), version=0)])
+    heir, other = Follower(scene, 2), Follower(scene, 1)
+    scene.append(5)
+    heir.send(asks(0))
+    other.send(asks(0))
+    heir.send()
+    other.send()
+    assert scene.leader.takes_records(scene.partition)
+    scene.learn()
+    scene.run(0.2)
+    assert not scene.leader.takes_records(scene.partition)
+    assert scene.stored().version == 1
+    heir.send(asks(5))
+    scene.run(0.2)
+    assert scene.stored() == replace(STATE, leader=2, leader_epoch=2, version=2)
+    heir.send(asks(0))
+    assert not scene.leader.takes_records(scene.partition), "nothing is taken once the other may lead"
+
+
+def test_a_leader_that_was_stopped_takes_no_records_until_it_is_confirmed(scene: Scene) -> None:
+    followers = [Follower(scene, broker) for broker in (1, 2)]
+    for follower in followers:
+        follower.send(asks(0))
+        follower.send()
+    assert scene.leader.takes_records(scene.partition)
+    scene.timeline.run(10)  # and nothing of it runs
+    for follower in followers:
+        follower.send()
+    assert not scene.leader.takes_records(scene.partition), "what comes now may have been sent long ago"
+    assert scene.leader.serves_consumers(scene.partition, 12.0)
+    scene.leader.turn_ends()
+    scene.timeline.run(0.1)
+    assert scene.leader.takes_records(scene.partition), "ZooKeeper says that nobody else leads"
+
+
+def test_a_leader_that_was_deposed_is_not_confirmed_by_zookeeper(scene: Scene) -> None:
+    deposed = replace(STATE, leader=1, leader_epoch=2)
+    scene.commit([Set(path=state_path("clicks", 0), data=encode_state(deposed), version=0)])
+    for _ in range(3):
+        assert not scene.leader.takes_records(scene.partition)
+        scene.run(1)
+
+
+def test_when_the_lead_is_over_followers_are_told_and_nothing_is_proposed(scene: Scene) -> None:
+    follower = Follower(scene, 1)
+    follower.send(asks(0))
+    follower.send()
+    scene.append(1)
+    scene.leader.end(scene.partition)
+    scene.run(60)
+    assert [row.error for row in follower.last().partitions] == [6]
+    assert scene.stored().version == 0
+    assert scene.leader.led == {}
+
+
+def test_it_is_the_exposures_watermarks(scene: Scene, tmp_path: Path) -> None:
+    """acks=all is answered when every member has written; consumers see what every member has flushed."""
+    broker = Harness(tmp_path / "broker", watermarks=scene.leader)
+    broker.create("clicks")
+    partition = broker.engine.partitions.held("clicks", 0)
+    exposure = broker.engine.context.exposure
+    assert partition is not None
+    assert isinstance(exposure, ReplicatedExposure)
+    scene.leader.on_moved = exposure.moved
+    scene.leader.lead(partition, STATE, REPLICAS, 2)
+    broker.engine.partitions.lead(partition, 1)
+    told: list[tuple[str, BrokerError | None]] = []
+    followers = [Follower(scene, member) for member in (1, 2)]
+    for follower in followers:
+        follower.send(asks(0, topic_id=partition.topic_id.bytes))
+        follower.send()
+    append(broker, partition, 2)
+    exposure.when_replicated(partition, 2, lambda error: told.append(("replicated", error)))
+    exposure.when_visible(partition, 2, lambda error: told.append(("visible", error)))
+    scene.leader.turn_ends()
+    assert [follower.last().partitions[0].wanted_offset for follower in followers] == [2, 2]
+    for follower in followers:
+        follower.send(asks(2, topic_id=partition.topic_id.bytes))
+    assert told == [("replicated", None)]
+    broker.flush()
+    for follower in followers:
+        follower.send(asks(2, 2, topic_id=partition.topic_id.bytes))
+    assert told == [("replicated", None), ("visible", None)]
+    assert partition.visible_offset == 2
+    broker.close()
