@@ -17,9 +17,11 @@ from logbus.warehouse import commit
 from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import Upkeep, sink_for
 from logbus.windows.audit import audit_window
+from logbus.windows.catch_up import runs
 from logbus.windows.checkup import check_all
+from logbus.windows.freezing import freeze_together
 from logbus.windows.ledger import Ledger
-from logbus.windows.model import Attempt, Interval, Pipeline
+from logbus.windows.model import Attempt, FrozenWindow, Interval, Pipeline
 
 from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState
@@ -155,8 +157,24 @@ class Player:
 
     def freeze_hour(self, start: datetime) -> None:
         with self.refusable("freeze", start):
-            window = self.ledger.freeze_or_get(self.name, Interval(start, start + HOUR), self.log.asked, self.now)
-            self.truth.froze(start, {part.partition: (part.start_offset, part.end_offset) for part in window.ranges}, self.now)
+            self.froze(self.ledger.freeze_or_get(self.name, Interval(start, start + HOUR), self.log.asked, self.now))
+
+    def freeze_backlog(self) -> None:
+        """As a catch-up does: touching hours together, and one by one where that cannot be."""
+        known = self.truth.known.windows
+        for touching in runs(Interval(start, start + HOUR) for start in self.closed() if start not in known):
+            together: list[FrozenWindow] | None = None
+            with self.refusable("freeze"):
+                pipeline = self.ledger.pipeline(self.name)
+                together = freeze_together(self.bench.engine, pipeline, touching, self.log.asked, self.now)
+            for window in together or ():
+                self.froze(window)
+            for hour in () if together else touching:
+                self.freeze_hour(hour.start)
+
+    def froze(self, window: FrozenWindow) -> None:
+        ranges = {part.partition: (part.start_offset, part.end_offset) for part in window.ranges}
+        self.truth.froze(window.interval.start, ranges, self.now)
 
     def load(self, places: Sequence[float], **disturbance: Any) -> None:
         self.run(self.begin_some(places), **disturbance)
@@ -427,6 +445,7 @@ class Player:
         while self.begun:
             self.drive()
         self.now += HOUR + timedelta(minutes=10)
+        self.freeze_backlog()
         for start in self.closed():
             if (window := self.truth.known.windows.get(start)) is None or window.rows is None:
                 self.freeze_hour(start)

@@ -77,6 +77,7 @@ def meanwhile(rng: random.Random, *steps: Step) -> dict[str, Any]:
 # What belongs to an ordinary day: none of it may raise an alarm.
 ORDINARY: dict[str, tuple[int, Draw]] = {
     "freeze": (3, lambda rng: [Step("freeze", {"places": some(rng)})]),
+    "backlog": (1, lambda rng: [Step("freeze_backlog"), load(rng)]),
     "load": (6, lambda rng: [Step("freeze", {"places": some(rng)}), load(rng)]),
     "repeated_task": (1, lambda rng: [load(rng, repeats=True)]),
     "audit": (2, lambda rng: [Step("audit", {"place": rng.random()})]),

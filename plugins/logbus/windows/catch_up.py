@@ -17,7 +17,7 @@ from logbus.errors import TooManyWindows
 from logbus.windows import schema
 from logbus.windows.chain_loading import load_chain
 from logbus.windows.empty_spans import freeze_between
-from logbus.windows.freezing import freeze_or_get
+from logbus.windows.freezing import freeze_or_get, freeze_together
 from logbus.windows.intervals import intervals
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.missing import Gap, pipeline_gaps
@@ -29,6 +29,8 @@ from logbus.windows.rows import load_windows, pipeline_row, to_pipeline
 WINDOWS_UNASKED_MAX = 1_000
 
 BULK_FROM = 4  # windows of an empty gap: what lies between its first and its last is frozen at once
+
+WINDOWS_TOGETHER = 24  # frozen by one transaction; the pipeline's row is held meanwhile
 
 WINDOWS_BETWEEN_WORDS = 500  # of a long freeze; hour by hour that is half a minute
 
@@ -168,14 +170,36 @@ def frozen_parts(
     engine: Engine, plan: LoadPlan, steps: Iterable[Gap | FrozenWindow], log: OffsetLog, now: datetime
 ) -> Iterator[Sequence[FrozenWindow]]:
     """The windows of the steps, some at a time."""
-    for step in steps:
-        if isinstance(step, FrozenWindow):
-            yield [step]
-        elif step.is_empty and step.count >= BULK_FROM:
-            yield from frozen_empty(engine, plan.pipeline, step, log, now)
-        else:
-            for interval in step.parts(plan.pipeline.interval):
-                yield [freeze_or_get(engine, plan.pipeline.name, interval, log, now)]
+    for is_fresh, some in groupby(steps, key=is_frozen_by_the_hour):
+        if is_fresh:
+            hours = (interval for step in some for interval in parts_of(step, plan.pipeline))
+            for touching in runs(hours):
+                together = freeze_together(engine, plan.pipeline, touching, log, now)
+                yield together or [freeze_or_get(engine, plan.pipeline.name, hour, log, now) for hour in touching]
+            continue
+        for step in some:
+            if isinstance(step, FrozenWindow):
+                yield [step]
+            elif step.is_frozen:
+                yield [freeze_or_get(engine, plan.pipeline.name, step.interval, log, now)]
+            else:
+                yield from frozen_empty(engine, plan.pipeline, step, log, now)
+
+
+def is_frozen_by_the_hour(step: Gap | FrozenWindow) -> bool:
+    return isinstance(step, Gap) and not step.is_frozen and not (step.is_empty and step.count >= BULK_FROM)
+
+
+def runs(hours: Iterable[Interval]) -> Iterator[list[Interval]]:
+    """The same without a hole, `WINDOWS_TOGETHER` at a time."""
+    run: list[Interval] = []
+    for hour in hours:
+        if run and (len(run) == WINDOWS_TOGETHER or run[-1].end != hour.start):
+            yield run
+            run = []
+        run.append(hour)
+    if run:
+        yield run
 
 
 def frozen_empty(engine: Engine, pipeline: Pipeline, gap: Gap, log: OffsetLog, now: datetime) -> Iterator[Sequence[FrozenWindow]]:

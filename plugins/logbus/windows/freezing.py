@@ -1,10 +1,13 @@
 """Freezing: an interval becomes a window whose offsets never change again.
 
 All questions to the broker are asked before the transaction begins, in the order that makes them safe whatever is
-appended meanwhile: topic id, end offsets, first records, start offsets, topic id again; then whether the log is still the one
-on which the last boundaries were frozen, and the records that shall vouch for the new ones. The transaction then holds
-the pipeline's row, clamps between the neighbours frozen by whoever came first, and inserts what is absent. A crash
-leaves either nothing or a whole window.
+appended meanwhile: topic id, end offsets, first records, start offsets, topic id again; then the records that shall vouch for the
+new boundaries. Last of all whether the log is still the one on which the last boundaries were frozen: so all the answers before
+were given by that log. The transaction then holds the pipeline's row, clamps between the neighbours frozen by whoever came first,
+and inserts what is absent. A crash leaves either nothing or whole windows.
+
+Touching hours are frozen together where nothing is unusual about any of them: the questions that are the same for all are asked
+once. Where something is, they are frozen one by one, so that each refusal has one place and what lies before it is frozen.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from logbus.errors import (
     TopicMissing,
     TopicRecreated,
     TransactionOpen,
+    WindowError,
     WindowNotClosed,
     WindowOverlap,
 )
@@ -40,8 +44,8 @@ OBSERVATIONS_MAX = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the broker said about an interval. `first_stamped` are the first records with any timestamp; `scanned` are the
-    boundaries that had to be searched by reading."""
+    """What the broker said about an interval, or about touching ones. `first_stamped` are the first records with any timestamp;
+    `scanned` are the boundaries that had to be searched by reading."""
 
     facts: TopicFacts
     written_offsets: Mapping[int, int]  # up to which there were records when the end offsets were asked for, decided or not
@@ -83,18 +87,31 @@ def freeze_or_get(
         return loadable(engine, pipeline, existing, log, now)
     refuse_if_open(pipeline, interval, now)
     for _ in range(OBSERVATIONS_MAX):
-        window = freeze_as_seen(engine, pipeline, interval, log, now, accepts_loss=accepts_loss)
-        if window is not None:
-            return window
+        windows = freeze_as_seen(engine, pipeline, [interval], log, now, accepts_loss=accepts_loss)
+        if windows is not None:
+            return windows[0]
     raise BrokerUnavailable(
         f"the broker shows fewer partitions of {pipeline.topic} than windows of {pipeline_name} have: "
         "check that it is the same cluster, and that its metadata has settled"
     )
 
 
+def freeze_together(
+    engine: Engine, pipeline: Pipeline, intervals: Sequence[Interval], log: OffsetLog, now: datetime
+) -> list[FrozenWindow] | None:
+    """The windows of touching intervals, in order, by one transaction. None where that is not possible: something has to be
+    refused, some are frozen already, or a stamp from the future hides a boundary. Then ask for one after the other."""
+    try:
+        for interval in intervals:
+            refuse_if_open(pipeline, interval, now)
+        return freeze_as_seen(engine, pipeline, intervals, log, now, accepts_loss=False)
+    except WindowError:
+        return None
+
+
 def freeze_as_seen(
-    engine: Engine, pipeline: Pipeline, interval: Interval, log: OffsetLog, now: datetime, *, accepts_loss: bool
-) -> FrozenWindow | None:
+    engine: Engine, pipeline: Pipeline, intervals: Sequence[Interval], log: OffsetLog, now: datetime, *, accepts_loss: bool
+) -> list[FrozenWindow] | None:
     """Asks the broker, then freezes. None where the answer is outdated: somebody has meanwhile frozen a later hour with
     partitions that were added after we asked, and their records of this hour would lie in no window."""
     with (
@@ -104,46 +121,57 @@ def freeze_as_seen(
         topic_id = row["topic_id"]
         reached = Chain(connection, pipeline.name, topic_id).ends()
     cluster_id = row["cluster_id"] or log.cluster_id()
-    seen = observe_there(log, pipeline, interval, row)
-    refuse_another_log(log, pipeline, reached, seen)
+    seen = observe_there(log, pipeline, intervals, row)
+    known = {part: end for part, end in reached.items() if part in seen.facts.partitions}
+    witnesses.refuse_if_shorter(pipeline, {part: end.offset for part, end in known.items()}, seen.end_offsets)
+    if len(intervals) > 1 and hides_a_boundary(pipeline, seen, now):
+        return None
     with engine.connect() as connection:
         seen = scan_past_the_future(Chain(connection, pipeline.name, topic_id), pipeline, seen, log, now)
-    refuse_undecided(pipeline, interval, seen)
     seen = call_witnesses(log, pipeline, reached, seen)
+    # `LogChanged`, or new boundaries would be clamped to those of another log, and the records in between would lie in no window,
+    # or in one that other records belong to.
+    witnesses.refuse_if_changed(pipeline, log, known)
+    for interval in intervals:
+        refuse_undecided(pipeline, interval, seen)
     with engine.begin() as connection:
         present_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         if row["cluster_id"] is None:
             clusters.remember(connection, row, cluster_id)
-        already = find_window(connection, pipeline.name, interval)
-        if already is not None:
-            return already
-        known = Chain(connection, pipeline.name, present_id).partitions_before(interval.end)
-        if present_id != topic_id or not known <= set(seen.facts.partitions):
+        if len(intervals) == 1:
+            already = find_window(connection, pipeline.name, intervals[0])
+            if already is not None:
+                return [already]
+        elif windows_in(connection, pipeline.name, intervals[0].start, intervals[-1].end):
             return None
-        freeze = Freeze(
-            connection=connection,
-            pipeline=pipeline,
-            interval=interval,
-            seen=seen,
-            now=now,
-            accepts_loss=accepts_loss or bool(pipeline.settings.get(ACCEPT_LOSS)),
-        )
-        return freeze.window()
+        anchored = Chain(connection, pipeline.name, present_id).partitions_before(intervals[-1].end)
+        if present_id != topic_id or not anchored <= set(seen.facts.partitions):
+            return None
+        accepts_loss = accepts_loss or bool(pipeline.settings.get(ACCEPT_LOSS))
+        return [
+            Freeze(
+                connection=connection, pipeline=pipeline, interval=interval, seen=seen, now=now, accepts_loss=accepts_loss
+            ).window()
+            for interval in intervals
+        ]
 
 
 def find_window(connection: Connection, pipeline_name: str, interval: Interval) -> FrozenWindow | None:
     """The window with exactly these limits; `WindowOverlap` where one with other limits is in the way."""
-    window = schema.window
-    overlapping = select(window).where(
-        window.c.pipeline == pipeline_name, window.c.starts_at < interval.end, window.c.ends_at > interval.start
-    )
-    for found in load_windows(connection, overlapping):
+    for found in windows_in(connection, pipeline_name, interval.start, interval.end):
         if found.interval == interval:
             return found
         raise WindowOverlap(
             f"{interval} of {pipeline_name} overlaps the frozen window {found.interval}: ask for that one instead"
         )
     return None
+
+
+def windows_in(connection: Connection, pipeline_name: str, start: datetime, end: datetime) -> list[FrozenWindow]:
+    """The frozen ones that lie in the span, or reach into it."""
+    window = schema.window
+    overlapping = select(window).where(window.c.pipeline == pipeline_name, window.c.starts_at < end, window.c.ends_at > start)
+    return load_windows(connection, overlapping)
 
 
 def refuse_if_open(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
@@ -157,16 +185,16 @@ def refuse_if_open(pipeline: Pipeline, interval: Interval, now: datetime) -> Non
         )
 
 
-def observe_there(log: OffsetLog, pipeline: Pipeline, interval: Interval, row: Row) -> Observation:
+def observe_there(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], row: Row) -> Observation:
     """Where the topic is gone or another one, that may be because the broker is another one."""
     try:
-        return observe(log, pipeline, interval, row["topic_id"])
+        return observe(log, pipeline, intervals, row["topic_id"])
     except (TopicMissing, TopicRecreated):
         clusters.refuse_another_cluster(row, log)
         raise
 
 
-def observe(log: OffsetLog, pipeline: Pipeline, interval: Interval, topic_id: str) -> Observation:
+def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], topic_id: str) -> Observation:
     """End offsets before first records: read the other way round, a record could land in the hour before its own. The high
     watermarks before those: what is appended meanwhile is not taken for an open transaction."""
     facts = log.topic(pipeline.topic)
@@ -174,24 +202,14 @@ def observe(log: OffsetLog, pipeline: Pipeline, interval: Interval, topic_id: st
     is_committed = pipeline.isolation_level == READ_COMMITTED
     written = log.end_offsets(pipeline.topic, facts.partitions, LATEST) if is_committed else {}
     ends = log.end_offsets(pipeline.topic, facts.partitions, pipeline.isolation_level)
-    first = {
-        at: log.first_at_or_after(pipeline.topic, facts.partitions, boundaries.milliseconds(at))
-        for at in (interval.start, interval.end)
-    }
-    stamped = log.first_at_or_after(pipeline.topic, facts.partitions, 0)
+    instants = {at: boundaries.milliseconds(at) for at in (intervals[0].start, *(one.end for one in intervals))}
+    by_stamp = log.first_at_or_after_each(pipeline.topic, facts.partitions, [0, *instants.values()])
+    first = {at: by_stamp[stamp] for at, stamp in instants.items()}
     starts = log.start_offsets(pipeline.topic, facts.partitions)
     refuse_if_recreated(pipeline.topic, topic_id, log.topic(pipeline.topic).topic_id)
     return Observation(
-        facts=facts, written_offsets=written, end_offsets=ends, first=first, first_stamped=stamped, start_offsets=starts
+        facts=facts, written_offsets=written, end_offsets=ends, first=first, first_stamped=by_stamp[0], start_offsets=starts
     )
-
-
-def refuse_another_log(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, ChainEnd], seen: Observation) -> None:
-    """`LogChanged` where the log is not the one on which the last boundaries were frozen: new ones would be clamped to those, and
-    the records in between would lie in no window, or in one that other records belong to."""
-    known = {part: end for part, end in reached.items() if part in seen.facts.partitions}
-    witnesses.refuse_if_shorter(pipeline, {part: end.offset for part, end in known.items()}, seen.end_offsets)
-    witnesses.refuse_if_changed(pipeline, log, known)
 
 
 def refuse_undecided(pipeline: Pipeline, interval: Interval, seen: Observation) -> None:
@@ -221,6 +239,12 @@ def call_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, Cha
         wanted = {part: offset for part, offset in offsets.items() if (part, offset) not in found}
         found |= witnesses.last_before(log, pipeline.topic, wanted, seen.start_offsets)
     return replace(seen, witnesses=found)
+
+
+def hides_a_boundary(pipeline: Pipeline, seen: Observation, now: datetime) -> bool:
+    """Whether a stamp from the future does, so that the boundary has to be searched by reading."""
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
+    return any(boundaries.needs_scan(first, horizon) for found in seen.first.values() for first in found.values())
 
 
 def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, log: OffsetLog, now: datetime) -> Observation:
