@@ -193,7 +193,6 @@ class BrokerConfig:
     cleaner_backoff_ms: int = setting("log.cleaner.backoff.ms", 15_000, between(1, INT64_MAX))
     # -- a cluster: all of it is read only where zookeeper.connect is set ------------------------------------------------------
     zookeeper_connect: str = setting("zookeeper.connect", "", zookeeper_servers)
-    experimental_cluster: bool = setting("logbus.experimental.cluster", False, boolean)  # until a cluster can do all that is said
     # How long nothing is written to what a machine led that has vanished, or that stands still. Kafka's 18 s are for the pauses
     # of a garbage collector, which we do not have. A process that has died is known at once by its closed port.
     zookeeper_session_ms: int = setting("zookeeper.session.timeout.ms", 6_000, between(1_000, INT32_MAX))

@@ -14,7 +14,6 @@ DOCUMENTATION = {
     "zookeeper.session.timeout.ms": "How long a broker that vanished keeps its place; one whose process died loses it at once.",
     "zookeeper.connection.timeout.ms": "How long a start waits for ZooKeeper.",
     "logbus.zookeeper.consumers": "Whether consumer groups are shown in ZooKeeper below /consumers; nothing reads that back.",
-    "logbus.experimental.cluster": "Allows zookeeper.connect, while a cluster of these brokers is not finished.",
     "offsets.topic.replication.factor": "How many replicas __consumer_offsets gets in a cluster; fewer where fewer brokers live.",
     "offsets.topic.num.partitions": "How many partitions __consumer_offsets gets in a cluster, for ever; a broker alone has one.",
     "replica.lag.time.max.ms": "A follower that has not caught up for so long leaves the in-sync set.",

@@ -9,7 +9,7 @@ from broker.config_listeners import Listener
 from broker.config_rules import check_new_topic
 from broker.errors import ConfigError, InvalidConfig
 
-CLUSTER = {"zookeeper.connect": "127.0.0.1:2181", "logbus.experimental.cluster": "true"}
+CLUSTER = {"zookeeper.connect": "127.0.0.1:2181"}
 TWO_LISTENERS = {
     "listeners": "PLAINTEXT://0.0.0.0:9092,INTERNAL://10.0.0.7:9093",
     "advertised.listeners": "PLAINTEXT://broker.example:9092,INTERNAL://10.0.0.7:9093",
@@ -53,7 +53,6 @@ def test_the_finer_setting_wins_over_hours() -> None:
         (TWO_LISTENERS | {"advertised.listeners": "PLAINTEXT://10.0.0.7:1"}, "says nothing of listener INTERNAL"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners=.* is every interface"),
         ({"inter.broker.listener.name": "INTERNAL"}, "INTERNAL is no listener: there is PLAINTEXT"),
-        ({"zookeeper.connect": "127.0.0.1:2181"}, "not finished; logbus.experimental.cluster=true"),
         (CLUSTER | {"zookeeper.connect": "one:2181,two:port"}, "must look like host1:2181,host2:2181/chroot"),
         (CLUSTER | {"zookeeper.connect": "one:2181/a//b"}, "has an empty part"),
         (
