@@ -18,7 +18,7 @@ DOCUMENTATION = {
     "offsets.topic.num.partitions": "How many partitions __consumer_offsets gets in a cluster, for ever; a broker alone has one.",
     "replica.lag.time.max.ms": "A follower that has not caught up for so long leaves the in-sync set.",
     "logbus.replica.gone.ms": "A follower whose connection closed, and that has not fetched for so long, leaves the in-sync set.",
-    "logbus.leader.confirm.ms": "A leader that neither followers nor ZooKeeper have confirmed for so long acknowledges nothing.",
+    "logbus.leader.confirm.ms": "A leader that nobody has confirmed for so long, or half a session, acknowledges nothing.",
     "replica.fetch.max.bytes": "The most that a follower asks for of one partition at a time; a larger batch comes all the same.",
     "replica.fetch.response.max.bytes": "The most that a follower asks for at a time; a larger batch comes all the same.",
     "replica.fetch.wait.max.ms": "How long a leader may keep a follower's request while there is nothing new.",

@@ -31,6 +31,13 @@ def test_an_override_wins_over_the_file(tmp_path) -> None:
     assert config.log.retention_ms == 3_600_000
 
 
+def test_a_leader_believes_in_itself_for_half_a_session_at_most() -> None:
+    assert build_config({}).confirm_ms == 3_000
+    assert build_config({"zookeeper.session.timeout.ms": "2000"}).confirm_ms == 1_000
+    assert build_config({"logbus.leader.confirm.ms": "60000"}).confirm_ms == 3_000
+    assert build_config({"logbus.leader.confirm.ms": "500"}).confirm_ms == 500
+
+
 def test_the_finer_setting_wins_over_hours() -> None:
     assert build_config({"log.retention.hours": "1", "log.retention.ms": "5"}).log.retention_ms == 5
     assert build_config({"log.retention.hours": "-1"}).log.retention_ms == -1
