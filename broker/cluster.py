@@ -102,8 +102,9 @@ class Cluster:
             limits=LeaderLimits(
                 lag_seconds=config.replica_lag_ms_max / 1000,
                 gone_seconds=config.replica_gone_ms / 1000,
-                confirm_seconds=config.leader_confirm_ms / 1000,
-                serve=ServeLimits(response_bytes_max=config.fetch_bytes_max),
+                confirm_seconds=config.confirm_ms / 1000,
+                # A follower that has nothing to fetch confirms by its last request but one: up to twice this long ago.
+                serve=ServeLimits(response_bytes_max=config.fetch_bytes_max, wait_ms_max=config.confirm_ms // 4),
             ),
         )
         node = BrokerNode(

@@ -193,7 +193,6 @@ class BrokerConfig:
     cleaner_backoff_ms: int = setting("log.cleaner.backoff.ms", 15_000, between(1, INT64_MAX))
     # -- a cluster: all of it is read only where zookeeper.connect is set ------------------------------------------------------
     zookeeper_connect: str = setting("zookeeper.connect", "", zookeeper_servers)
-    experimental_cluster: bool = setting("logbus.experimental.cluster", False, boolean)  # until a cluster can do all that is said
     # How long nothing is written to what a machine led that has vanished, or that stands still. Kafka's 18 s are for the pauses
     # of a garbage collector, which we do not have. A process that has died is known at once by its closed port.
     zookeeper_session_ms: int = setting("zookeeper.session.timeout.ms", 6_000, between(1_000, INT32_MAX))
@@ -208,7 +207,7 @@ class BrokerConfig:
     # It is enough for a connection that was lost to be made anew.
     replica_gone_ms: int = setting("logbus.replica.gone.ms", 500, between(1, INT32_MAX))
     # A leader that has not been confirmed as one for so long acknowledges nothing: no client of a leader that is cut off believes
-    # in vain for longer. Half a session: it has stopped before another can have begun.
+    # in vain for longer. `confirm_ms` is what counts.
     leader_confirm_ms: int = setting("logbus.leader.confirm.ms", 3_000, between(100, INT32_MAX))
     replica_fetch_bytes_max: int = setting("replica.fetch.max.bytes", MIB, between(1, INT32_MAX))
     # Kafka's is 10 MiB. An answer is checked and written in one turn of the loop, which everybody else waits for: 1 MiB is a
@@ -231,6 +230,13 @@ class BrokerConfig:
     def is_clustered(self) -> bool:
         """Whether there are other brokers to know of."""
         return bool(self.zookeeper_connect)
+
+    @property
+    def confirm_ms(self) -> int:
+        """How long a leader believes in what confirmed it: half a session at most. A process that stands still is given up after
+        two thirds at the earliest (it tells ZooKeeper every third that it lives), so when it goes on it has ceased to believe
+        before another can have begun to lead."""
+        return min(self.leader_confirm_ms, self.zookeeper_session_ms // 2)
 
     @property
     def advertised(self) -> Listener:

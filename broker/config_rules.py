@@ -77,12 +77,6 @@ def _inter_broker(config: BrokerConfig) -> str | None:
     return None
 
 
-def _cluster_is_experimental(config: BrokerConfig) -> str | None:
-    if config.is_clustered and not config.experimental_cluster:
-        return "zookeeper.connect: a cluster of these brokers is not finished; logbus.experimental.cluster=true starts one anyway"
-    return None
-
-
 def _one_broker_keeps_one(config: BrokerConfig) -> str | None:
     if config.is_clustered:
         return None
@@ -107,7 +101,6 @@ _RULES: tuple[Rule, ...] = (
     _protocols,
     _advertised,
     _inter_broker,
-    _cluster_is_experimental,
     _one_broker_keeps_one,
     _min_insync_fits,
 )

@@ -94,7 +94,7 @@ class BrokerCluster:
     @classmethod
     def of_logbus(cls, directory: Path) -> BrokerCluster:
         zookeeper = ZooKeeper(directory / "zookeeper")
-        settings = {"logbus.experimental.cluster": "true", "zookeeper.connect": zookeeper.connect, **REPLICATED}
+        settings = {"zookeeper.connect": zookeeper.connect, **REPLICATED}
         return cls(
             zookeeper,
             [LogbusBroker(directory / str(number), settings={"broker.id": str(number), **settings}) for number in _numbers()],

@@ -4,14 +4,17 @@ acks=all and readers need no such question: to move what is safe, a stale leader
 epoch, and that sends none. acks=1 needs it: a broker that was stopped, or cut off, would go on acknowledging what nobody will
 ever read.
 
-Confirmed until three seconds (`logbus.leader.confirm.ms`) after a time at which it was certain that nobody else led yet:
+The same goes for what a coordinator says of a group, which is true only as long as no other has taken commits.
+
+Confirmed until three seconds (`logbus.leader.confirm.ms`, half a session at most) after a time at which it was certain that
+nobody else led yet:
 
 (a) every other broker that may be a member of the in-sync set still followed us in this epoch. When its fetch arrived says
     nothing, for it may have lain in our sockets while we were stopped: `FetchSession.alive_at` is a time before it was sent.
     Members by now may be those whose addition is proposed, too. It needs that nobody outside of the set is eligible: such a one
     could be elected while all members and we are cut off together;
 (b) ZooKeeper accepted a transaction on our version of the state that was *sent* at that time: a change of ours, or a check for
-    its own sake, which is sent once a second for those that need it;
+    its own sake, which is sent once a second for those that need it, before what holds has run out;
 (c) we are the only one who could be elected: then there is no limit.
 
 Clocks only bound how long a stale leader goes on; what is acknowledged by all rests on none.
@@ -30,7 +33,7 @@ from broker.coordination.store import Check, Committed, Outcome, Reason, Refused
 from broker.coordination.znodes import state_path, topic_id_path
 from broker.replication.sessions import Key, Led
 
-CHECK_SECONDS = 1.0  # between two transactions that only ask
+CHECK_SECONDS = 1.0  # between two transactions that only ask; where little is believed for long, a third of that time
 
 
 def confirmed_until(led: Led, alive_at: Callable[[int, Led], float], confirm_seconds: float) -> float:
@@ -53,6 +56,8 @@ class Confirmation:
         self._clock = clock
         self._alive_at = alive_at
         self._confirm_seconds = confirm_seconds
+        self._ahead_seconds = confirm_seconds / 4  # for the answer to be there in time
+        self._check_seconds = min(CHECK_SECONDS, confirm_seconds / 3)
         self._wanted: dict[Key, Led] = {}
         self._sent_at = -inf
         self._is_asking = False
@@ -60,18 +65,17 @@ class Confirmation:
     def is_confirmed(self, led: Led, now: float, *, grace_seconds: float = 0.0) -> bool:
         """Whether nobody else led the partition until very recently. Consumers are served for longer (`grace_seconds`): what they
         see is true, only perhaps old."""
-        if now <= led.confirmed_until + grace_seconds:
-            return True
-        led.confirmed_until = confirmed_until(led, self._alive_at, self._confirm_seconds)
-        if now <= led.confirmed_until:
-            return True
-        self._wanted[led.key] = led
+        enough_seconds = grace_seconds - self._ahead_seconds
+        if now > led.confirmed_until + enough_seconds:
+            led.confirmed_until = confirmed_until(led, self._alive_at, self._confirm_seconds)
+            if now > led.confirmed_until + enough_seconds:
+                self._wanted[led.key] = led
         return now <= led.confirmed_until + grace_seconds
 
     def send(self) -> None:
         """At the end of a turn: ask ZooKeeper for those that nothing else confirms."""
         now = self._clock.monotonic()
-        if not self._wanted or self._is_asking or now < self._sent_at + CHECK_SECONDS:
+        if not self._wanted or self._is_asking or now < self._sent_at + self._check_seconds:
             return
         asked = [led for led in self._wanted.values() if not led.is_over][:STATES_MAX]
         self._wanted = {key: led for key, led in self._wanted.items() if not led.is_over and led not in asked}
@@ -107,4 +111,4 @@ class Confirmation:
     @property
     def next_question(self) -> float:
         """When `send` has something to do; inf: not before somebody asks."""
-        return self._sent_at + CHECK_SECONDS if self._wanted and not self._is_asking else inf
+        return self._sent_at + self._check_seconds if self._wanted and not self._is_asking else inf

@@ -212,6 +212,8 @@ class _Checker:
                 self._found("duplicate", send.place, f"{value} of {send.client} is at {offsets}")
             if send.outcome == "ok" and send.offset >= 0:
                 self._judge_acknowledged(send, log, send.offset + index, value)
+            elif send.outcome == "ok" and send.promise != "none":
+                self._judge_placeless(send, log, value)
 
     def _judge_acknowledged(self, send: _Send, log: _Log, offset: int, value: str) -> None:
         excused = self._is_excused(send.promise, send.sent_at)
@@ -236,6 +238,17 @@ class _Checker:
             self._verdict.counts["excused losses"] += 1
         else:
             self._found("lost-write", send.place, f"{value} of {send.client}, acknowledged at {offset} ({send.promise})")
+
+    def _judge_placeless(self, send: _Send, log: _Log, value: str) -> None:
+        """Acknowledged, nobody said where: what was there from the first record to the last has to have it."""
+        self._verdict.counts["acknowledged without offset"] += 1
+        is_there = any(log.final.get(offset) == value for offset in log.offsets.get(value, []))
+        if is_there or log.drained is None or log.drained[0] > 0:
+            return
+        if self._is_excused(send.promise, send.sent_at):
+            self._verdict.counts["excused losses"] += 1
+        else:
+            self._found("lost-write", send.place, f"{value} of {send.client}, acknowledged without an offset ({send.promise})")
 
     def _judge_order(self) -> None:
         """Within one session values lie in the order of their numbers, by where each was first stored."""

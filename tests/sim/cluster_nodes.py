@@ -46,7 +46,7 @@ class ClusterNode(SimNode):
     def __init__(
         self, world: World, network: Network, broker_id: int, *, zookeeper: SimZooKeeper, invariants: Invariants, **settings: Any
     ) -> None:
-        super().__init__(world, network, broker_id, zookeeper_connect="zookeeper:2181", experimental_cluster=True, **settings)
+        super().__init__(world, network, broker_id, zookeeper_connect="zookeeper:2181", **settings)
         self.broker_id = broker_id
         self.store: SimStore | None = None
         self._zookeeper = zookeeper

@@ -12,7 +12,7 @@ replicas of a machine after each turn of its broker, and only as far as somethin
     7  the in-sync set is a part of the replicas, and never empty
     8  only the leader changes the set, only the controller of the current epoch elects, and a broker that starts
        speaks for itself alone
-    9  nothing is written by a leader of an older epoch once another has led for longer than logbus.leader.confirm.ms
+    9  nothing is written by a leader of an older epoch once another has led for longer than half a session
     10 what was visible is not cut
 """
 
@@ -32,7 +32,7 @@ from tests.sim.zookeeper import SimZooKeeper
 
 Key = tuple[bytes, int]  # topic id and partition
 
-STALE_WRITES_MAX = 3_800_000  # microseconds: logbus.leader.confirm.ms on a clock that goes a tenth too slow, and a turn
+STALE_WRITES_MAX = 1_600_000  # microseconds: half a session on a clock that goes a tenth too slow, and a turn
 
 
 class Broken(AssertionError):

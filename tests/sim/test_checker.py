@@ -66,6 +66,14 @@ def test_lost_write_was_acknowledged_and_is_not_there_at_the_end() -> None:
     assert Told().send(1, "a").ok(1, 0).send(2, "b").ok(2, 1).drained("a").names == ["lost-write"]
 
 
+def test_lost_write_was_acknowledged_without_an_offset_and_is_nowhere() -> None:
+    told = Told().send(1, "a").ok(1, -1).send(2, "b").ok(2, -1)
+    assert told.drained("b").names == ["lost-write"]
+    told = Told().send(1, "a").ok(1, -1).send(2, "b").ok(2, -1)
+    assert told.drained("b", start=1).names == [], "retention may have taken it"
+    assert Told().send(1, "a", promise="none").ok(1, -1).drained().names == [], "nothing was promised"
+
+
 def test_lost_write_was_passed_over_by_who_read_further() -> None:
     told = Told().send(1, "a").ok(1, 0).send(2, "b").ok(2, 1).poll(0, client="c", after=2)
     assert "lost-write" in told.names

@@ -46,7 +46,7 @@ class ClusteredBroker(Harness):
             session_timeout_ms=SESSION_TIMEOUT_MS,
             on_fenced=self._fail,
         )
-        settings = {"zookeeper_connect": "zk:2181", "experimental_cluster": True, "broker_id": broker_id, **settings}
+        settings = {"zookeeper_connect": "zk:2181", "broker_id": broker_id, **settings}
         config = BrokerConfig(log_dirs=directory, **settings)
         ids = iter(range(broker_id * 1_000, broker_id * 1_000 + 1_000))
         coordination = ClusterCoordination(self.member, config, lambda: uuid.UUID(int=next(ids), version=4))

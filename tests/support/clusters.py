@@ -31,7 +31,6 @@ PATIENCE_SECONDS = 60.0
 _silent = logging.getLogger("tests.kazoo")
 _silent.setLevel(logging.CRITICAL)  # ZooKeeper is killed and stopped on purpose
 SETTINGS = {
-    "logbus.experimental.cluster": "true",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",

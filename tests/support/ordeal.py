@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from statistics import median
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -44,6 +45,7 @@ class Ordeal:
     history: History = field(default_factory=new_history)
     producers: list[RecordedProducer] = field(default_factory=list)
     timings: list[tuple[str, float]] = field(default_factory=list)
+    leads: int = 0  # how often a lead of a partition has begun
 
     def __post_init__(self) -> None:
         self._chance = Random(self.seed)
@@ -94,6 +96,7 @@ class Ordeal:
         """Read all, stop all brokers, compare their files. The history is written to `keep`, for whoever has to look into it."""
         drain(self.history, self.cluster.bootstrap, TOPIC, partitions=PARTITIONS)
         self.cluster.wait_until_healed(TOPIC)
+        self.leads = sum(state.leader_epoch + 1 for state in self.cluster.states(TOPIC).values())
         for broker in self.cluster.brokers.values():
             broker.stop()
         stored = {
@@ -116,5 +119,14 @@ def create_replicated(cluster: RunningCluster, topic: str, partitions: int) -> N
 
 def report(ordeal: Ordeal, verdict: Verdict) -> str:
     """What a run showed, in lines."""
-    times = "\n".join(f"  {name}: {seconds:.2f} s" for name, seconds in ordeal.timings)
-    return f"longest time without an acknowledged write\n{times}\n{dict(verdict.counts)}\n{names_of(verdict.anomalies)}"
+    kinds: dict[str, list[float]] = {}
+    for name, seconds in ordeal.timings:
+        kinds.setdefault(name, []).append(seconds)
+    times = "\n".join(
+        f"  {name}, {len(seconds)} times: median {median(seconds):.2f} s, at most {max(seconds):.2f} s"
+        for name, seconds in kinds.items()
+    )
+    return (
+        f"{len(ordeal.timings)} faults, {ordeal.leads} leads of {PARTITIONS} partitions; longest time without an acknowledged write\n"
+        f"{times}\n{dict(verdict.counts)}\n{names_of(verdict.anomalies)}"
+    )

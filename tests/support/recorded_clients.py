@@ -109,7 +109,7 @@ class RecordedProducer(Recorder):
                 self.history.add("unknown", client=self.name, op=number, error=str(error))
             else:
                 self.acknowledged_at[partition] = time.monotonic()
-                self.history.add("ok", client=self.name, op=number, offset=message.offset())
+                self.history.add("ok", client=self.name, op=number, offset=offset_of(message))
 
         while True:
             try:
@@ -117,6 +117,13 @@ class RecordedProducer(Recorder):
                 return
             except BufferError:
                 self._producer.poll(0.05)
+
+
+def offset_of(message: Message) -> int:
+    """Where a record was stored; -1 where the library does not know: the answer was lost, and a later batch of the producer is
+    acknowledged before this one has been sent again, which says that it is there."""
+    offset = message.offset()
+    return -1 if offset is None else offset
 
 
 class RecordedConsumer(Recorder):

@@ -45,7 +45,7 @@ ENVIRONMENT_FILE = "env"
     type=click.IntRange(1, 9),
     default=1,
     show_default=True,
-    help="How many; several are a cluster with a ZooKeeper, and keep each record three times (experimental).",
+    help="How many; several are a cluster with a ZooKeeper, and keep each record three times.",
 )
 @options.json_option
 def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:

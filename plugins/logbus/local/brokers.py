@@ -85,7 +85,6 @@ class LocalBrokers:
         return {
             "broker.id": str(number),
             "zookeeper.connect": f"{self.zookeeper_connect}",
-            "logbus.experimental.cluster": "true",
             "default.replication.factor": str(replicas),
             "offsets.topic.replication.factor": str(replicas),
             "min.insync.replicas": "2",

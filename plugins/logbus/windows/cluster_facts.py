@@ -2,6 +2,9 @@
 
 What needs a newer broker (DescribeTopicPartitions, for the eligible replicas) or another kind of cluster is asked last, and is
 unknown where it is refused.
+
+A broker that died a moment ago is still named as one of the cluster while its session lasts, and kafka-python draws whom it asks.
+Just then somebody wants to see the cluster: so whoever is refused asks anew.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from logbus.windows.broker_facts import admin
+from logbus.windows.broker_facts import admin, unavailable
 
+TRIES = 10  # of three brokers one is dead: all draw it once in 60,000 times
 Place = tuple[str, int]  # topic and partition
 
 
@@ -84,16 +88,30 @@ class ClusterFacts:
 
 def cluster_facts(client_config: Mapping[str, Any], timeout_seconds: float | None = None) -> ClusterFacts:
     """`BrokerUnavailable` where no broker answers."""
+    from kafka.errors import KafkaConnectionError
+
+    error: Exception | None = None
+    for _ in range(TRIES):
+        with admin(client_config, timeout_seconds) as client:
+            try:
+                return told_by(client)
+            except KafkaConnectionError as refused:
+                error = refused
+    assert error is not None
+    raise unavailable(client_config, error)
+
+
+def told_by(client: Any) -> ClusterFacts:
+    """One conversation."""
     from kafka.errors import KafkaError
 
-    with admin(client_config, timeout_seconds) as client:
-        cluster = client.describe_cluster()
-        topics = client.describe_topics()
-        moves = client.list_partition_reassignments()
-        try:
-            eligible = eligible_replicas(client, [topic["name"] for topic in topics])
-        except KafkaError:
-            eligible = {}
+    cluster = client.describe_cluster()
+    topics = client.describe_topics()
+    moves = client.list_partition_reassignments()
+    try:
+        eligible = eligible_replicas(client, [topic["name"] for topic in topics])
+    except KafkaError:
+        eligible = {}
     places = [
         BrokerPlace(broker_id=row.get("broker_id", row.get("node_id")), host=row["host"], port=row["port"], rack=row["rack"])
         for row in cluster["brokers"]

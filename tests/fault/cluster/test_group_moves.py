@@ -12,14 +12,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from broker.coordination.group_places import OFFSETS_TOPIC, partition_of_group
+from broker.protocol.api import ApiKey
+from broker.protocol.control import request_class, response_class
 from tests.support.clusters import RunningCluster
+from tests.support.group_client import encode
 from tests.support.ordeal import create_replicated
+from tests.support.raw_client import RawClient
 from tests.support.zookeeper import RunningZooKeeper
 
 MOVES = 20  # half of them kill -9, half in good order
 PARTITIONS = 4
 GROUP = "movers"
 TOPIC = "moved"
+OFFSET_FETCH_VERSION = 9
 
 
 class Member:
@@ -99,7 +104,8 @@ def test_what_a_group_has_committed_is_there_at_each_of_its_coordinators(zookeep
         create_replicated(cluster, TOPIC, PARTITIONS)
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
         acknowledged: dict[int, int] = {}
-        begin(cluster, acknowledged)
+        commit(cluster, dict.fromkeys(range(PARTITIONS), 0))  # so nobody is ever told that nothing is committed
+        acknowledged.update(dict.fromkeys(range(PARTITIONS), 0))
         place = partition_of_group(GROUP, len(cluster.assignment(OFFSETS_TOPIC)))
         cluster.wait_until_healed(TOPIC, OFFSETS_TOPIC)
         lock = threading.Lock()
@@ -146,10 +152,43 @@ def test_what_a_group_has_committed_is_there_at_each_of_its_coordinators(zookeep
             assert acknowledged[partition] <= offset <= tried[partition]
 
 
-def begin(cluster: RunningCluster, acknowledged: dict[int, int]) -> None:
-    """The group has read nothing, and says so: so nobody is ever told that there is nothing committed."""
+@pytest.mark.long
+def test_a_coordinator_that_was_stopped_does_not_answer_from_memory(zookeeper: RunningZooKeeper, tmp_path: Path) -> None:
+    """The question lies in its socket when it goes on, and a minute would be long enough to believe in itself."""
+    with RunningCluster(tmp_path, zookeeper, chroot="/stopped", settings={"logbus.leader.confirm.ms": "60000"}) as cluster:
+        create_replicated(cluster, TOPIC, 1)
+        commit(cluster, {0: 1})
+        place = partition_of_group(GROUP, len(cluster.assignment(OFFSETS_TOPIC)))
+        cluster.wait_until_healed(TOPIC, OFFSETS_TOPIC)
+        stopped = cluster.state(OFFSETS_TOPIC, place).leader
+        with RawClient(cluster.brokers[stopped].bootstrap) as asking:
+            cluster.brokers[stopped].pause()
+            commit(cluster, {0: 2})
+            assert cluster.state(OFFSETS_TOPIC, place).leader != stopped
+            ask_what_is_committed(asking)
+            cluster.brokers[stopped].resume()
+            assert told(asking) != (0, 1)
+
+
+def ask_what_is_committed(connection: RawClient) -> None:
+    row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
+    topics = [row.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
+    asked = row(group_id=GROUP, member_id=None, member_epoch=-1, topics=topics)
+    body = encode(ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION, {"groups": [asked], "require_stable": True})
+    connection.send_request(ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION, body, flexible=True)
+
+
+def told(connection: RawClient) -> tuple[int, int | None]:
+    """The error, and the offset."""
+    raw = connection.receive_frame()[5:]
+    (group,) = response_class(ApiKey.OFFSET_FETCH).decode(raw, version=OFFSET_FETCH_VERSION).groups
+    return group.error_code, group.topics[0].partitions[0].committed_offset if group.topics else None
+
+
+def commit(cluster: RunningCluster, offsets: dict[int, int]) -> None:
+    """By somebody who is no member, until it is acknowledged."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": GROUP, "enable.auto.commit": False})
-    places = [TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)]
+    places = [TopicPartition(TOPIC, partition, offset) for partition, offset in offsets.items()]
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -158,5 +197,4 @@ def begin(cluster: RunningCluster, acknowledged: dict[int, int]) -> None:
         except KafkaException:
             assert time.monotonic() < deadline, cluster.logs()
             time.sleep(0.2)
-    acknowledged.update(dict.fromkeys(range(PARTITIONS), 0))
     consumer.close()

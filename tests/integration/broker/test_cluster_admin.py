@@ -36,7 +36,6 @@ pytestmark = pytest.mark.skipif(os.environ.get("LOGBUS_TEST_BROKER") == "kafka",
 
 SECONDS_MAX = 30.0
 SETTINGS = {
-    "logbus.experimental.cluster": "true",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",

@@ -21,7 +21,6 @@ from tests.support.zookeeper import RunningZooKeeper
 TOPIC = "clicks"
 PARTITIONS = 3
 SETTINGS = {
-    "logbus.experimental.cluster": "true",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",

@@ -9,7 +9,7 @@ from broker.config_listeners import Listener
 from broker.config_rules import check_new_topic
 from broker.errors import ConfigError, InvalidConfig
 
-CLUSTER = {"zookeeper.connect": "127.0.0.1:2181", "logbus.experimental.cluster": "true"}
+CLUSTER = {"zookeeper.connect": "127.0.0.1:2181"}
 TWO_LISTENERS = {
     "listeners": "PLAINTEXT://0.0.0.0:9092,INTERNAL://10.0.0.7:9093",
     "advertised.listeners": "PLAINTEXT://broker.example:9092,INTERNAL://10.0.0.7:9093",
@@ -29,6 +29,13 @@ def test_an_override_wins_over_the_file(tmp_path) -> None:
     config = load_config(str(file), ["num.partitions=5"])
     assert config.num_partitions == 5
     assert config.log.retention_ms == 3_600_000
+
+
+def test_a_leader_believes_in_itself_for_half_a_session_at_most() -> None:
+    assert build_config({}).confirm_ms == 3_000
+    assert build_config({"zookeeper.session.timeout.ms": "2000"}).confirm_ms == 1_000
+    assert build_config({"logbus.leader.confirm.ms": "60000"}).confirm_ms == 3_000
+    assert build_config({"logbus.leader.confirm.ms": "500"}).confirm_ms == 500
 
 
 def test_the_finer_setting_wins_over_hours() -> None:
@@ -53,7 +60,6 @@ def test_the_finer_setting_wins_over_hours() -> None:
         (TWO_LISTENERS | {"advertised.listeners": "PLAINTEXT://10.0.0.7:1"}, "says nothing of listener INTERNAL"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners=.* is every interface"),
         ({"inter.broker.listener.name": "INTERNAL"}, "INTERNAL is no listener: there is PLAINTEXT"),
-        ({"zookeeper.connect": "127.0.0.1:2181"}, "not finished; logbus.experimental.cluster=true"),
         (CLUSTER | {"zookeeper.connect": "one:2181,two:port"}, "must look like host1:2181,host2:2181/chroot"),
         (CLUSTER | {"zookeeper.connect": "one:2181/a//b"}, "has an empty part"),
         (

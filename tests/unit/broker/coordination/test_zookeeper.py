@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from kazoo.retry import ForceRetryError
@@ -90,6 +91,17 @@ def test_a_store_that_never_began_is_closed() -> None:
     assert closed == [True]
 
 
-def test_a_broker_alone_does_not_load_kazoo() -> None:
-    program = "import sys, broker.node; sys.exit('kazoo' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+ALONE = """
+import sys
+from broker.config_file import build_config
+from broker.node import Node
+
+Node(build_config({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]}))
+of_clusters = ("kazoo", "broker.cluster", "broker.controller", "broker.coordination.zookeeper", "broker.replication")
+print([name for name in sys.modules if name.startswith(of_clusters)])
+"""
+
+
+def test_a_broker_alone_loads_nothing_of_clusters(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", ALONE, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert ran.stdout == "[]\n"

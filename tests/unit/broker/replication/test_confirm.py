@@ -131,6 +131,22 @@ def test_zookeeper_is_asked_at_once_and_then_once_a_second(scene: Scene) -> None
     assert len(scene.store.questions) == 2
 
 
+def test_zookeeper_is_asked_before_what_it_said_has_run_out(scene: Scene) -> None:
+    led = led_partition()
+    assert not scene.is_confirmed(led)
+    scene.confirmation.send()
+    scene.answer(COMMITTED)
+    scene.timeline.run(2.2)
+    assert scene.is_confirmed(led)
+    assert scene.confirmation.next_question == inf
+    scene.timeline.run(0.1)
+    assert scene.is_confirmed(led)
+    scene.confirmation.send()
+    scene.answer(COMMITTED)
+    scene.timeline.run(1)
+    assert scene.is_confirmed(led), "nobody was refused meanwhile"
+
+
 def test_one_that_is_led_elsewhere_does_not_keep_the_others_from_being_confirmed(scene: Scene) -> None:
     led = [led_partition(index) for index in range(3)]
     for one in led:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from logbus.windows.cluster_facts import ClusterFacts, PartitionHolders, eligible_replicas, holders
+import pytest
+from kafka.errors import KafkaConnectionError
+from logbus.errors import BrokerUnavailable
+from logbus.windows import cluster_facts as room
+from logbus.windows.cluster_facts import TRIES, ClusterFacts, PartitionHolders, cluster_facts, eligible_replicas, holders
 
 
 def answered(index: int, leader: int, replicas: list[int], isr: list[int]) -> dict[str, Any]:
@@ -79,3 +85,42 @@ class Pages:
 def test_eligible_replicas_of_a_large_cluster_come_in_pages() -> None:
     assert eligible_replicas(Pages(), ["a", "bb", "ccc"]) == {("a", 0): (1,), ("bb", 0): (2,), ("ccc", 0): (3,)}
     assert eligible_replicas(Pages(), []) == {}
+
+
+class Brokers:
+    """Admin clients, of which the first draw a broker that is dead."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+        self.asked = 0
+
+    @contextmanager
+    def admin(self, client_config: object, timeout_seconds: object) -> Iterator[Brokers]:
+        self.asked += 1
+        yield self
+
+    def describe_cluster(self) -> dict[str, Any]:
+        if self.asked <= self.refused:
+            raise KafkaConnectionError("111 ECONNREFUSED")
+        return {"cluster_id": "c", "controller_id": 1, "brokers": [{"broker_id": 1, "host": "h", "port": 1, "rack": None}]}
+
+    def describe_topics(self) -> list[dict[str, Any]]:
+        return []
+
+    def list_partition_reassignments(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_broker_that_died_a_moment_ago_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(refused=2)
+    monkeypatch.setattr(room, "admin", brokers.admin)
+    assert cluster_facts({}).controller == 1
+    assert brokers.asked == 3
+
+
+def test_where_everybody_refuses_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(refused=100)
+    monkeypatch.setattr(room, "admin", brokers.admin)
+    with pytest.raises(BrokerUnavailable, match="ECONNREFUSED"):
+        cluster_facts({"bootstrap.servers": "h:1"})
+    assert brokers.asked == TRIES
