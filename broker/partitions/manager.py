@@ -72,6 +72,7 @@ class PartitionManager:
         }
         self.on_change: Callable[[], None] = lambda: None
         self.on_rolled: Callable[[Partition], None] = lambda partition: None
+        self.on_trimmed: Callable[[Partition], None] = lambda partition: None  # retention has moved its log's start
         self.on_removed: Callable[[Partition], None] = lambda partition: None
         self.on_lead_won: Callable[[Partition], None] = lambda partition: None
         self.on_lead_lost: Callable[[Partition, BrokerError], None] = lambda partition, error: None

@@ -49,7 +49,7 @@ class FollowedPartition:
         self._log = partition.log
         self._helpers = helpers
         self._hooks = hooks
-        self._leader_visible = NO_OFFSET
+        self._leader_visible = self._leader_start = NO_OFFSET
 
     @property
     def leader_epoch(self) -> int:
@@ -99,7 +99,7 @@ class FollowedPartition:
 
     def learn(self, visible_offset: int, log_start_offset: int) -> None:
         """Nobody sees what is not on this disk, and what the leader has deleted is deleted here as far as it was visible."""
-        self._leader_visible = visible_offset
+        self._leader_visible, self._leader_start = visible_offset, log_start_offset
         self._partition.learn_visible(visible_offset)
         start_offset = min(log_start_offset, self._partition.visible_offset)
         if start_offset > self._log.log_start_offset:
@@ -107,8 +107,12 @@ class FollowedPartition:
 
     def flushed(self) -> None:
         """More of the log is on the disk."""
-        if self._leader_visible != NO_OFFSET:
+        if self._leader_visible == NO_OFFSET:
+            return
+        if self.is_changing:  # a cut that waited for this flush may have begun
             self._partition.learn_visible(self._leader_visible)
+        else:
+            self.learn(self._leader_visible, self._leader_start)
 
     def want_flush(self, offset: int) -> None:
         if offset > self._log.flushed_offset:

@@ -208,6 +208,29 @@ def test_what_the_leader_deleted_is_deleted_as_far_as_it_was_visible(scene: Foll
     assert scene.replicas[0].log_start_offset == 2
 
 
+def test_the_leader_is_told_at_once_that_records_were_deleted(scene: FollowerScene) -> None:
+    scene.follow()
+    scene.reach()
+    scene.answer(row(records=batches(0, 2, 2), visible=0))
+    scene.flush()
+    scene.answer()
+    assert [part.log_start_offset for part in scene.named()] == [0]
+    scene.answer(row(visible=4, start=3))
+    assert [part.log_start_offset for part in scene.named()] == [3]
+    scene.answer(row(visible=4, start=3))
+    assert scene.named() == [], "once"
+
+
+def test_what_the_leader_deleted_is_deleted_when_a_flush_makes_it_visible(scene: FollowerScene) -> None:
+    replica = scene.follow()
+    scene.reach()
+    scene.answer(row(records=batches(0, 2, 2), visible=4, start=3))
+    assert replica.log_start_offset == 0
+    scene.flush()
+    assert replica.log_start_offset == 3
+    assert [part.log_start_offset for part in scene.named()] == [3]
+
+
 def test_who_waits_at_the_leader_has_the_follower_flush(scene: FollowerScene) -> None:
     following(scene)
     scene.answer(row(0, batches(0, 3), wanted=3))
