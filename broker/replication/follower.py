@@ -85,6 +85,10 @@ class FollowedPartition:
         headers = split_replicated(records, start_offset, self.leader_epoch, self.last_epoch)
         try:
             log.append_replica(records, headers)
+        except StorageError as error:
+            if log.offline_reason:
+                self._go_offline(f"what its leader sent cannot be written: {error}")
+            raise
         finally:  # an error may come when a first part of them is stored
             stored = [header for header in headers if header.next_offset <= log.end_offset]
             try:

@@ -262,6 +262,23 @@ def test_damage_is_never_stored(scene: FollowerScene, damaged: bytes) -> None:
     assert scene.replicas[0].end_offset == 3
 
 
+def test_a_log_that_a_write_takes_offline_is_told_to_whoever_gives_the_roles(
+    scene: FollowerScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = scene.follow()
+    scene.reach()
+
+    def fails(*arguments: object) -> None:
+        raise OSError("refused")
+
+    active = scene.partitions[0].log.segments.active
+    monkeypatch.setattr(type(active), "append", fails)
+    monkeypatch.setattr(type(active), "cut", fails)
+    scene.answer(row(records=batches(0, 2)))
+    assert replica.is_offline
+    assert scene.offline == [0]
+
+
 def test_one_partition_that_fails_does_not_hold_the_others(scene: FollowerScene) -> None:
     following(scene, 0, 1)
     scene.answer(row(0, b"nonsense" * 20), row(1, batches(0, 3)))
