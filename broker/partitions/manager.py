@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,8 @@ from broker.errors import (
 )
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
+from broker.partitions.producer_state import REFUSED_MAX
+from broker.records.batch import BatchHeader
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
 from broker.storage.partition_log import PartitionLog
@@ -38,6 +41,7 @@ from broker.storage.partition_log import PartitionLog
 logger = logging.getLogger("broker.partitions")
 
 _INTERNAL_SETTINGS_FIXED = ("cleanup.policy",)  # without them commits would be lost
+_REFUSED_SECONDS_MAX = 10.0  # a request that was on its way when another was refused has come by then
 
 
 class PartitionManager:
@@ -67,6 +71,7 @@ class PartitionManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._led: dict[tuple[str, int], Partition] = {}
         self._led_by_id: dict[tuple[bytes, int], Partition] = {}
+        self._refused: deque[tuple[float, tuple[str, int], BatchHeader]] = deque(maxlen=REFUSED_MAX)
         self.internal_settings: Mapping[str, Mapping[str, str]] = {
             "__consumer_offsets": {"cleanup.policy": "compact", "segment.bytes": str(config.offsets_segment_bytes)}
         }
@@ -210,6 +215,22 @@ class PartitionManager:
             self.lead(partition, partition.log.epochs.current)
         else:
             partition.visible_offset = partition.log_start_offset
+            self._pass_refused_on(partition)
+
+    def refused(self, topic: str, index: int, header: BatchHeader) -> None:
+        """A batch was not taken that may come again. Where there are other brokers, clients may know of a partition that this one
+        is to lead before it has opened its log: what was refused until then is remembered for it."""
+        partition = self.held(topic, index)
+        if partition is not None:
+            partition.producers.refuse(header)
+        elif not self._leads_all:
+            self._refused.append((self._clock.monotonic(), (topic, index), header))
+
+    def _pass_refused_on(self, partition: Partition) -> None:
+        since = self._clock.monotonic() - _REFUSED_SECONDS_MAX
+        for refused_at, key, header in self._refused:
+            if key == (partition.topic, partition.index) and refused_at >= since:
+                partition.producers.refuse(header)
 
     def take_out(self, topic: Topic, index: int) -> None:
         """It is gone: its topic is being deleted."""
