@@ -150,7 +150,12 @@ class Cluster:
             self.roles.went_offline(partition)
 
         exposure.on_offline = went_offline
-        hooks = FollowerHooks(written=exposure.written, want_flush=exposure.want, offline=went_offline)
+        hooks = FollowerHooks(
+            written=exposure.written,
+            want_flush=exposure.want,
+            offline=went_offline,
+            cut=lambda partition: self._directory.note_cut(partition.topic, partition.index, partition.end_offset),
+        )
         self._logs = LocalLogs(partitions, self._directory, self._filesystem, self._helpers)
         self.roles = Roles(
             config.broker_id,

@@ -209,12 +209,17 @@ class PartitionManager:
 
     def install(self, topic: Topic, partition: Partition) -> None:
         """This broker has it from now on; where it is alone, it can be asked for. Among others it may have more than any consumer
-        ever saw, and what was visible is told by the leader, or by the followers once it leads."""
+        ever saw. What was visible is known from the last checkpoint, unless the log has been cut since; more of it is told by the
+        leader, or by the followers once it leads."""
         self._partitions[topic.name, partition.index] = partition
+        log = partition.log
+        if log.cut_marks:
+            self._directory.note_cut(topic.name, partition.index, min(mark.offset for mark in log.cut_marks))
         if self._leads_all:
-            self.lead(partition, partition.log.epochs.current)
+            self.lead(partition, log.epochs.current)
         else:
-            partition.visible_offset = partition.log_start_offset
+            known = self._directory.visible_offset(topic.name, partition.index)
+            partition.visible_offset = max(partition.log_start_offset, min(known, log.flushed_offset))
             self._pass_refused_on(partition)
 
     def refused(self, topic: str, index: int, header: BatchHeader) -> None:
@@ -275,7 +280,8 @@ class PartitionManager:
     def checkpoint_job(self) -> Callable[[], None]:
         """A job for any thread that writes down how far each log is known to be good, so that a recovery reads only what may be
         torn."""
-        return self._directory.checkpoint_job({(p.topic, p.index): p.log for p in self})
+        visible = {(p.topic, p.index): p.visible_offset for p in self}
+        return self._directory.checkpoint_job({(p.topic, p.index): p.log for p in self}, visible)
 
     def close(self) -> bool:
         """Flush and close every log, write the checkpoints; True where the next start need not recover."""

@@ -35,6 +35,7 @@ class FollowerHooks:
     written: Callable[[Partition, int], None]  # so many bytes, which are to be flushed in time
     want_flush: Callable[[Partition], None]
     offline: Callable[[Partition], None]
+    cut: Callable[[Partition], None] = lambda partition: None
 
 
 class FollowedPartition:
@@ -179,6 +180,8 @@ class FollowedPartition:
             self._hooks.offline(self._partition)
         else:
             self._note_end()
+            if told is None:
+                self._hooks.cut(self._partition)
         then(told)
 
     def _note_end(self) -> None:

@@ -388,6 +388,15 @@ def test_a_follower_that_diverges_cuts_and_asks_again(scene: FollowerScene) -> N
     assert positions(scene) == [(0, 3, 0)]
 
 
+def test_a_cut_is_told_to_whoever_keeps_the_checkpoints(scene: FollowerScene) -> None:
+    scene.follow(epoch=2)
+    scene.reach()
+    scene.answer(row(records=batches(0, 1, 1, 1, epoch=1)))
+    scene.answer(row(diverging=(1, 2)))
+    scene.run_helpers()
+    assert scene.cut == [2]
+
+
 def test_a_cut_keeps_to_whole_batches(scene: FollowerScene) -> None:
     with_records(scene, 3, 2, epoch=1)
     scene.answer(row(0, diverging=(0, 4)))
