@@ -151,7 +151,12 @@ class Cluster:
             self.roles.went_offline(partition)
 
         exposure.on_offline = went_offline
-        hooks = FollowerHooks(written=exposure.written, want_flush=exposure.want, offline=went_offline)
+        hooks = FollowerHooks(
+            written=exposure.written,
+            want_flush=exposure.want,
+            offline=went_offline,
+            cut=lambda partition: self._directory.note_cut(partition.topic, partition.index, partition.end_offset),
+        )
         self._logs = LocalLogs(partitions, self._directory, self._filesystem, self._helpers)
         self.roles = Roles(
             config.broker_id,
@@ -178,6 +183,7 @@ class Cluster:
         self.leader.server.on_newer_epoch = lambda key, epoch: self.member.follower.changed(znodes.CHANGES)
         self.leader.server.is_known_topic = self._is_known_topic
         exposure.on_follower_flushed = self.roles.flushed
+        partitions.on_trimmed = self._trimmed
         self.member.follower.listen(self._image_changed)
 
     def begin(self) -> None:
@@ -273,6 +279,10 @@ class Cluster:
             self._peers.know({broker: endpoint for broker, endpoint in self._endpoints.items() if broker not in gone})
         self._endpoints, self._processes = endpoints, processes
         self._peers.know(endpoints)
+
+    def _trimmed(self, partition: Partition) -> None:
+        if partition.is_led:
+            self.leader.log_start_moved(partition)
 
     def _is_known_topic(self, topic_id: bytes) -> bool:
         return any(topic.topic_id.bytes == topic_id for topic in self.member.image.topics.values())

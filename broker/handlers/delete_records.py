@@ -2,18 +2,23 @@
 
 What was acknowledged and is not yet visible counts, as for ListOffsets: the answer waits until it is, so a client may delete what
 it has just sent. The new starts are written to the checkpoint before the answer, all with one write: a crash brings nothing back.
-Other replicas learn the new start with their next fetch.
+
+Where there are other replicas, those in sync are told at once, and the answer waits until their logs begin there, too: whoever of
+them leads next, nobody reads what was deleted. All of it waits for as long as the request's timeout_ms allows. Then
+REQUEST_TIMED_OUT says of those partitions that are not done that nobody knows, as in Kafka.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from broker.chores import Until
-from broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange
+from broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange, RequestTimedOut
 from broker.handlers.context import Context
+from broker.handlers.deadlines import Deadline
 from broker.handlers.errors import code_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
@@ -32,6 +37,7 @@ class _Row:
     index: int
     offset: int = -1
     partition: Partition | None = None  # None once the row is refused
+    is_done: bool = False
     low_watermark: int = -1
     error: int = ErrorCode.NONE
 
@@ -55,20 +61,17 @@ def _delete(message: Any, version: int, context: Context) -> Answering:
             except BrokerError as error:
                 row.refuse(error)
             yield None
-    yield Until(partial(_when_all_are_visible, rows, context))
-    moved = []
-    for row in rows:
-        if row.partition is not None:
-            try:
-                row.partition.require_led()
-                row.partition.log.delete_before(row.offset, limit_offset=row.partition.visible_offset)
-                if context.leader is not None:
-                    context.leader.log_start_moved(row.partition)
-                row.low_watermark = row.partition.log_start_offset
-                moved.append(row)
-            except BrokerError as error:
-                row.refuse(error)
+    deletion = _Deletion([row for row in rows if row.partition is not None], message.timeout_ms, context)
+    for row in deletion.rows:
+        deletion.wait_for_visible(row)
+        yield None
+    while not deletion.is_over:
+        while deletion.visible:
+            deletion.delete(deletion.visible.popleft())
             yield None
+        if not deletion.is_over:
+            yield Until(deletion.when_stirred)
+    moved = [row for row in rows if row.partition is not None]
     if moved:
         try:
             yield Until(context.checkpoints.until_written)
@@ -88,22 +91,83 @@ def _checked(topic: str, part: Any, context: Context) -> tuple[Partition, int]:
     return partition, offset
 
 
-def _when_all_are_visible(rows: list[_Row], context: Context, go_on: Outcome) -> None:
-    waiting = [row for row in rows if row.partition is not None]
-    left = len(waiting) + 1  # one for this function: some may be told at once
+class _Deletion(Deadline):
+    """The rows of a request on their way: each waits until what it deletes is visible, and then until others have deleted it."""
 
-    def told(row: _Row | None, error: BaseException | None) -> None:
-        nonlocal left
-        left -= 1
-        if error is not None and row is not None:
+    __slots__ = ("_context", "_go_on", "_is_limited", "_is_timed", "_left", "_timeout_ms", "rows", "visible")
+
+    def __init__(self, rows: list[_Row], timeout_ms: int, context: Context) -> None:
+        super().__init__(context.clock.monotonic() + max(timeout_ms, 0) / 1000)
+        self.rows = rows
+        self.visible: deque[_Row] = deque()  # those that can be deleted now
+        self.is_over = not rows
+        self._left = len(rows)
+        # A broker alone waits for its own disk, however long that takes.
+        self._is_limited = any(row.partition is not None and row.partition.replicated is not None for row in rows)
+        self._is_timed = False
+        self._timeout_ms = timeout_ms
+        self._context = context
+        self._go_on: Outcome | None = None
+
+    def wait_for_visible(self, row: _Row) -> None:
+        assert row.partition is not None, "chosen so"
+        self._context.exposure.when_visible(row.partition, row.offset, partial(self._is_visible, row), self)
+
+    def delete(self, row: _Row) -> None:
+        if row.is_done:
+            return
+        partition, leader = row.partition, self._context.leader
+        assert partition is not None, "it is not refused yet"
+        try:
+            partition.require_led()
+            partition.log.delete_before(row.offset, limit_offset=partition.visible_offset)
+        except BrokerError as error:
+            self._end(row, error)
+            return
+        if leader is None:
+            self._end(row, None)
+        else:
+            leader.when_deleted(partition, row.offset, partial(self._end, row), self)
+
+    def when_stirred(self, go_on: Outcome) -> None:
+        """For a chore that has nothing to do: call `go_on` when there is something to delete, or all is over."""
+        self._go_on = go_on
+        if self._is_limited and not self._is_timed:
+            self._is_timed = True
+            self._context.deadlines.add(self)
+
+    def _is_visible(self, row: _Row, error: BrokerError | None) -> None:
+        if error is not None:
+            self._end(row, error)
+        elif not row.is_done:
+            self.visible.append(row)
+            self._stir()
+
+    def _end(self, row: _Row, error: BrokerError | None) -> None:
+        if row.is_done:
+            return
+        row.is_done = True
+        self._left -= 1
+        if error is not None:
             row.refuse(error)
-        if left == 0:
+        elif row.partition is not None:
+            leader = self._context.leader
+            row.low_watermark = row.partition.log_start_offset if leader is None else leader.log_start_of_members(row.partition)
+        if self._left == 0:
+            if self._is_timed:
+                self._context.deadlines.cancel(self)
+            self.is_over = True
+            self._stir()
+
+    def _stir(self) -> None:
+        go_on, self._go_on = self._go_on, None
+        if go_on is not None:
             go_on(None, None)
 
-    for row in waiting:
-        assert row.partition is not None, "chosen so"
-        context.exposure.when_visible(row.partition, row.offset, partial(told, row))
-    told(None, None)
+    def expire(self) -> None:
+        error = RequestTimedOut(f"not deleted by all replicas in sync within {self._timeout_ms} ms (timeout.ms of the request)")
+        for row in self.rows:
+            self._end(row, error)
 
 
 def _encode(rows: list[_Row], version: int) -> Answering:

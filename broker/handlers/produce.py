@@ -20,6 +20,7 @@ from broker.errors import (
     NotLeaderOrFollower,
     RequestTimedOut,
     TransactionsNotOffered,
+    UnknownTopicOrPartition,
 )
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
@@ -122,13 +123,12 @@ def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_
 
 
 # Refusals that may be over when the producer's next request arrives, which is on its way already.
-_PASSING = (NotLeaderOrFollower, NotEnoughReplicas)
+_PASSING = (NotLeaderOrFollower, NotEnoughReplicas, UnknownTopicOrPartition)
 
 
 def _note_refused(part: ProducePartition, context: Context) -> None:
-    partition = context.partitions.held(part.topic, part.partition_index)
-    if partition is not None and part.records is not None and len(part.records) >= BATCH_HEADER_BYTES:
-        partition.producers.refuse(read_header(part.records))
+    if part.records is not None and len(part.records) >= BATCH_HEADER_BYTES:
+        context.partitions.refused(part.topic, part.partition_index, read_header(part.records))
 
 
 def fail(answer: ProduceAnswer, error: BrokerError, counters: Counters) -> None:

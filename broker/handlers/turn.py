@@ -1,9 +1,10 @@
 """The produce requests of one turn of the loop: staged one by one, written together, answered together.
 
 Hot path. Every partition that got batches this turn is written with one write. Where that write fails, the whole turn of that
-partition is taken back and each of its batches is answered with the error; other partitions are not affected. Nothing that one
-request or one partition does keeps the others from being written and answered. The same holds where this broker loses the lead of
-a partition during the turn, or cannot be sure of it when the turn ends: what is staged is not written.
+partition is taken back and each of its batches is answered with the error; where it took the log offline, whoever waits for
+earlier records of it is told, too. Other partitions are not affected: nothing that one request or one partition does keeps the
+others from being written and answered. The same holds where this broker loses the lead of a partition during the turn, or cannot
+be sure of it when the turn ends: what is staged is not written.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class ProduceTurn:
     def __init__(
         self, exposure: Exposure, is_awaited: Callable[[Partition], bool], fail: Callable[[ProduceAnswer, BrokerError], None]
     ) -> None:
-        self._written, self._want = exposure.written, exposure.want
+        self._written, self._want, self._went_offline = exposure.written, exposure.want, exposure.failed
         self._is_awaited = is_awaited
         self._fail = fail
         self.why_not: Callable[[Partition], BrokerError | None] | None = (
@@ -110,11 +111,13 @@ class ProduceTurn:
         failed: dict[Partition, BrokerError] = {}
         for partition, byte_count in self._touched.items():
             log, traffic = partition.log, partition.traffic
-            end_offset = log.end_offset
+            end_offset, was_online = log.end_offset, not log.offline_reason
             try:
                 partition.write_staged()
             except StorageError as error:
                 failed[partition] = error
+                if was_online and log.offline_reason:
+                    self._went_offline(partition, error)
                 continue
             traffic.messages_in += log.end_offset - end_offset
             traffic.bytes_in += byte_count

@@ -16,7 +16,7 @@ from pathlib import Path
 from broker.errors import StartupError
 from broker.partitions.producer_snapshot import decode_producers
 from broker.records.crc import crc32c
-from broker.storage.checkpoint import CLEANED_OFFSETS, RECOVERY_POINTS, read_checkpoint
+from broker.storage.checkpoint import CLEANED_OFFSETS, RECOVERY_POINTS, VISIBLE_OFFSETS, read_checkpoint
 from broker.storage.cut_mark import read_cut_marks
 from broker.storage.filesystem import FileSystem
 from broker.storage.leader_epochs import LEADER_EPOCHS, LeaderEpochs
@@ -198,7 +198,7 @@ def _checkpoints(filesystem: FileSystem, root: Path) -> dict[str, dict[tuple[str
 
 
 def _unreadable(filesystem: FileSystem, root: Path) -> Iterator[Fault]:
-    for name in (RECOVERY_POINTS, CLEANED_OFFSETS):
+    for name in (RECOVERY_POINTS, CLEANED_OFFSETS, VISIBLE_OFFSETS):
         try:
             read_checkpoint(filesystem, root / name)
         except StartupError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,8 @@ from broker.errors import (
 )
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
+from broker.partitions.producer_state import REFUSED_MAX
+from broker.records.batch import BatchHeader
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
 from broker.storage.partition_log import PartitionLog
@@ -38,6 +41,7 @@ from broker.storage.partition_log import PartitionLog
 logger = logging.getLogger("broker.partitions")
 
 _INTERNAL_SETTINGS_FIXED = ("cleanup.policy",)  # without them commits would be lost
+_REFUSED_SECONDS_MAX = 10.0  # a request that was on its way when another was refused has come by then
 
 
 class PartitionManager:
@@ -67,11 +71,13 @@ class PartitionManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._led: dict[tuple[str, int], Partition] = {}
         self._led_by_id: dict[tuple[bytes, int], Partition] = {}
+        self._refused: deque[tuple[float, tuple[str, int], BatchHeader]] = deque(maxlen=REFUSED_MAX)
         self.internal_settings: Mapping[str, Mapping[str, str]] = {
             "__consumer_offsets": {"cleanup.policy": "compact", "segment.bytes": str(config.offsets_segment_bytes)}
         }
         self.on_change: Callable[[], None] = lambda: None
         self.on_rolled: Callable[[Partition], None] = lambda partition: None
+        self.on_trimmed: Callable[[Partition], None] = lambda partition: None  # retention has moved its log's start
         self.on_removed: Callable[[Partition], None] = lambda partition: None
         self.on_lead_won: Callable[[Partition], None] = lambda partition: None
         self.on_lead_lost: Callable[[Partition, BrokerError], None] = lambda partition, error: None
@@ -203,12 +209,33 @@ class PartitionManager:
 
     def install(self, topic: Topic, partition: Partition) -> None:
         """This broker has it from now on; where it is alone, it can be asked for. Among others it may have more than any consumer
-        ever saw, and what was visible is told by the leader, or by the followers once it leads."""
+        ever saw. What was visible is known from the last checkpoint, unless the log has been cut since; more of it is told by the
+        leader, or by the followers once it leads."""
         self._partitions[topic.name, partition.index] = partition
+        log = partition.log
+        if log.cut_marks:
+            self._directory.note_cut(topic.name, partition.index, min(mark.offset for mark in log.cut_marks))
         if self._leads_all:
-            self.lead(partition, partition.log.epochs.current)
+            self.lead(partition, log.epochs.current)
         else:
-            partition.visible_offset = partition.log_start_offset
+            known = self._directory.visible_offset(topic.name, partition.index)
+            partition.visible_offset = max(partition.log_start_offset, min(known, log.flushed_offset))
+            self._pass_refused_on(partition)
+
+    def refused(self, topic: str, index: int, header: BatchHeader) -> None:
+        """A batch was not taken that may come again. Where there are other brokers, clients may know of a partition that this one
+        is to lead before it has opened its log: what was refused until then is remembered for it."""
+        partition = self.held(topic, index)
+        if partition is not None:
+            partition.producers.refuse(header)
+        elif not self._leads_all:
+            self._refused.append((self._clock.monotonic(), (topic, index), header))
+
+    def _pass_refused_on(self, partition: Partition) -> None:
+        since = self._clock.monotonic() - _REFUSED_SECONDS_MAX
+        for refused_at, key, header in self._refused:
+            if key == (partition.topic, partition.index) and refused_at >= since:
+                partition.producers.refuse(header)
 
     def take_out(self, topic: Topic, index: int) -> None:
         """It is gone: its topic is being deleted."""
@@ -253,7 +280,8 @@ class PartitionManager:
     def checkpoint_job(self) -> Callable[[], None]:
         """A job for any thread that writes down how far each log is known to be good, so that a recovery reads only what may be
         torn."""
-        return self._directory.checkpoint_job({(p.topic, p.index): p.log for p in self})
+        visible = {(p.topic, p.index): p.visible_offset for p in self}
+        return self._directory.checkpoint_job({(p.topic, p.index): p.log for p in self}, visible)
 
     def close(self) -> bool:
         """Flush and close every log, write the checkpoints; True where the next start need not recover."""

@@ -92,6 +92,7 @@ class Retention:
         if not self._health.attempt(_trouble_of(partition), trim):
             self._troubled.append(partition)
         if count:
+            self._partitions.on_trimmed(partition)
             start = partition.log_start_offset
             logger.info("%s: retention deleted %d segments, the log now starts at %d", partition.name, count, start)
         return count

@@ -14,7 +14,7 @@ nobody else led yet:
     Members by now may be those whose addition is proposed, too. It needs that nobody outside of the set is eligible: such a one
     could be elected while all members and we are cut off together;
 (b) ZooKeeper accepted a transaction on our version of the state that was *sent* at that time: a change of ours, or a check for
-    its own sake, which is sent once a second for those that need it, before what holds has run out;
+    its own sake, which is sent when a lead begins, and once a second for those that need it, before what holds has run out;
 (c) we are the only one who could be elected: then there is no limit.
 
 Clocks only bound how long a stale leader goes on; what is acknowledged by all rests on none.
@@ -72,6 +72,11 @@ class Confirmation:
                 self._wanted[led.key] = led
         return now <= led.confirmed_until + grace_seconds
 
+    def lead_begins(self, led: Led) -> None:
+        """Nobody has followed it yet, and nobody knows how old the news is that this broker leads: asked for at once, so that
+        its first client need not wait for that."""
+        self.is_confirmed(led, self._clock.monotonic())
+
     def send(self) -> None:
         """At the end of a turn: ask ZooKeeper for those that nothing else confirms."""
         now = self._clock.monotonic()
@@ -95,6 +100,9 @@ class Confirmation:
             case Committed():
                 for led in asked:
                     led.stored_at = max(led.stored_at, sent_at)
+                if self._wanted and len(asked) == STATES_MAX:  # there was no room for the others
+                    self._sent_at = -inf
+                    self.send()
             case Refused(index=index, reason=Reason.BAD_VERSION | Reason.NO_NODE):
                 # One has changed hands or state, or is gone, and the image will say so. Nothing is known of the others: they ask
                 # at once.

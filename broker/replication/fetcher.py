@@ -68,16 +68,21 @@ class FetchLimits:
 class _Entry:
     """One followed partition in one leader epoch. Changed by each round, so not frozen."""
 
-    __slots__ = ("epoch", "first_named_in", "is_paused", "named", "named_in", "pause", "replica", "told_flushed")
+    __slots__ = ("epoch", "first_named_in", "is_paused", "named", "named_in", "pause", "replica", "told_flushed", "told_start")
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.epoch = replica.leader_epoch
         self.named: tuple[int, int] | None = None  # the fetch offset and last epoch that the leader was told
-        self.told_flushed = -1
+        self.told_flushed = self.told_start = -1
         self.named_in = self.first_named_in = -1  # in which request: for the first time like this, and at all
         self.is_paused = False  # while the log is being cut, and after errors
         self.pause = PAUSE_SECONDS_FIRST
+
+    @property
+    def has_more_to_say(self) -> bool:
+        """Besides its position, which moves with what the leader sends."""
+        return self.replica.flushed_offset != self.told_flushed or self.replica.log_start_offset != self.told_start
 
     def forget_session(self) -> None:
         self.named, self.named_in, self.first_named_in = None, -1, -1
@@ -157,7 +162,7 @@ class LeaderFetcher:
     def flushed(self, key: Key) -> None:
         """More of its log is on the disk: the leader wants to know."""
         entry = self._entries.get(key)
-        if entry is not None and not entry.is_paused and entry.replica.flushed_offset != entry.told_flushed:
+        if entry is not None and not entry.is_paused and entry.has_more_to_say:
             self._to_name[key] = None
             self.due = -math.inf
 
@@ -279,7 +284,7 @@ class LeaderFetcher:
             position = replica.end_offset, replica.last_epoch
             if position != entry.named:
                 entry.named, entry.named_in = position, number
-            entry.told_flushed = replica.flushed_offset
+            entry.told_flushed, entry.told_start = replica.flushed_offset, replica.log_start_offset
             if entry.first_named_in < 0:
                 entry.first_named_in = number
             rows.append(
@@ -358,6 +363,8 @@ class LeaderFetcher:
             self._to_name[replica.key] = None
         entry.pause = PAUSE_SECONDS_FIRST
         replica.learn(row.visible_offset, row.log_start_offset)
+        if replica.log_start_offset != entry.told_start:  # somebody at the leader may wait for that
+            self._to_name[replica.key] = None
         if row.wanted_offset > replica.flushed_offset:
             replica.want_flush(row.wanted_offset)
 

@@ -35,6 +35,7 @@ class FollowerHooks:
     written: Callable[[Partition, int], None]  # so many bytes, which are to be flushed in time
     want_flush: Callable[[Partition], None]
     offline: Callable[[Partition], None]
+    cut: Callable[[Partition], None] = lambda partition: None
 
 
 class FollowedPartition:
@@ -49,7 +50,7 @@ class FollowedPartition:
         self._log = partition.log
         self._helpers = helpers
         self._hooks = hooks
-        self._leader_visible = NO_OFFSET
+        self._leader_visible = self._leader_start = NO_OFFSET
 
     @property
     def leader_epoch(self) -> int:
@@ -85,6 +86,10 @@ class FollowedPartition:
         headers = split_replicated(records, start_offset, self.leader_epoch, self.last_epoch)
         try:
             log.append_replica(records, headers)
+        except StorageError as error:
+            if log.offline_reason:
+                self._go_offline(f"what its leader sent cannot be written: {error}")
+            raise
         finally:  # an error may come when a first part of them is stored
             stored = [header for header in headers if header.next_offset <= log.end_offset]
             try:
@@ -99,7 +104,7 @@ class FollowedPartition:
 
     def learn(self, visible_offset: int, log_start_offset: int) -> None:
         """Nobody sees what is not on this disk, and what the leader has deleted is deleted here as far as it was visible."""
-        self._leader_visible = visible_offset
+        self._leader_visible, self._leader_start = visible_offset, log_start_offset
         self._partition.learn_visible(visible_offset)
         start_offset = min(log_start_offset, self._partition.visible_offset)
         if start_offset > self._log.log_start_offset:
@@ -107,8 +112,12 @@ class FollowedPartition:
 
     def flushed(self) -> None:
         """More of the log is on the disk."""
-        if self._leader_visible != NO_OFFSET:
+        if self._leader_visible == NO_OFFSET:
+            return
+        if self.is_changing:  # a cut that waited for this flush may have begun
             self._partition.learn_visible(self._leader_visible)
+        else:
+            self.learn(self._leader_visible, self._leader_start)
 
     def want_flush(self, offset: int) -> None:
         if offset > self._log.flushed_offset:
@@ -171,6 +180,8 @@ class FollowedPartition:
             self._hooks.offline(self._partition)
         else:
             self._note_end()
+            if told is None:
+                self._hooks.cut(self._partition)
         then(told)
 
     def _note_end(self) -> None:

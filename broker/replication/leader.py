@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from broker.clock import Clock
 from broker.coordination.image import Image, PartitionState
 from broker.coordination.store import Store
-from broker.errors import BrokerError
-from broker.partitions.partition import Partition
+from broker.errors import BrokerError, NotLeaderOrFollower
+from broker.partitions.partition import Partition, Waiting
 from broker.protocol.replica_fetch import ReplicaFetch
 from broker.replication.confirm import Confirmation
 from broker.replication.handover import propose_handover, takes_records
@@ -38,6 +39,14 @@ class LeaderLimits:
     gone_seconds: float = 0.5  # logbus.replica.gone.ms
     confirm_seconds: float = 3.0  # logbus.leader.confirm.ms
     serve: ServeLimits = field(default_factory=ServeLimits)
+
+
+class _Deletion(NamedTuple):
+    """Somebody who waits until everything below `offset` is deleted by every member."""
+
+    offset: int
+    then: Callable[[BrokerError | None], None]
+    waiting: Waiting
 
 
 class Leader:
@@ -64,6 +73,7 @@ class Leader:
         self._image = Image()
         self._changed: dict[Key, Led] = {}  # something happened to them in this turn
         self._watched: dict[Key, Led] = {}  # somebody lacks something
+        self._deletions: dict[Key, list[_Deletion]] = {}
         self._look_at = -inf
         self.isr_shrinks = self.isr_expands = 0  # of what is led here, since the start
         self._is_stirred = False  # something was written or wished for that `turn_ends` has not seen
@@ -80,6 +90,7 @@ class Leader:
         self._confirmation = Confirmation(store, clock, self.server.alive_at, confirm_seconds=self._limits.confirm_seconds)
         self.server.on_moved = self._proposals.on_moved = self._tell_moved
         self.server.on_candidate = self._note_change
+        self.server.on_deleted = self._tell_deleted
 
     # Roles
 
@@ -102,6 +113,7 @@ class Leader:
         led = Led(partition.topic, partition.topic_id.bytes, partition.index, log, progress)
         self.led[key], self._partitions[key] = led, partition
         partition.lacks_replicas = progress.lacks_replicas
+        self._confirmation.lead_begins(led)
         self._note_change(led)
 
     def learn(self, partition: Partition, state: PartitionState, replicas: Sequence[int], insync_min: int) -> None:
@@ -127,6 +139,8 @@ class Leader:
         self._watched.pop(led.key, None)
         self._proposals.forget(led)
         self.server.ended(led)
+        for deletion in self._deletions.pop(led.key, ()):
+            deletion.then(NotLeaderOrFollower(f"this broker leads {partition.name} no longer"))
 
     def learn_brokers(self, image: Image) -> None:
         """Who is registered, as which process, and who is being stopped."""
@@ -165,7 +179,25 @@ class Leader:
         self._is_stirred = True
 
     def log_start_moved(self, partition: Partition) -> None:
+        """Retention has deleted; the followers learn it in time."""
         self.server.moved(self._led(partition))
+
+    def when_deleted(
+        self, partition: Partition, offset: int, then: Callable[[BrokerError | None], None], waiting: Waiting
+    ) -> None:
+        """The log here begins at `offset` or later: call `then` when that of every member does, too, at once where it is so
+        already. Where `waiting` is over before, the call may be left out."""
+        led = self._led(partition)
+        led.progress.deleted(offset)
+        self._deletions.setdefault(led.key, []).append(_Deletion(offset, then, waiting))
+        self.server.deleted(led)
+        self._is_stirred = True
+        self._tell_deleted(led)
+
+    def log_start_of_members(self, partition: Partition) -> int:
+        """The least offset at which the log of a replica in sync begins, as far as that is known."""
+        followers = self._led(partition).progress.log_start_of_followers
+        return partition.log_start_offset if followers is None else min(partition.log_start_offset, followers)
 
     def takes_records(self, partition: Partition) -> bool:
         """Asked before the write of each turn: whether producers of this partition are served, with whatever acks."""
@@ -245,6 +277,22 @@ class Leader:
     def _tell_moved(self, led: Led) -> None:
         progress = led.progress
         self.on_moved(self._partitions[led.key], progress.replicated_offset, progress.visible_offset)
+        self._tell_deleted(led)
+
+    def _tell_deleted(self, led: Led) -> None:
+        """Perhaps the last member that had to delete something has done so, or is none any more."""
+        deletions = self._deletions.get(led.key)
+        if not deletions:
+            return
+        start_offset = self.log_start_of_members(self._partitions[led.key])
+        left = [one for one in deletions if one.offset > start_offset and not one.waiting.is_over]
+        if left:
+            self._deletions[led.key] = left
+        else:
+            del self._deletions[led.key]
+        for one in deletions:
+            if one.offset <= start_offset and not one.waiting.is_over:
+                one.then(None)
 
     def _consider(self, led: Led) -> None:
         """Propose what should be different."""

@@ -37,6 +37,7 @@ class FollowerProgress:
         "flush_owed",
         "flush_owed_at",
         "flushed",
+        "log_start",
         "replica_epoch",
         "written",
     )
@@ -49,7 +50,7 @@ class FollowerProgress:
     def forget(self, replica_epoch: int) -> None:
         """It is another process now: what the earlier one had is not known of this one."""
         self.replica_epoch = replica_epoch
-        self.written = self.flushed = UNKNOWN
+        self.written = self.flushed = self.log_start = UNKNOWN
         self.fetched_at, self.end_at_fetch = -inf, inf  # the leader's end at its last fetch
         self.flush_owed: int | None = None  # it was asked to flush up to here
         self.flush_owed_at = -inf
@@ -87,6 +88,7 @@ class PartitionProgress:
         # What was visible before us is not below our own flushed offset, though we may have learnt less of it. Whoever joins has
         # to have all of it on the disk, so it is asked for that.
         self.flushed_at_start = self.wanted_offset = flushed_offset
+        self.deleted_offset = UNKNOWN  # somebody has asked that everything below it be deleted
         self.followers: dict[int, FollowerProgress] = {}
         self.additions: dict[int, int] = {}  # proposed, and not yet known to have failed: broker and its incarnation
         self._counted: tuple[FollowerProgress, ...] = ()
@@ -152,14 +154,25 @@ class PartitionProgress:
             if follower.flush_owed is None and follower.flushed < offset:
                 follower.flush_owed, follower.flush_owed_at = offset, now
 
-    def fetched(self, broker: int, replica_epoch: int, written: int, flushed: int, now: float) -> bool:
+    def deleted(self, offset: int) -> None:
+        """Somebody waits until everything below `offset` is deleted by every member."""
+        self.deleted_offset = max(self.deleted_offset, offset)
+
+    @property
+    def log_start_of_followers(self) -> int | None:
+        """The least offset at which the log of a member begins, as far as that is known; None: there is no other member."""
+        return min((follower.log_start for follower in self._counted), default=None)
+
+    def fetched(
+        self, broker: int, replica_epoch: int, written: int, flushed: int, now: float, *, log_start: int = UNKNOWN
+    ) -> bool:
         """A fetch of this epoch, which does not diverge, says how far a follower is. False: it does not count."""
         follower = self.followers.get(broker)
         if follower is None or replica_epoch < follower.replica_epoch:
             return False
         if replica_epoch > follower.replica_epoch:
             follower.forget(replica_epoch)
-        follower.written, follower.flushed = written, min(flushed, written)
+        follower.written, follower.flushed, follower.log_start = written, min(flushed, written), log_start
         if written >= self.end_offset:
             follower.caught_up_at = now
         elif written >= follower.end_at_fetch:
@@ -196,13 +209,15 @@ class PartitionProgress:
     def may_join(self, broker: int) -> bool:
         """Has everything that is acknowledged or visible, and has followed into this epoch: one that ends below its start could
         be elected without the records that earlier leaders wrote (KAFKA-7128). The same for what is on its disk: the visible
-        offset that we had learnt when we began may be less than what an earlier leader showed."""
+        offset that we had learnt when we began may be less than what an earlier leader showed. And it has deleted what clients
+        were told is deleted."""
         follower = self.followers.get(broker)
         return (
             follower is not None
             and broker not in self.state.isr
             and follower.written >= max(self.replicated_offset, self.start_offset)
             and follower.flushed >= max(self.visible_offset, self.flushed_at_start)
+            and follower.log_start >= self.deleted_offset
         )
 
     def departures(

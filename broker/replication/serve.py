@@ -9,8 +9,9 @@ The order of checks is Kafka's, and each step of it is a bug that Kafka once had
 5. progress
 
 Records go up to the log's end, not to what is visible: acks=all waits for them to be there. A fetch that finds nothing waits,
-holds no file meanwhile, and its answer is made when it is sent. A newer request of the session releases a waiting one with an
-empty answer: so a follower whose flush ends while its fetch waits here can say so at once.
+holds no file meanwhile, and its answer is made when it is sent. A newer request of the session releases a waiting one: so a
+follower whose flush ends while its fetch waits here can say so at once. The released one brings no records, which are for the
+newer one, but all else that the follower does not know yet, what became visible by the newer one included.
 
 Errors end the partition's part in the session: the follower names it again when it wants more.
 """
@@ -76,6 +77,7 @@ class ReplicaServer:
         self.led = led
         self.gone_since: dict[int, float] = {}  # followers whose connection was closed, until they fetch again
         self.on_moved: Callable[[Led], None] = lambda led: None  # R or V of a partition has moved
+        self.on_deleted: Callable[[Led], None] = lambda led: None  # a follower's log begins later than it did
         self.on_candidate: Callable[[Led], None] = lambda led: None  # one that may join, or is to take the lead, has fetched
         self.on_newer_epoch: Callable[[Key, int], None] = lambda key, epoch: None
         self.is_known_topic: Callable[[bytes], bool] = lambda topic_id: True
@@ -106,6 +108,8 @@ class ReplicaServer:
             session.forget(key)
         session.stop_holding()
         problems = [_Row(row) for part in fetch.partitions if (row := self._take(session, part, now))]
+        if session.waiting is not None:
+            self._release(session, session.waiting, now)
         waits = fetch.session_epoch not in (FIRST_SESSION_EPOCH, FINAL_SESSION_EPOCH) and fetch.wait_ms_max > 0
         bytes_max = min(fetch.bytes_max, self._limits.response_bytes_max)
         if problems or not waits or self._has_urgent(session, now):
@@ -136,15 +140,20 @@ class ReplicaServer:
             self._close(session)
             self._refuse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, answer)
             return None
-        if session.waiting is not None:
-            self._release(session, now)
         return session
 
-    def _release(self, session: FetchSession, now: float) -> None:
-        waiting, session.waiting = session.waiting, None
-        assert waiting is not None, "the caller looked"
+    def _release(self, session: FetchSession, waiting: WaitingFetch, now: float) -> None:
+        """A newer request has come. What that one names for the first time means nothing in the answer to this one, and what is
+        urgent is for its own answer, which comes at once."""
+        session.waiting = None
+        rows = []
+        for key, entry in list(session.dirty.items()):
+            if entry.named_in != session.session_epoch and not entry.is_urgent:
+                del session.dirty[key]
+                if entry.has_news:
+                    rows.append(self._news(entry))
         session.note_answer(now)
-        waiting.answer(list(encode_replica_answer([], session_id=session.session_id)))
+        waiting.answer(list(encode_replica_answer(rows, session_id=session.session_id)))
 
     def _close(self, session: FetchSession | None) -> None:
         if session is None:
@@ -210,10 +219,19 @@ class ReplicaServer:
     def _note_progress(self, session: FetchSession, part: ReplicaPartition, led: Led, now: float) -> None:
         progress = led.progress
         before = progress.replicated_offset, progress.visible_offset
-        progress.fetched(session.replica_id, session.replica_epoch, part.fetch_offset, part.flushed_offset, now)
+        progress.fetched(
+            session.replica_id,
+            session.replica_epoch,
+            part.fetch_offset,
+            part.flushed_offset,
+            now,
+            log_start=part.log_start_offset,
+        )
         if (progress.replicated_offset, progress.visible_offset) != before:
             self.moved(led)
             self.on_moved(led)
+        if progress.deleted_offset != UNKNOWN:
+            self.on_deleted(led)
         if session.replica_id not in progress.state.isr or session.replica_id == progress.state.handover_to:
             self.on_candidate(led)
 
@@ -229,7 +247,7 @@ class ReplicaServer:
         for entry in led.followed.values():
             entry.mark(wakes=True)
 
-    wanted = written  # somebody waits for a flush: told at once
+    wanted = deleted = written  # somebody waits for a flush, or for the log's start to move: told at once
 
     def ended(self, led: Led) -> None:
         """It is led no longer, or no longer in this epoch: whoever waits for it is told."""
@@ -335,10 +353,14 @@ class ReplicaServer:
         if piece is not None:
             size = piece.length
             entry.is_awaited, entry.sent_in = True, session.session_epoch
-        entry.told_visible, entry.told_start = progress.visible_offset, led.log.log_start_offset
-        wanted = entry.wanted_offset
+        return _Row(self._news(entry, size), piece)
+
+    def _news(self, entry: Followed, size: int = 0) -> ReplicaAnswer:
+        """What its follower does not know yet, with `size` bytes of records behind it."""
+        led, wanted = entry.led, entry.wanted_offset
+        entry.told_visible, entry.told_start = led.progress.visible_offset, led.log.log_start_offset
         entry.told_wanted = max(entry.told_wanted, wanted)
-        return _Row(ReplicaAnswer(*led.key, 0, entry.told_visible, entry.told_start, size, None, wanted), piece)
+        return ReplicaAnswer(*led.key, 0, entry.told_visible, entry.told_start, size, None, wanted)
 
     def _records(self, session: FetchSession, entry: Followed, budget: int, is_first: bool, now: float) -> FileSlice | None:
         """What is sent of it; the first records of an answer may pass the limits by one batch, others may not."""

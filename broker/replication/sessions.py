@@ -86,6 +86,7 @@ class Followed:
         "flushed",
         "is_awaited",
         "led",
+        "named_in",
         "offset",
         "sent_in",
         "session",
@@ -97,6 +98,7 @@ class Followed:
     def __init__(self, session: FetchSession, led: Led) -> None:
         self.session = session
         self.led = led
+        self.named_in = session.session_epoch  # the first request that named it
         self.offset = self.flushed = 0
         self.bytes_max = 0
         self.is_awaited = False  # records were sent: the follower has to say what became of them
@@ -113,10 +115,15 @@ class Followed:
     @property
     def is_urgent(self) -> bool:
         """There is something for which a waiting fetch is answered. What only tells a new visible offset waits for the next
-        answer, as in Kafka."""
-        if self.led.is_over or self.session.replica_id not in self.led.progress.followers:
+        answer, as in Kafka; so does a new start of the log, unless somebody waits until all have it."""
+        led = self.led
+        if led.is_over or self.session.replica_id not in led.progress.followers:
             return True
-        return not self.is_awaited and (self.offset < self.led.log.end_offset or self.wanted_offset > self.told_wanted)
+        return not self.is_awaited and (
+            self.offset < led.log.end_offset
+            or self.wanted_offset > self.told_wanted
+            or self.told_start < led.progress.deleted_offset
+        )
 
     @property
     def has_news(self) -> bool:

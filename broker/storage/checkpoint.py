@@ -17,6 +17,7 @@ from broker.storage.filesystem import FileSystem
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+VISIBLE_OFFSETS = "replication-offset-checkpoint"
 
 TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]

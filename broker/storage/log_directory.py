@@ -6,13 +6,14 @@
     recovery-point-offset-checkpoint    per partition, below which everything was flushed
     log-start-offset-checkpoint         per partition, where it begins
     cleaner-offset-checkpoint           per compacted partition, below which no key is there twice
+    replication-offset-checkpoint       per partition, below which every replica in sync had everything; in a cluster only
     boot.id                             in which boot of the machine the last start was settled; in a cluster only
     access-0/                           one partition: partition.metadata (the topic's id) and the log's files
     access-0.<id>-delete/               a deleted one whose files are not removed yet
 
 A checkpoint may be old (then recovery checks more than it must) and never ahead of the disk; a log that has been cut since says
-so itself (cut_mark.py). A topic that is deleted and made again must not inherit entries, so they are taken out before its
-directory is made.
+so itself (cut_mark.py) until checkpoints that know of it have been written (`note_cut`, `checkpoint_job`). A topic that is
+deleted and made again must not inherit entries, so they are taken out before its directory is made.
 
 What was written and not flushed is there after a stop in good order, and after any other end of the process as long as the
 machine has not been booted again. In a cluster that decides whether this broker may still be counted among those that have
@@ -31,6 +32,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -40,6 +42,7 @@ from broker.storage.checkpoint import (
     CLEANED_OFFSETS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
+    VISIBLE_OFFSETS,
     Offsets,
     TopicPartition,
     read_checkpoint,
@@ -47,7 +50,7 @@ from broker.storage.checkpoint import (
 )
 from broker.storage.cut_mark import CutMark, remove_cut_mark
 from broker.storage.filesystem import FileSystem, OpenFile
-from broker.storage.meta_properties import Identity, check_meta, encode_id, join_cluster
+from broker.storage.meta_properties import META, Identity, check_meta, encode_id, join_cluster
 from broker.storage.partition_log import CLOSED, PartitionLog
 
 LOCK = ".lock"
@@ -89,6 +92,7 @@ class LogDirectory:
         self._recovery_points: Offsets = read_checkpoint(filesystem, path / RECOVERY_POINTS)
         self._log_start_offsets: Offsets = read_checkpoint(filesystem, path / LOG_START_OFFSETS)
         self._cleaned_offsets: Offsets = read_checkpoint(filesystem, path / CLEANED_OFFSETS)
+        self._visible_offsets: Offsets = read_checkpoint(filesystem, path / VISIBLE_OFFSETS) if self.is_in_cluster else {}
         self._filesystem = filesystem
         self._new_id = new_id
         self._lock: OpenFile | None = lock
@@ -108,7 +112,7 @@ class LogDirectory:
         """Make the directory where it is missing, lock it and read what guards it. StartupError says what to do. `boot_id` is
         the machine's; empty where it cannot be told. `in_cluster`: a new directory gets its cluster's id later (`join`)."""
         try:
-            filesystem.make_directory(path)
+            _make(filesystem, path)
             lock = _take_lock(filesystem, path)
             identity = check_meta(filesystem, path, broker_id, cluster_id or None, new_id, in_cluster=in_cluster)
             clean = _take_clean_marker(filesystem, path)
@@ -195,6 +199,17 @@ class LogDirectory:
         """Where the log began when the checkpoint was written."""
         return self._log_start_offsets.get((topic, partition), 0)
 
+    def visible_offset(self, topic: str, partition: int) -> int:
+        """Below it every replica in sync had everything on its disk when the checkpoint was written."""
+        return self._visible_offsets.get((topic, partition), 0)
+
+    def note_cut(self, topic: str, partition: int, offset: int) -> None:
+        """The log has been cut at `offset`, perhaps before this start: what lies behind it now is neither compacted nor known to
+        others."""
+        for offsets in (self._cleaned_offsets, self._visible_offsets):
+            if offsets.get((topic, partition), 0) > offset:
+                offsets[topic, partition] = offset
+
     def cleaned_offset(self, topic: str, partition: int) -> int:
         """Below it the log has been compacted."""
         return self._cleaned_offsets.get((topic, partition), 0)
@@ -214,6 +229,7 @@ class LogDirectory:
             RECOVERY_POINTS: self._recovery_points,
             LOG_START_OFFSETS: self._log_start_offsets,
             CLEANED_OFFSETS: self._cleaned_offsets,
+            VISIBLE_OFFSETS: self._visible_offsets,
         }
         changed: dict[str, Offsets] = {}
         doomed = set(partitions)
@@ -248,13 +264,21 @@ class LogDirectory:
         self._filesystem.sync_directory(self.path)
         return target
 
-    def checkpoint_job(self, logs: Mapping[TopicPartition, PartitionLog]) -> Job:
-        """A job for any thread that writes where recovery and reading of each of these logs would begin now. Offsets are read
-        here, so what is written is never ahead of the disk."""
+    def checkpoint_job(
+        self, logs: Mapping[TopicPartition, PartitionLog], visible: Mapping[TopicPartition, int] | None = None
+    ) -> Job:
+        """A job for any thread that writes where recovery and reading of each of these logs would begin now; also what is
+        `visible` of it, in a cluster. Offsets are read here, so what is written is never ahead of the disk."""
         self._recovery_points = {key: log.flushed_offset for key, log in logs.items()}
         self._log_start_offsets = {key: log.log_start_offset for key, log in logs.items() if log.log_start_offset}
-        write = self._write_job({RECOVERY_POINTS: dict(self._recovery_points), LOG_START_OFFSETS: dict(self._log_start_offsets)})
+        checkpoints = {RECOVERY_POINTS: dict(self._recovery_points), LOG_START_OFFSETS: dict(self._log_start_offsets)}
+        if self.is_in_cluster:
+            self._visible_offsets = {key: offset for key, offset in (visible or {}).items() if offset}
+            checkpoints[VISIBLE_OFFSETS] = dict(self._visible_offsets)
         cut = [(log, log.take_cut_marks()) for log in logs.values() if log.cut_marks]
+        if cut:
+            checkpoints[CLEANED_OFFSETS] = dict(self._cleaned_offsets)
+        write = self._write_job(checkpoints)
         return partial(self._write_and_forget_cuts, write, cut) if cut else write
 
     def _write_and_forget_cuts(self, write: Job, cut: Sequence[tuple[PartitionLog, Sequence[CutMark]]]) -> None:
@@ -311,6 +335,18 @@ class LogDirectory:
         for name in self._filesystem.list_names(self.path):
             if name.endswith(DELETE_SUFFIX):
                 self._filesystem.remove(self.path / name)
+
+
+def _make(filesystem: FileSystem, path: Path) -> None:
+    """Make the directory, with its parents, where it is missing. Its name is on the disk before anything is in it, or a power cut
+    would take all of it, however durable. So it is once more where a start before did not come far enough to leave a file."""
+    names = list(takewhile(lambda one: not filesystem.is_directory(one), (path, *path.parents)))
+    filesystem.make_directory(path)
+    if not names and META not in filesystem.list_names(path):
+        names = [path]
+    for name in reversed(names):
+        with suppress(PermissionError):  # of who may make names there and not read them, nothing more can be asked
+            filesystem.sync_directory(name.parent)
 
 
 def _take_lock(filesystem: FileSystem, path: Path) -> OpenFile:

@@ -97,9 +97,10 @@ def written_counts_as_flushed(
     flushed: int,
     now: float,
     fetched: Callable[..., bool] = PartitionProgress.fetched,
+    **named: Any,
 ) -> bool:
     """V counts what followers have written."""
-    return fetched(progress, broker, replica_epoch, written, written, now)
+    return fetched(progress, broker, replica_epoch, written, written, now, **named)
 
 
 def joins_with_what_was_learnt(

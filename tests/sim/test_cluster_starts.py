@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.cluster import TOPIC, ClusterStage, draw_story
+from broker.errors import BrokerError
+from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
+from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.nodes import DATA
-from tests.sim.world import SECOND
+from tests.sim.world import MS, SECOND
 
 
 @pytest.fixture
@@ -61,3 +63,60 @@ def test_followers_go_on_at_once_when_a_leader_s_machine_is_back(stage: ClusterS
     assert stage.until(lambda: leader.is_serving, 2 * SECOND)
     joins = stage.invariants.joins
     assert stage.until(lambda: stage.invariants.joins > joins and not stage.ailments(), 4 * SECOND), stage.ailments()
+
+
+def leader_of(stage: ClusterStage) -> ClusterNode:
+    state = stage.invariants.state(TOPIC, 0)
+    assert state is not None
+    return stage.nodes[state.leader]
+
+
+def test_a_restarted_broker_begins_with_what_it_knew_to_be_visible(stage: ClusterStage) -> None:
+    """Before anybody tells it: so a leader serves its consumers at once, and a follower guards what they have seen."""
+    assert stage.until(lambda: all(one.is_done for one in stage.producers), FINISHING)
+    stage.run(stage.world.now + 10 * SECOND)  # long enough for a checkpoint
+    node = leader_of(stage)
+    before = node.held(TOPIC, 0)
+    assert before is not None
+    assert before.visible_offset == before.end_offset > 0
+    for one in stage.nodes:
+        one.kill()
+    node.start()
+    assert stage.until(lambda: node.held(TOPIC, 0) is not None, 10 * SECOND)
+    after = node.held(TOPIC, 0)
+    assert after is not None
+    assert after.visible_offset == before.visible_offset
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_cut_log_is_compacted_and_visible_no_further_than_it_was_cut(stage: ClusterStage, is_killed: bool) -> None:
+    """Also where the process ends before the checkpoints say so."""
+    assert stage.until(lambda: all(one.is_done for one in stage.producers), FINISHING)
+    stage.run(stage.world.now + 10 * SECOND)
+    node = next(one for one in stage.nodes if one is not leader_of(stage))
+    engine, partition = node.engine, node.held(TOPIC, 0)
+    assert engine is not None
+    assert engine.cluster is not None
+    assert partition is not None
+    here = engine.cluster.roles.replica(partition)
+    assert here is not None
+    assert here.replica is not None
+    engine._directory.note_cleaned_offset(TOPIC, 0, partition.end_offset)
+    engine._write_cleaned_offsets()
+    stage.run(stage.world.now + SECOND)
+    here.replica.is_recovering = True
+    engine.cluster._fetchers.forget(here.key)
+    told: list[BrokerError | None] = []
+    here.replica.cut(partition.leader_epoch, 3, told.append)
+    stage.world.run(stage.world.now + 100 * MS, lambda: bool(told))
+    assert told == [None]
+    assert partition.end_offset == partition.visible_offset <= 3
+    if is_killed:
+        node.kill()
+        node.start()
+        stage.world.run(stage.world.now + 10 * SECOND, lambda: node.held(TOPIC, 0) is not None)
+        assert node.engine is not None
+        engine, held = node.engine, node.held(TOPIC, 0)
+        assert held is not None
+        assert held.visible_offset == held.end_offset <= 3
+    assert engine._directory.cleaned_offset(TOPIC, 0) <= 3

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from broker.coordination.image import NO_LEADER, PartitionState
-from tests.sim.cluster import TOPIC, ClusterStage, draw_story
+from broker.protocol.api import ApiKey
+from broker.protocol.framing import Request
+from broker.records.batch import Buffer
+from broker.storage.filesystem import OpenFile
+from tests.sim import wire
+from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
 from tests.sim.world import SECOND
+from tests.support.engine import batch
 
 
 def test_a_leader_whose_log_has_failed_is_followed_by_another() -> None:
@@ -27,3 +37,40 @@ def test_a_leader_whose_log_has_failed_is_followed_by_another() -> None:
     assert stage.until(lambda: state().leader not in (NO_LEADER, me), 10 * SECOND), state()
     assert me not in state().isr
     assert not state().is_lost
+
+
+def test_a_write_that_takes_the_leaders_log_offline_gives_the_lead_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to be flushed, so no flush will find it out."""
+    stage = ClusterStage(replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), waits_for_flush=False))
+    stage.begin()
+    assert stage.until(lambda: bool(stage.producers) and all(one.is_done for one in stage.producers), FINISHING)
+    stage.run(stage.world.now + 5 * SECOND)
+    state = stage.invariants.state(TOPIC, 0)
+    assert state is not None
+    leader = stage.nodes[state.leader]
+    engine, partition = leader.engine, leader.held(TOPIC, 0)
+    assert engine is not None
+    assert partition is not None
+    assert partition.log.flushed_offset == partition.end_offset
+    log_file = partition.log.segments.active.file
+
+    def refuses(file: OpenFile) -> None:
+        if file is log_file:
+            raise OSError(errno.EIO, "refused")
+
+    def write_some(file: OpenFile, buffers: Sequence[Buffer], position: int, write: object = leader.disk.write_some) -> int:
+        refuses(file)
+        return write(file, buffers, position)  # type: ignore[no-any-return,operator]
+
+    monkeypatch.setattr(leader.disk, "write_some", write_some)
+    monkeypatch.setattr(leader.disk, "truncate", lambda file, length: refuses(file))
+    body = wire.produce(TOPIC, 0, bytes(batch(b"a")), acks=1, timeout_ms=1_000)
+    engine.dispatch(Request(int(ApiKey.PRODUCE), 9, 1, "test", memoryview(bytearray(body))))
+    leader.wake()
+
+    def is_led_elsewhere() -> bool:
+        now = stage.invariants.state(TOPIC, 0)
+        return now is not None and now.leader not in (NO_LEADER, state.leader) and state.leader not in now.isr
+
+    assert stage.until(is_led_elsewhere, 10 * SECOND), stage.invariants.state(TOPIC, 0)
+    assert partition.log.offline_reason

@@ -86,6 +86,7 @@ class FollowerScene:
         self.wants_flush: list[int] = []
         self.written: list[int] = []
         self.offline: list[int] = []
+        self.cut: list[int] = []
         self.partitions: dict[int, Partition] = {}
         self.replicas: dict[int, FollowedPartition] = {}
         self._directory = directory
@@ -107,6 +108,7 @@ class FollowerScene:
             written=lambda partition, size: self.written.append(partition.index),
             want_flush=lambda partition: self.wants_flush.append(partition.index),
             offline=lambda partition: self.offline.append(partition.index),
+            cut=lambda partition: self.cut.append(partition.end_offset),
         )
         replica = self.replicas[index] = FollowedPartition(partition, helpers=self.helpers, hooks=hooks)
         return replica

@@ -163,5 +163,6 @@ def wants(
     last_epoch: int = -1,
     bytes_max: int = 1 << 20,
     topic_id: bytes = TOPIC_ID,
+    log_start: int = 0,
 ) -> ReplicaPartition:
-    return ReplicaPartition(topic_id, index, epoch, offset, last_epoch, 0, bytes_max, flushed)
+    return ReplicaPartition(topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed)

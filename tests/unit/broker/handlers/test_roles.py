@@ -223,6 +223,26 @@ def not_leading(broker: Harness, partition: Partition, *, is_so: bool) -> None:
         lead(broker, partition.leader_epoch + 1)
 
 
+def test_the_second_batch_is_not_taken_either_when_the_first_came_before_this_broker_had_the_partition(
+    tmp_path: Path, judge: ScriptedWatermarks
+) -> None:
+    """Clients hear of a new topic from another broker, and have several requests on their way."""
+    broker = Harness(tmp_path, watermarks=judge)
+
+    def answered(sequence: int) -> int:
+        answer = produce(broker, acks=1, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        code: int = produce_answer(broker.bytes_of(answer))["clicks", 0].error_code
+        return code
+
+    assert [answered(0), answered(1)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    broker.create("clicks")
+    assert answered(2) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    lead(broker, 1)
+    assert answered(3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [answered(sequence) for sequence in range(4)] == [0] * 4
+    broker.close()
+
+
 @pytest.mark.parametrize("refusing", [unsure, without_replicas, not_leading])
 def test_the_second_batch_of_a_new_producer_is_not_taken_when_the_first_was_refused_a_moment_ago(
     broker: Harness, partition: Partition, refusing: Callable[..., None]

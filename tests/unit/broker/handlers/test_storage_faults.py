@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from broker.config import LogConfig
+from broker.handlers.reply import Pending
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.storage.filesystem import FileSystem, OpenFile
 from tests.support.engine import Harness, batch
+from tests.support.logs import FailingDisk
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
 SMALL_SEGMENTS = LogConfig(segment_bytes=200)
@@ -97,3 +99,25 @@ def test_offsets_beyond_the_end_before_the_start_and_deleted_are_out_of_range(br
     broker.flush()
     broker.engine.partitions.get("clicks", 0).log.delete_before(3)
     assert [fetch(broker, offset)[0] for offset in (-1, 0, 2, 3, 5, 6, 10**12)] == [1, 1, 1, 0, 0, 1, 1]
+
+
+def test_who_waits_for_a_log_that_a_write_takes_offline_is_told_at_once(tmp_path: Path) -> None:
+    """A producer whose flush hangs, and a consumer whose fetch may wait for long."""
+    disk = FailingDisk()
+    broker = Harness(tmp_path, filesystem=disk)
+    broker.create("clicks", logbus_acks_all_waits_for_flush="true")
+    broker.helpers.flushes_wait = True
+    producer = broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a")}))
+    broker.turn()
+    consumer = broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks", offset=0), wait_ms=60_000))
+    broker.turn()
+    assert isinstance(producer, Pending)
+    assert isinstance(consumer, Pending)
+    assert not producer.done
+    assert not consumer.done
+    disk.writable_bytes, disk.failing = 10, {"truncate"}
+    assert produce(broker, batch(b"b")) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert produce_answer(broker.bytes_of(producer))["clicks", 0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    (row,) = fetch_answer(broker.bytes_of(consumer)).responses[0].partitions
+    assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.close()

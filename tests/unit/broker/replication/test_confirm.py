@@ -185,9 +185,20 @@ def test_many_are_asked_for_in_more_than_one_transaction(scene: Scene) -> None:
         scene.is_confirmed(one)
     scene.confirmation.send()
     scene.answer(COMMITTED)
-    scene.timeline.run(CHECK_SECONDS)
+    assert [len(operations) for operations, _ in scene.store.questions] == [1 + STATES_MAX, 1 + 1], "one after the other, at once"
+    scene.answer(COMMITTED)
+    assert all(scene.is_confirmed(one) for one in led)
+
+
+def test_zookeeper_is_asked_when_a_lead_begins(scene: Scene) -> None:
+    led, alone = led_partition(), led_partition(1, state=replace(STATE, isr=(0,)))
+    for one in (led, alone):
+        scene.confirmation.lead_begins(one)
     scene.confirmation.send()
-    assert [len(operations) for operations, _ in scene.store.questions] == [1 + STATES_MAX, 1 + 1]
+    (question,) = scene.store.questions
+    assert question[0] == [SAME_TOPIC, Check(path=state_path("clicks", 0), version=0)], "nobody else could lead the other"
+    scene.answer(COMMITTED)
+    assert scene.is_confirmed(led)
 
 
 def test_consumers_are_served_for_longer(scene: Scene) -> None:

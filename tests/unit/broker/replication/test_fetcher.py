@@ -208,6 +208,29 @@ def test_what_the_leader_deleted_is_deleted_as_far_as_it_was_visible(scene: Foll
     assert scene.replicas[0].log_start_offset == 2
 
 
+def test_the_leader_is_told_at_once_that_records_were_deleted(scene: FollowerScene) -> None:
+    scene.follow()
+    scene.reach()
+    scene.answer(row(records=batches(0, 2, 2), visible=0))
+    scene.flush()
+    scene.answer()
+    assert [part.log_start_offset for part in scene.named()] == [0]
+    scene.answer(row(visible=4, start=3))
+    assert [part.log_start_offset for part in scene.named()] == [3]
+    scene.answer(row(visible=4, start=3))
+    assert scene.named() == [], "once"
+
+
+def test_what_the_leader_deleted_is_deleted_when_a_flush_makes_it_visible(scene: FollowerScene) -> None:
+    replica = scene.follow()
+    scene.reach()
+    scene.answer(row(records=batches(0, 2, 2), visible=4, start=3))
+    assert replica.log_start_offset == 0
+    scene.flush()
+    assert replica.log_start_offset == 3
+    assert [part.log_start_offset for part in scene.named()] == [3]
+
+
 def test_who_waits_at_the_leader_has_the_follower_flush(scene: FollowerScene) -> None:
     following(scene)
     scene.answer(row(0, batches(0, 3), wanted=3))
@@ -237,6 +260,23 @@ def test_damage_is_never_stored(scene: FollowerScene, damaged: bytes) -> None:
     scene.answer()
     scene.answer(row(0, batches(0, 3)))
     assert scene.replicas[0].end_offset == 3
+
+
+def test_a_log_that_a_write_takes_offline_is_told_to_whoever_gives_the_roles(
+    scene: FollowerScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = scene.follow()
+    scene.reach()
+
+    def fails(*arguments: object) -> None:
+        raise OSError("refused")
+
+    active = scene.partitions[0].log.segments.active
+    monkeypatch.setattr(type(active), "append", fails)
+    monkeypatch.setattr(type(active), "cut", fails)
+    scene.answer(row(records=batches(0, 2)))
+    assert replica.is_offline
+    assert scene.offline == [0]
 
 
 def test_one_partition_that_fails_does_not_hold_the_others(scene: FollowerScene) -> None:
@@ -346,6 +386,15 @@ def test_a_follower_that_diverges_cuts_and_asks_again(scene: FollowerScene) -> N
     scene.run_helpers()
     assert scene.replicas[0].end_offset == 3
     assert positions(scene) == [(0, 3, 0)]
+
+
+def test_a_cut_is_told_to_whoever_keeps_the_checkpoints(scene: FollowerScene) -> None:
+    scene.follow(epoch=2)
+    scene.reach()
+    scene.answer(row(records=batches(0, 1, 1, 1, epoch=1)))
+    scene.answer(row(diverging=(1, 2)))
+    scene.run_helpers()
+    assert scene.cut == [2]
 
 
 def test_a_cut_keeps_to_whole_batches(scene: FollowerScene) -> None:

@@ -220,6 +220,12 @@ def test_the_lead_is_handed_over_when_the_heir_has_everything(scene: Scene) -> N
     assert not scene.leader.takes_records(scene.partition), "nothing is taken once the other may lead"
 
 
+def test_a_leader_is_confirmed_before_its_first_client_comes(scene: Scene) -> None:
+    scene.leader.turn_ends()
+    scene.timeline.run(0.1)
+    assert scene.leader.takes_records(scene.partition)
+
+
 def test_a_leader_that_was_stopped_takes_no_records_until_it_is_confirmed(scene: Scene) -> None:
     followers = [Follower(scene, broker) for broker in (1, 2)]
     for follower in followers:

@@ -265,3 +265,24 @@ def test_a_partition_whose_members_have_everything_has_no_laggards() -> None:
     progress.fetched(1, 1, 100, 100, 0.1)
     progress.fetched(2, 1, 100, 100, 0.1)
     assert not progress.has_laggards
+
+
+def test_nobody_joins_who_has_not_deleted_what_clients_were_told_is_deleted() -> None:
+    progress = leading(replace(STATE, isr=(0, 1)))
+    progress.deleted(70)
+    progress.fetched(2, 1, 100, 100, 0.1, log_start=69)
+    assert not progress.may_join(2)
+    progress.fetched(2, 1, 100, 100, 0.2, log_start=70)
+    assert progress.may_join(2)
+
+
+def test_the_start_of_the_members_logs_is_the_least_that_is_known() -> None:
+    progress = leading()
+    progress.fetched(1, 1, 100, 100, 0.1, log_start=20)
+    assert progress.log_start_of_followers == -1
+    progress.fetched(2, 1, 100, 100, 0.1, log_start=10)
+    assert progress.log_start_of_followers == 10
+    progress.restarted(2, 2)
+    assert progress.log_start_of_followers == -1
+    alone = leading(replace(STATE, isr=(0,)))
+    assert alone.log_start_of_followers is None

@@ -102,7 +102,7 @@ def test_a_fetch_is_answered_empty_when_its_time_is_over(scene: LeaderScene) -> 
     assert len(follower.answers) == 2
 
 
-def test_a_newer_fetch_releases_the_waiting_one_with_an_empty_answer(scene: LeaderScene) -> None:
+def test_a_newer_fetch_releases_the_waiting_one_with_what_it_made_visible(scene: LeaderScene) -> None:
     led = scene.lead(state=replace(STATE, isr=(0, 1)))
     follower = Follower(scene)
     follower.send(wants(0, 0))
@@ -112,8 +112,43 @@ def test_a_newer_fetch_releases_the_waiting_one_with_an_empty_answer(scene: Lead
     follower.send(wants(0, 4, flushed=0, last_epoch=0))
     assert len(follower.answers) == 2
     follower.send(wants(0, 4, flushed=4, last_epoch=0))
-    assert [len(answer.partitions) for answer in follower.answers] == [1, 1, 0]
+    assert [len(answer.partitions) for answer in follower.answers] == [1, 1, 1]
     assert led.progress.visible_offset == 4
+    (row,) = follower.last().partitions
+    assert (row.visible_offset, len(row.records)) == (4, 0)
+    scene.now += 0.5
+    scene.server.expire(scene.now)
+    assert follower.last().partitions == [], "it is told once"
+
+
+def test_what_a_newer_fetch_names_for_the_first_time_is_not_in_the_released_answer(scene: LeaderScene) -> None:
+    """The follower would not know what to make of it, and the news would be lost."""
+    known, new = scene.lead(0), scene.lead(1, visible=0)
+    scene.append(new, 3)
+    scene.flush(new)
+    new.progress.fetched(2, 1, 3, 3, scene.now)
+    follower = Follower(scene)
+    follower.send(wants(0, 0))
+    follower.send()
+    follower.send(wants(1, 3, flushed=3, last_epoch=0))
+    assert new.progress.visible_offset == 3
+    assert follower.last().partitions == []
+    scene.now += 0.5
+    scene.server.expire(scene.now)
+    (row,) = follower.last().partitions
+    assert (row.partition_index, row.visible_offset) == (1, 3)
+    assert known.progress.visible_offset == 0
+
+
+def test_records_that_come_with_a_newer_fetch_are_its_own(scene: LeaderScene) -> None:
+    """Those that were written in the same turn are not sent twice, nor with the answer to a request that did not ask for them."""
+    led = scene.lead()
+    follower = Follower(scene)
+    follower.send(wants(0, 0))
+    follower.send()
+    scene.append(led, 2)
+    follower.send(wants(0, 0))
+    assert [[offsets(row.records) for row in answer.partitions] for answer in follower.answers[1:]] == [[], [[0, 1]]]
 
 
 def test_a_round_says_only_what_moved(scene: LeaderScene) -> None:

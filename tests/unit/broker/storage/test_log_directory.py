@@ -8,11 +8,14 @@ from uuid import UUID, uuid4
 import pytest
 
 from broker.errors import StartupError, StorageError
+from broker.storage.checkpoint import VISIBLE_OFFSETS
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import BOOT_ID, CLEAN_MARKER, PARTITION_METADATA, LogDirectory
 from broker.storage.meta_properties import META
+from tests.sim.disk import SimDisk
 from tests.support.batches import plain_batch
 from tests.support.logs import FailingDisk, append, flush, open_log
+from tests.unit.broker.storage.test_truncation import cut
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -37,6 +40,28 @@ def test_a_new_directory_is_made_for_the_owner_alone_and_keeps_its_cluster(tmp_p
     assert not directory.was_clean
     directory.close()
     assert opened(tmp_path / "data").cluster_id == directory.cluster_id
+
+
+def test_a_power_cut_does_not_take_a_new_directory_away(tmp_path: Path) -> None:
+    """Everything in it was flushed; its name, and those of its new parents, have to be, too."""
+    disk = SimDisk()
+    path = disk.root / "var" / "lib" / "data"
+    directory = opened(path, filesystem=disk)
+    directory.make_partition("t", 0, TOPIC_ID)
+    directory.sync()
+    disk.power_cut(lambda least, most: least)
+    again = opened(path, filesystem=disk)
+    assert again.cluster_id == directory.cluster_id
+    assert [found[:2] for found in again.partitions()] == [("t", 0)]
+
+
+def test_a_directory_whose_first_start_was_cut_off_is_made_sure_of_by_the_next(tmp_path: Path) -> None:
+    disk = SimDisk()
+    path = disk.root / "data"
+    disk.make_directory(path)
+    directory = opened(path, filesystem=disk)
+    disk.power_cut(lambda least, most: least)
+    assert opened(path, filesystem=disk).cluster_id == directory.cluster_id
 
 
 def test_a_given_cluster_id_is_taken(tmp_path: Path) -> None:
@@ -156,6 +181,45 @@ def test_checkpoints_say_where_recovery_and_reading_begin(tmp_path: Path) -> Non
     assert directory.recovery_point("t", 0) == 5, "what is not flushed is not promised"
     assert directory.log_start_offset("t", 0) == 3
     assert directory.recovery_point("t", 1) == directory.log_start_offset("t", 1) == 0
+
+
+def test_what_is_visible_is_written_down_in_a_cluster_only(tmp_path: Path) -> None:
+    for name, is_clustered in (("alone", False), ("member", True)):
+        directory = opened(tmp_path / name, in_cluster=is_clustered)
+        log = open_log(directory.make_partition("t", 0, TOPIC_ID))
+        append(log, plain_batch(9))
+        flush(log)
+        directory.checkpoint_job({("t", 0): log}, {("t", 0): 7})()
+        log.close()
+        directory.close(clean=False)
+    assert not (tmp_path / "alone" / VISIBLE_OFFSETS).exists()
+    assert (tmp_path / "member" / VISIBLE_OFFSETS).read_text() == "0\n1\nt 0 7\n"
+    directory = opened(tmp_path / "member", in_cluster=True)
+    assert (directory.visible_offset("t", 0), directory.visible_offset("t", 1)) == (7, 0)
+    directory.forget([("t", 0)])
+    assert directory.visible_offset("t", 0) == 0
+
+
+def test_a_cut_lowers_how_far_a_log_is_compacted_and_visible(tmp_path: Path) -> None:
+    directory = opened(tmp_path, in_cluster=True)
+    log = open_log(directory.make_partition("t", 0, TOPIC_ID), is_replica=True)
+    for _ in range(9):
+        append(log, plain_batch())
+    flush(log)
+    directory.note_cleaned_offset("t", 0, 8)
+    directory.cleaned_offsets_job()()
+    directory.checkpoint_job({("t", 0): log}, {("t", 0): 9})()
+    directory.note_cut("t", 0, 8)
+    assert (directory.cleaned_offset("t", 0), directory.visible_offset("t", 0)) == (8, 8)
+    directory.note_cut("t", 0, 5)
+    directory.note_cut("t", 0, 6)
+    assert (directory.cleaned_offset("t", 0), directory.visible_offset("t", 0)) == (5, 5)
+    cut(log, 5)
+    directory.checkpoint_job({("t", 0): log}, {("t", 0): 5})()
+    assert not list(log.directory.glob("*.cut"))
+    directory.close(clean=False)
+    directory = opened(tmp_path, in_cluster=True)
+    assert directory.cleaned_offset("t", 0) == 5, "no mark says so any more"
 
 
 def test_a_topic_made_again_inherits_no_checkpoint(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Records that are deleted in a cluster, in the simulation: every replica's log begins where its leader's does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.engine import Engine
+from broker.handlers.reply import Pending
+from broker.partitions.partition import Partition
+from broker.partitions.retention import Retention
+from broker.protocol.api import ApiKey
+from broker.protocol.control import request_class
+from broker.protocol.framing import Request
+from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
+from tests.sim.world import MS, SECOND
+
+
+@pytest.fixture
+def stage() -> ClusterStage:
+    """Three brokers, a topic with records in several segments, and nobody who writes more."""
+    story = replace(draw_story(1), minimum=2, partitions=1, makes_topics=False, faults=(), segment_bytes=600)
+    stage = ClusterStage(story)
+    stage.begin()
+    assert stage.until(lambda: bool(stage.producers) and all(one.is_done for one in stage.producers), FINISHING)
+    stage.run(stage.world.now + 5 * SECOND)
+    return stage
+
+
+def held(stage: ClusterStage) -> list[Partition]:
+    return [partition for node in stage.nodes if (partition := node.held(TOPIC, 0)) is not None]
+
+
+def leading(stage: ClusterStage) -> tuple[Engine, Partition]:
+    """The broker that leads, and what it leads."""
+    engines = [node.engine for node in stage.nodes if node.engine is not None]
+    (found,) = [(one, led) for one in engines if (led := one.partitions.held(TOPIC, 0)) is not None and led.is_led]
+    return found
+
+
+def test_what_retention_deletes_at_the_leader_goes_everywhere_though_nobody_writes(stage: ClusterStage) -> None:
+    engine, partition = leading(stage)
+    assert partition.log.segment_count > 2
+    partition.log.config = replace(partition.log.config, retention_bytes=1)
+    retention = Retention(engine.partitions, lambda paths: None, stage.nodes[0].clock, engine.config, engine.health)
+    retention.work(0)
+    assert partition.log_start_offset > 0
+    assert stage.until(lambda: {one.log_start_offset for one in held(stage)} == {partition.log_start_offset}, SECOND), [
+        one.log_start_offset for one in held(stage)
+    ]
+
+
+def test_deleted_records_are_gone_at_every_replica_when_the_client_is_told(stage: ClusterStage) -> None:
+    engine, partition = leading(stage)
+    row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
+    part = row.DeleteRecordsPartition(partition_index=0, offset=3)
+    message = request_class(ApiKey.DELETE_RECORDS)(topics=[row(name=TOPIC, partitions=[part])], timeout_ms=10_000)
+    message._header = None
+    body = memoryview(bytes(message.encode(version=2)))
+    began = stage.world.now
+    answer = engine.dispatch(Request(int(ApiKey.DELETE_RECORDS), 2, 1, "test", body))
+    assert isinstance(answer, Pending)
+    (leader,) = [node for node in stage.nodes if node.engine is engine]
+    leader.wake()
+    assert stage.until(lambda: answer.done, 10 * SECOND)
+    assert [one.log_start_offset for one in held(stage)] == [3, 3, 3]
+    assert stage.world.now - began < 200 * MS, "followers are told at once, and say so at once"
+    assert partition.visible_offset > 3
