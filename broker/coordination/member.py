@@ -112,10 +112,10 @@ class ClusterMember:
     @property
     def due(self) -> float:
         """When `work` or the store's `drain` has something to do though nothing arrives."""
-        if self._has_news and self._waits:
-            return -inf
-        waits = min((wait.deadline for wait in self._waits), default=inf)
-        return min(self._tick_at, waits, self.store.next_deadline())
+        due = min(self._tick_at, self.store.next_deadline())
+        if not self._waits:
+            return due
+        return -inf if self._has_news else min(due, *[wait.deadline for wait in self._waits])
 
     def work(self, now: float) -> None:
         """At the end of a turn: tell those for whom the image has come true, or whose time is over."""

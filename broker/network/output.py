@@ -1,7 +1,9 @@
 """What a connection still has to send: bytes gathered into one sendmsg, file slices by sendfile, in order.
 
-Hot path: MSG_MORE on what precedes a file slice lets the kernel put header and records into one packet. A short file (a
-segment that shrank under us) closes the connection: a client must never see a frame that ends early.
+Hot path: a slice that is short is read and gathered with what stands before and behind it: one system call less each, and the
+receiver is woken once for all of it. Up to GATHERED_BYTES_MAX that was measured to cost both sides less than not to copy. For
+longer ones MSG_MORE on what precedes them lets the kernel put header and records into one packet. A short file (a segment that
+shrank under us) closes the connection: a client must never see a frame that ends early.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from broker.storage.file_slice import FileSlice
 
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _GATHER_MAX = 64  # buffers in one sendmsg; IOV_MAX is 1024, small responses rarely come in larger numbers
+GATHERED_BYTES_MAX = 128 * 1024  # of file slices in one sendmsg
 
 
 class ShortFile(Exception):
@@ -60,23 +63,49 @@ class Output:
         if len(self._parts) == 1:
             return self._send_only(sock)
         buffers: list[bytes | memoryview] = []
-        flags = 0
+        flags, left = 0, GATHERED_BYTES_MAX
         for part in self._parts:
             if isinstance(part, FileSlice):
-                flags = _MSG_MORE
-                break
-            buffers.append(part)
+                if part.length > left:
+                    flags = _MSG_MORE
+                    break
+                left -= part.length
+                buffers.append(self._read(part))
+            else:
+                buffers.append(part)
             if len(buffers) == _GATHER_MAX:
                 break
-        sent = remaining = sock.send(buffers[0], flags) if len(buffers) == 1 else sock.sendmsg(buffers, (), flags)
-        self.bytes_queued -= sent
-        for buffer in buffers:
-            if remaining < len(buffer):
-                self._parts[0] = memoryview(buffer)[remaining:]
-                break
-            remaining -= len(buffer)
-            self._parts.popleft()
+        sent = sock.send(buffers[0], flags) if len(buffers) == 1 else sock.sendmsg(buffers, (), flags)
+        self._forget(buffers, sent)
         return sent
+
+    def _forget(self, buffers: list[bytes | memoryview], remaining: int) -> None:
+        """So many bytes of the first parts, whose contents are `buffers`, are gone. What was read of a slice is not kept: nothing
+        of it is held for a peer that takes no more."""
+        for buffer in buffers:
+            part, taken = self._parts[0], min(remaining, len(buffer))
+            if isinstance(part, FileSlice):
+                part.position += taken
+                part.length -= taken
+            else:
+                self.bytes_queued -= taken
+            if taken < len(buffer):
+                if not isinstance(part, FileSlice):
+                    self._parts[0] = memoryview(part)[taken:]
+                return
+            remaining -= taken
+            self._parts.popleft()
+            if isinstance(part, FileSlice):
+                part.release()
+
+    def _read(self, part: FileSlice) -> bytes:
+        data = self._pread(part)
+        if len(data) < part.length:
+            raise ShortFile(f"{part.length - len(data)} bytes missing")
+        return data
+
+    def _pread(self, part: FileSlice) -> bytes:
+        return os.pread(part.fileno(), part.length, part.position)
 
     def _send_only(self, sock: socket.socket) -> int:
         """The usual case, one response: no list, no loop."""

@@ -15,6 +15,7 @@ records, and the caller puts a file slice behind them. The parser of the answer 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple, TypeVar
@@ -53,6 +54,13 @@ _DIVERGING_HEAD = b"\0\x0d"
 # Where the last tag of a request is `replica_state`, as in every request that a broker sends, it stands this far from the end.
 _REPLICA_STATE_BYTES = 15
 _REPLICA_STATE_HEAD = b"\x01\x0d"
+# One partition, with its flushed offset: a request up to the end of its topics; an answer up to its records' size.
+_ONE_PARTITION = Struct(">iiibii B16sB iiqiqi 4sqB")
+_ONE_ANSWER = Struct(">ihi B16sB ihqqq 5s")
+_ONE = 2  # how a count of one is written
+_NO_ABORTED = b"\0\xff\xff\xff\xff"  # transactions, and no replica that a consumer should rather ask
+_NO_TAGS = b"\0\0\0"  # of the partition, of the topic, of the answer
+_REQUEST_END_BYTES_MAX = 128
 
 
 class ReplicaPartition(NamedTuple):
@@ -127,6 +135,9 @@ def next_session_epoch(epoch: int) -> int:
 
 def encode_replica_fetch(fetch: ReplicaFetch) -> bytes:
     """The body of a request. Partitions of one topic should stand together: each run of them costs its topic's id."""
+    end = _request_end(fetch.cluster_id, fetch.replica_id, fetch.replica_epoch)
+    if len(fetch.partitions) == 1 and not fetch.forgotten and fetch.partitions[0].flushed_offset != NO_OFFSET:
+        return _encode_one(fetch, fetch.partitions[0]) + b"\x01" + end
     out = bytearray(_START.pack(fetch.wait_ms_max, fetch.bytes_min, fetch.bytes_max, 0, fetch.session_id, fetch.session_epoch))
     runs = _runs(fetch.partitions)
     out += write_uvarint(len(runs) + 1)
@@ -142,14 +153,37 @@ def encode_replica_fetch(fetch: ReplicaFetch) -> bytes:
     out += write_uvarint(len(by_topic) + 1)
     for topic_id, indexes in by_topic.items():
         out += topic_id + write_uvarint(len(indexes) + 1) + b"".join(map(_INDEX.pack, indexes)) + b"\0"
-    out += b"\x01"  # no rack
-    if fetch.cluster_id is None:
+    return bytes(out) + end
+
+
+def _encode_one(fetch: ReplicaFetch, part: ReplicaPartition) -> bytes:
+    return _ONE_PARTITION.pack(
+        fetch.wait_ms_max,
+        fetch.bytes_min,
+        fetch.bytes_max,
+        0,
+        fetch.session_id,
+        fetch.session_epoch,
+        _ONE,
+        part.topic_id,
+        _ONE,
+        *part[1:7],
+        _ONLY_OWN_OFFSET,
+        part.flushed_offset,
+        0,
+    )
+
+
+@lru_cache(maxsize=64)
+def _request_end(cluster_id: str | None, replica_id: int, replica_epoch: int) -> bytes:
+    """What follows the forgotten topics."""
+    out = b"\x01"  # no rack
+    if cluster_id is None:
         out += b"\x01"
     else:
-        cluster_id = write_compact_string(fetch.cluster_id)
-        out += b"\x02\0" + write_uvarint(len(cluster_id)) + cluster_id
-    out += _REPLICA_STATE_HEAD + _REPLICA_STATE.pack(fetch.replica_id, fetch.replica_epoch) + b"\0"
-    return bytes(out)
+        text = write_compact_string(cluster_id)
+        out += b"\x02\0" + write_uvarint(len(text)) + text
+    return out + _REPLICA_STATE_HEAD + _REPLICA_STATE.pack(replica_id, replica_epoch) + b"\0"
 
 
 def parse_replica_fetch(body: memoryview) -> ReplicaFetch | None:
@@ -157,6 +191,9 @@ def parse_replica_fetch(body: memoryview) -> ReplicaFetch | None:
     if bytes(body[-_REPLICA_STATE_BYTES : 2 - _REPLICA_STATE_BYTES]) != _REPLICA_STATE_HEAD:
         return None
     try:
+        usual = _parse_one(body)
+        if usual is not None:
+            return usual
         fetch, position = _parse_request(body)
     except StructError as error:
         raise ProtocolError("a replica's Fetch request that ends too early") from error
@@ -165,18 +202,44 @@ def parse_replica_fetch(body: memoryview) -> ReplicaFetch | None:
     return fetch if fetch.replica_id >= 0 else None
 
 
+def _parse_one(body: memoryview) -> ReplicaFetch | None:
+    """One partition, and none that is forgotten; None for anything else."""
+    end = bytes(body[_ONE_PARTITION.size :])
+    if not 0 < len(end) <= _REQUEST_END_BYTES_MAX:
+        return None
+    head = _ONE_PARTITION.unpack_from(body)
+    wait_ms_max, bytes_min, bytes_max, _, session_id, session_epoch, topics, topic_id, count = head[:9]
+    index, leader_epoch, offset, last_epoch, log_start, partition_bytes_max, tags, flushed, after = head[9:]
+    if topics != _ONE or count != _ONE or tags != _ONLY_OWN_OFFSET or after:
+        return None
+    sender = _parse_end(end)
+    if sender is None:
+        return None
+    cluster_id, replica_id, replica_epoch = sender
+    only = ReplicaPartition(topic_id, index, leader_epoch, offset, last_epoch, log_start, partition_bytes_max, flushed)
+    return ReplicaFetch(
+        replica_id, replica_epoch, cluster_id, wait_ms_max, bytes_min, bytes_max, session_id, session_epoch, [only], []
+    )
+
+
+@lru_cache(maxsize=64)
+def _parse_end(raw: bytes) -> tuple[str | None, int, int] | None:
+    """Who sends a request, from what follows its topics; None where that is not all there is, or no broker sends it. Clients
+    choose what is remembered here, but not how much."""
+    body = memoryview(raw)
+    try:
+        forgotten, position = _parse_forgotten(body, 0)
+        sender, position = _parse_sender(body, position)
+    except (StructError, ProtocolError):
+        return None  # the general way says what is wrong
+    return sender if not forgotten and position == len(raw) and sender[1] >= 0 else None
+
+
 def _parse_request(body: memoryview) -> tuple[ReplicaFetch, int]:
     wait_ms_max, bytes_min, bytes_max, _, session_id, session_epoch = _START.unpack_from(body)
     partitions, position = _parse_partitions(body, _START.size)
     forgotten, position = _parse_forgotten(body, position)
-    _, position = read_compact_string(body, position)
-    cluster_id, replica_id, replica_epoch = None, -1, -1
-    tags, position = _read_tags(body, position)
-    for tag, start, size in tags:
-        if tag == _TAG_CLUSTER_ID:
-            cluster_id, _ = read_compact_string(body[start : start + size], 0)
-        elif tag == _TAG_REPLICA_STATE:
-            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(body[start : start + size])
+    (cluster_id, replica_id, replica_epoch), position = _parse_sender(body, position)
     return (
         ReplicaFetch(
             replica_id,
@@ -192,6 +255,19 @@ def _parse_request(body: memoryview) -> tuple[ReplicaFetch, int]:
         ),
         position,
     )
+
+
+def _parse_sender(body: memoryview, position: int) -> tuple[tuple[str | None, int, int], int]:
+    """The rack, which nobody asks for, and what tags say: cluster, broker, and its process."""
+    _, position = read_compact_string(body, position)
+    cluster_id, replica_id, replica_epoch = None, -1, -1
+    tags, position = _read_tags(body, position)
+    for tag, start, size in tags:
+        if tag == _TAG_CLUSTER_ID:
+            cluster_id, _ = read_compact_string(body[start : start + size], 0)
+        elif tag == _TAG_REPLICA_STATE:
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(body[start : start + size])
+    return (cluster_id, replica_id, replica_epoch), position
 
 
 def _parse_partitions(body: memoryview, position: int) -> tuple[list[ReplicaPartition], int]:
@@ -232,6 +308,23 @@ def _parse_forgotten(body: memoryview, position: int) -> tuple[list[tuple[bytes,
 
 def encode_replica_answer(answers: Sequence[ReplicaAnswer], *, session_id: int, error: int = 0) -> list[bytes]:
     """One piece of bytes before each partition's records, and a last one behind them all: len(answers) + 1 pieces."""
+    if len(answers) == 1:
+        (row,) = answers
+        head = _ONE_ANSWER.pack(
+            0,
+            error,
+            session_id,
+            _ONE,
+            row.topic_id,
+            _ONE,
+            row.partition_index,
+            row.error,
+            row.visible_offset,
+            row.visible_offset,
+            row.log_start_offset,
+            _NO_ABORTED,
+        )
+        return [head + write_uvarint(row.size + 1), _answer_tags(row) + b"\0\0"]
     runs = _runs(answers)
     pending = _ANSWER_START.pack(0, error, session_id) + write_uvarint(len(runs) + 1)
     pieces: list[bytes] = []
@@ -240,7 +333,7 @@ def encode_replica_answer(answers: Sequence[ReplicaAnswer], *, session_id: int, 
         for row in run:
             visible = row.visible_offset
             pending += _ANSWER.pack(row.partition_index, row.error, visible, visible, row.log_start_offset)
-            pieces.append(pending + b"\0\xff\xff\xff\xff" + write_uvarint(row.size + 1))  # no aborted ones, no other replica
+            pieces.append(pending + _NO_ABORTED + write_uvarint(row.size + 1))
             pending = _answer_tags(row)
         pending += b"\0"
     return [*pieces, pending + b"\0"]
@@ -261,12 +354,29 @@ def _answer_tags(row: ReplicaAnswer) -> bytes:
 def parse_replica_answer(body: memoryview) -> ReplicaFetched:
     """Read an answer of version 17. Its records are not looked into."""
     try:
+        usual = _parse_one_answer(body)
+        if usual is not None:
+            return usual
         answer, position = _parse_answer(body)
     except StructError as error:
         raise ProtocolError("an answer to a replica's Fetch that ends too early") from error
     if position != len(body):
         raise ProtocolError(f"an answer to a replica's Fetch with {len(body) - position} bytes behind its end")
     return answer
+
+
+def _parse_one_answer(body: memoryview) -> ReplicaFetched | None:
+    """Of one partition, and without tags; None for anything else."""
+    if len(body) <= _ONE_ANSWER.size:
+        return None
+    _, error, session_id, topics, topic_id, count, index, code, visible, _, log_start, middle = _ONE_ANSWER.unpack_from(body)
+    if topics != _ONE or count != _ONE or middle[0] > 1:
+        return None
+    size, position = read_uvarint(body, _ONE_ANSWER.size)
+    end = position + max(size - 1, 0)
+    if len(body) != end + len(_NO_TAGS) or body[end:] != _NO_TAGS:
+        return None
+    return ReplicaFetched(error, session_id, [ReplicaRecords(topic_id, index, code, visible, log_start, body[position:end])])
 
 
 def _parse_answer(body: memoryview) -> tuple[ReplicaFetched, int]:

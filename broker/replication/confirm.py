@@ -79,8 +79,10 @@ class Confirmation:
 
     def send(self) -> None:
         """At the end of a turn: ask ZooKeeper for those that nothing else confirms."""
+        if not self._wanted or self._is_asking:
+            return
         now = self._clock.monotonic()
-        if not self._wanted or self._is_asking or now < self._sent_at + self._check_seconds:
+        if now < self._sent_at + self._check_seconds:
             return
         asked = [led for led in self._wanted.values() if not led.is_over][:STATES_MAX]
         self._wanted = {key: led for key, led in self._wanted.items() if not led.is_over and led not in asked}

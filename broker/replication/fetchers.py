@@ -49,7 +49,11 @@ class Fetchers:
     @property
     def due(self) -> float:
         """When `work` has something to do."""
-        return min((fetcher.due for fetcher in self._by_leader.values()), default=math.inf)
+        due = math.inf
+        for fetcher in self._by_leader.values():  # in every turn: half the time of `min` over a generator
+            if fetcher.due < due:
+                due = fetcher.due
+        return due
 
     def work(self, now: float) -> None:
         for fetcher in self._by_leader.values():

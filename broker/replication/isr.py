@@ -117,6 +117,8 @@ class Proposals:
 
     def send(self) -> None:
         """At the end of a turn, and when a retry is due."""
+        if not self._unsent:
+            return
         now = self._clock.monotonic()
         due = [pending for pending in self._unsent.values() if pending.retry_at <= now]
         for start in range(0, len(due), STATES_MAX):
@@ -124,7 +126,7 @@ class Proposals:
 
     @property
     def next_retry(self) -> float:
-        return min((pending.retry_at for pending in self._unsent.values()), default=inf)
+        return min([pending.retry_at for pending in self._unsent.values()]) if self._unsent else inf
 
     def _commit(self, batch: list[_Pending], now: float) -> None:
         changes: list[StateChange] = []

@@ -88,6 +88,7 @@ class ReplicaServer:
         self._incarnations: dict[int, int] = {}  # the newest known of each broker
         self._throttle = throttle or Throttle()
         self._limits = limits or ServeLimits()
+        self.next_deadline = inf  # when to call `expire`, or earlier: who was answered before its time is not looked for
 
     # Requests
 
@@ -119,6 +120,7 @@ class ReplicaServer:
         else:
             wait_seconds = min(fetch.wait_ms_max, self._limits.wait_ms_max) / 1000
             session.waiting = WaitingFetch(answer, now + wait_seconds, bytes_max)
+            self.next_deadline = min(self.next_deadline, now + wait_seconds)
         return session
 
     def _refuse(self, code: ErrorCode, answer: Answer) -> None:
@@ -292,16 +294,14 @@ class ReplicaServer:
         for session in list(self._sessions.values()):
             if session.waiting is not None and session.waiting.deadline <= now:
                 self._answer_waiting(session, now)
-
-    @property
-    def next_deadline(self) -> float:
-        """When to call `expire`."""
-        return min((session.waiting.deadline for session in self._sessions.values() if session.waiting), default=inf)
+        waiting = (session.waiting for session in self._sessions.values())
+        self.next_deadline = min((one.deadline for one in waiting if one is not None), default=inf)
 
     def _has_urgent(self, session: FetchSession, now: float) -> bool:
         """Whether a waiting fetch should be answered now. What the throttle holds back waits until the fetch's time is over."""
-        urgent = (entry for entry in session.dirty.values() if entry.is_urgent)
-        return any(not self._is_throttled(entry, now) for entry in urgent)
+        if not session.dirty:
+            return False
+        return any(entry.is_urgent and not self._is_throttled(entry, now) for entry in session.dirty.values())
 
     def _is_throttled(self, entry: Followed, now: float) -> bool:
         is_insync = entry.session.replica_id in entry.led.progress.state.isr

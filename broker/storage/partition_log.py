@@ -42,6 +42,8 @@ from broker.storage.snapshots import SnapshotFiles
 from broker.storage.time_search import TimeSearch
 from broker.storage.truncation import Install, Reread, TruncationTicket
 
+# Ends of what was read last: a follower or a consumer that keeps up asks for what was written behind one of them.
+TAILS_MAX = 8
 EMPTY_SEGMENTS_PASSED_MAX = 64  # by one read: each is a file to open, and the next pass of compaction puts them together
 
 CLOSED = "closed"  # why a log is offline that was in good order to its end
@@ -66,6 +68,8 @@ class PartitionLog:
         # The name of a segment in which nothing has been flushed yet may not be on the disk: a clean stop leaves it as it is.
         self._directory_changed = bool(opened.segments) and not opened.segments[-1].size
         self._flushing: FlushTicket | None = None
+        self._tails: dict[int, int] = {}  # offsets at which readers have ended, and where they lie in `_tails_of`
+        self._tails_of: Segment | None = None
         self._flushed_segment = opened.segments[-1] if opened.segments else None
         self._flushed_position = opened.segments[-1].size if opened.segments else 0
         self._removed_paths: list[Path] = []
@@ -314,6 +318,7 @@ class PartitionLog:
         self.segments.cut(ticket.kept, ticket.tail)
         self.unflushed = [one for one in (*self.unflushed, *ticket.tail[:-1]) if one in tuple(self.segments)]
         self.end_offset = self.flushed_offset = ticket.end_offset
+        self._tails_of = None
         self.log_start_offset = ticket.end_offset if len(self.segments) == 1 else min(self.log_start_offset, ticket.end_offset)
         self._flushed_segment, self._flushed_position = active, 0
         self._rolled_ms = self._clock.now_ms()
@@ -357,6 +362,11 @@ class PartitionLog:
             return FileSlice(self.segments.active.file, self.segments.active.size, 0)
         segment = self.segments.holding(offset)
         try:
+            if segment is self._tails_of and (position := self._tails.get(offset)) is not None:
+                available = self._readable_bytes(segment, upto_offset, upto_place) - position
+                if 0 < available <= max_bytes:
+                    self._note_tail(segment, upto_offset, position + available)
+                    return FileSlice(segment.file, position, available)
             place = segment.batch_at(offset)
             hops = 0
             while segment.end_offset is not None and (
@@ -369,9 +379,22 @@ class PartitionLog:
             available = self._readable_bytes(segment, upto_offset, upto_place) - (place[0] if place else 0)
             if place is None or available <= 0:
                 return FileSlice(segment.file, 0, 0)
+            if available <= max_bytes:
+                self._note_tail(segment, upto_offset, place[0] + available)
             return FileSlice(segment.file, place[0], max(min(max_bytes, available), place[1]))
         except OSError as error:
             raise StorageError(f"cannot read {segment.directory}: {error}") from error
+
+    def _note_tail(self, segment: Segment, offset: int, position: int) -> None:
+        """All before `offset` ends at this position: what follows begins here, if it is in this segment. Only of the one that is
+        being written: others are compacted, and nobody waits at their ends."""
+        if segment.end_offset is not None:
+            return
+        if segment is not self._tails_of:
+            self._tails_of, self._tails = segment, {}
+        elif len(self._tails) >= TAILS_MAX:
+            del self._tails[next(iter(self._tails))]
+        self._tails[offset] = position
 
     def _readable_bytes(self, segment: Segment, upto_offset: int, upto_place: tuple[Segment, int] | None) -> int:
         """How much of `segment`, which begins before `upto_offset`, lies before it."""
@@ -476,7 +499,7 @@ class PartitionLog:
         if self._flushing is not None:
             self._flushing.is_void = True
         self.segments.clear()
-        self.unflushed, self._flushed_segment = [], None
+        self.unflushed, self._flushed_segment, self._tails_of = [], None, None
         self.before_roll, self.reread = _nothing, _nothing_else  # both refer to this log: no circle may keep it alive
 
         self._tell_if_quiet()

@@ -35,13 +35,17 @@ Outcome = Callable[[Any, BaseException | None], None]
 
 
 class SimOutput(Output):
-    """File slices are read from the simulated disk when they are sent, as sendfile would."""
+    """File slices are read from the simulated disk when they are sent, as pread and sendfile would."""
 
     __slots__ = ("_disk",)
 
     def __init__(self, disk: SimDisk) -> None:
         super().__init__()
         self._disk = disk
+
+    def _pread(self, part: FileSlice) -> bytes:
+        assert part._file is not None, "not released"
+        return self._disk.read_at(part._file, part.length, part.position)
 
     def _send_slice(self, sock: Any, head: FileSlice, budget: int) -> int:
         assert head._file is not None, "not released"

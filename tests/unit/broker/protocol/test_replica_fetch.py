@@ -16,6 +16,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
 from broker.errors import ProtocolError
+from broker.protocol import replica_fetch
 from broker.protocol.fetch import parse_fetch
 from broker.protocol.primitives import PARTITIONS_MAX
 from broker.protocol.replica_fetch import (
@@ -263,3 +264,34 @@ def test_any_answer_reads_as_it_was_written(rows: list[Any]) -> None:
     answers = [ReplicaAnswer(*row[:5], len(row[5]), *row[6:]) for row in rows]
     fetched = parse_replica_answer(memoryview(answer_bytes(answers, [row[5] for row in rows])))
     assert [tuple(row) for row in fetched.partitions] == [(*row[:5], memoryview(row[5]), *row[6:]) for row in rows]
+
+
+ONE_ASKED = ReplicaPartition(CLICKS.bytes, 3, 7, 1000, 6, 10, 1 << 20, 900)
+ONE_TOLD = ReplicaAnswer(CLICKS.bytes, 3, 0, 900, 10, 5)
+
+
+@given(st.integers(0, 200), st.integers(0, 255), st.integers(-1, 200))
+def test_the_short_way_through_a_request_says_what_the_general_one_says(at: int, byte: int, end: int) -> None:
+    body = bytearray(encode_replica_fetch(FETCH._replace(partitions=[ONE_ASKED], forgotten=[])))
+    body[at % len(body)] = byte
+    view = memoryview(bytes(body[:end] if 0 <= end < len(body) else body))
+    fetch = replica_fetch._parse_one(view)
+    assert fetch is None or (fetch, len(view)) == replica_fetch._parse_request(view)
+
+
+@given(st.integers(0, 100), st.integers(0, 255), st.integers(-1, 100))
+def test_the_short_way_through_an_answer_says_what_the_general_one_says(at: int, byte: int, end: int) -> None:
+    body = bytearray(answer_bytes([ONE_TOLD], [b"12345"]))
+    body[at % len(body)] = byte
+    view = memoryview(bytes(body[:end] if 0 <= end < len(body) else body))
+    try:
+        fetched = replica_fetch._parse_one_answer(view)
+    except ProtocolError:
+        fetched = None
+    assert fetched is None or (fetched, len(view)) == replica_fetch._parse_answer(view)
+
+
+def test_what_one_partition_is_asked_and_told_goes_the_short_way() -> None:
+    asked = memoryview(encode_replica_fetch(FETCH._replace(partitions=[ONE_ASKED], forgotten=[])))
+    assert replica_fetch._parse_one(asked) is not None
+    assert replica_fetch._parse_one_answer(memoryview(answer_bytes([ONE_TOLD], [b"12345"]))) is not None

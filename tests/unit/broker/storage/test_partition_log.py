@@ -63,6 +63,26 @@ def test_locating_gives_one_whole_batch_at_least_and_otherwise_no_more_than_aske
     assert log.locate(5, 1 << 30, upto_offset=20).length == 3 * size
 
 
+def test_readers_that_keep_up_cost_no_look_into_the_files(tmp_path: Path) -> None:
+    class Counting(FailingDisk):
+        reads = 0
+
+        def read_at(self, *arguments: object) -> bytes:  # type: ignore[override]
+            Counting.reads += 1
+            return super().read_at(*arguments)  # type: ignore[arg-type]
+
+    log = open_log(tmp_path, filesystem=Counting())
+    append(log, plain_batch(5))
+    for _ in range(2):
+        log.locate(0, 1 << 20, upto_offset=5).release()
+    Counting.reads = 0
+    for offset in range(5, 500, 5):
+        append(log, batch := plain_batch(5))
+        pieces = [log.locate(offset, 1 << 20, upto_offset=log.end_offset) for _ in range(2)]
+        assert [piece.length for piece in pieces] == [len(batch)] * 2
+    assert Counting.reads == 0
+
+
 def test_nothing_at_or_beyond_the_upper_offset_is_located(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     batches = [plain_batch(5) for _ in range(4)]

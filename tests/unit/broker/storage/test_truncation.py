@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -366,3 +367,30 @@ def test_compaction_keeps_the_batch_with_which_a_leader_epoch_began(tmp_path: Pa
 
 def keyed() -> bytearray:
     return build_batch([NewRecord(timestamp=NOW_MS, key=b"k", value=b"v")])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_readers_at_the_end_are_given_what_is_there_however_the_log_is_cut_and_rolled(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    log = open_log(tmp_path, segment_bytes=chance.choice([200, 700, 1 << 20]))
+    batches: dict[int, bytes] = {}
+    readers = [0, 0, 0]
+    for number in range(60):
+        for _ in range(chance.randint(0, 3)):
+            offset = log.end_offset
+            view, header = stamped(plain_batch(5, value=b"%d" % number), offset, log.epochs.current)
+            log.append([view], [header])
+            batches[offset] = bytes(view)
+        if not chance.randrange(6):
+            flush(log)
+            cut(log, max(0, log.end_offset - chance.randrange(0, 25)))
+            batches = {offset: batch for offset, batch in batches.items() if offset < log.end_offset}
+            readers = [min(offset, log.end_offset) for offset in readers]
+        for reader, offset in enumerate(readers):
+            upto = chance.choice([log.end_offset, max(offset, log.end_offset - 5)])
+            piece = log.locate(offset, chance.choice([1, 250, 1 << 20]), upto_offset=upto)
+            found, expected = left_in(piece), b"".join(batches[at] for at in range(offset, upto, 5))
+            assert expected.startswith(found)
+            assert bool(found) == bool(expected)
+            while readers[reader] < upto and found.startswith(batch := batches[readers[reader]]):
+                found, readers[reader] = found[len(batch) :], readers[reader] + 5
