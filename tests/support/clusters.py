@@ -193,6 +193,10 @@ class RunningCluster:
         except NoNodeError:
             return []
 
+    def topics(self) -> list[str]:
+        """All of them, internal ones too."""
+        return sorted(self._again(self._truth.get_children, "/brokers/topics"))
+
     def assignment(self, topic: str) -> dict[int, list[int]]:
         """The replicas of each partition."""
         node = self._node(f"/brokers/topics/{topic}")
@@ -211,14 +215,16 @@ class RunningCluster:
         return {partition: state.leader for partition, state in self.states(topic).items()}
 
     def is_healed(self, topics: Sequence[str]) -> bool:
-        """Whether every broker is there, and every partition has a leader and all its replicas in sync."""
+        """Whether every broker is there, and every partition of these has a leader and all its replicas in sync."""
         if self.registered() != sorted(self.brokers):
             return False
-        return all(
-            self.state(topic, partition).leader >= 0 and sorted(self.state(topic, partition).isr) == sorted(replicas)
-            for topic in topics
-            for partition, replicas in self.assignment(topic).items()
-        )
+        for topic in topics:
+            assignment, states = self.assignment(topic), self.states(topic)
+            if not assignment or assignment.keys() != states.keys():
+                return False
+            if any(states[index].leader < 0 or sorted(states[index].isr) != sorted(assignment[index]) for index in states):
+                return False
+        return True
 
     def wait_until_healed(self, *topics: str, deadline_seconds: float = PATIENCE_SECONDS) -> None:
         healed = processes.wait_until(lambda: self.is_healed(topics), deadline_seconds=deadline_seconds)

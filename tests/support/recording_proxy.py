@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from collections import defaultdict
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -55,14 +56,14 @@ class RecordingProxy:
 
     def _forward_requests(self, client: socket.socket, broker: socket.socket) -> None:
         stream = client.makefile("rb")
-        while len(length := stream.read(4)) == 4:
-            frame = stream.read(int.from_bytes(length, "big"))
-            api_key, version, _, _ = _HEADER.unpack_from(frame)
-            self.seen[api_key].add(version)
-            try:
+        with suppress(OSError):  # a client that resets its connection has ended it, and so has a broker
+            while len(length := stream.read(4)) == 4:
+                frame = stream.read(int.from_bytes(length, "big"))
+                if len(frame) < int.from_bytes(length, "big"):
+                    break  # it ended in the middle of a request
+                api_key, version, _, _ = _HEADER.unpack_from(frame)
+                self.seen[api_key].add(version)
                 broker.sendall(length + frame)
-            except OSError:
-                break
         _end(broker)
 
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Protocol
 
 from broker.clock import SystemClock
-from broker.coordination.store import Children, Found, Operation, Outcome, Store
+from broker.coordination.store import Children, Found, NoNode, Operation, Outcome, Store
 from broker.coordination.zookeeper import ZooKeeperStore
 from tests.sim.timeline import Timeline
 from tests.sim.zookeeper import SimZooKeeper
@@ -45,6 +45,11 @@ class StoreClient:
 
     def read(self, path: str, *, watch: bool = False) -> Found:
         return self._answer(self.asked(lambda then: self.store.read(path, then, watch=watch)))  # type: ignore[no-any-return]
+
+    def read_when_there(self, path: str, *, watch: bool = False) -> Found:
+        """The server that is asked may be behind, and a watch on a node that is not there yet would tell of its making."""
+        self._stores.until(lambda: self.read(path) != NoNode())
+        return self.read(path, watch=watch)
 
     def children(self, path: str, *, watch: bool = False) -> Children:
         return self._answer(self.asked(lambda then: self.store.children(path, then, watch=watch)))  # type: ignore[no-any-return]

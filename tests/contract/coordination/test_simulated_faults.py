@@ -67,7 +67,7 @@ def test_a_frozen_ensemble_does_late_what_was_given_up(stores: SimulatedStores) 
 def test_a_paused_process_hears_nothing_and_then_first_what_had_arrived(stores: SimulatedStores) -> None:
     client, other = with_own_node(stores), stores.client()
     first = client.store.session_id
-    stores.until(lambda: client.read("/a", watch=True) != NoNode())
+    client.read_when_there("/a", watch=True)
     sim(client).pause()
     other.commit(Set(path="/a", data=b"1", version=0))
     stores.let_pass(20.0)

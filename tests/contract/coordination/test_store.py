@@ -151,7 +151,7 @@ def test_children_are_sorted_names(stores: Stores) -> None:
 def test_a_watch_on_a_node_fires_once(stores: Stores, change: Operation) -> None:
     watching, writing = stores.client(), stores.client()
     made(writing, "/a")
-    stores.until(lambda: watching.read("/a", watch=True) != NoNode())
+    watching.read_when_there("/a", watch=True)
     assert isinstance(writing.commit(change), Committed)
     stores.until(lambda: bool(watching.changes()))
     writing.commit(Create(path="/a"))
@@ -195,7 +195,7 @@ def test_a_watch_on_children_fires_when_one_is_deleted(stores: Stores) -> None:
 def test_without_a_watch_nothing_is_told(stores: Stores) -> None:
     watching, writing = stores.client(), stores.client()
     made(writing, "/a")
-    stores.until(lambda: watching.read("/a") != NoNode())
+    watching.read_when_there("/a")
     watching.children("/a")
     writing.commit(Set(path="/a", data=b"1", version=0), Create(path="/a/b"))
     stores.let_pass(0.1)
@@ -205,7 +205,7 @@ def test_without_a_watch_nothing_is_told(stores: Stores) -> None:
 def test_of_a_change_one_hears_before_one_reads_it(stores: Stores) -> None:
     watching, writing = stores.client(), stores.client()
     made(writing, "/a")
-    stores.until(lambda: watching.read("/a", watch=True) != NoNode())
+    watching.read_when_there("/a", watch=True)
     said: list[object] = []
     watching.changed = lambda path: said.append("changed")  # type: ignore[method-assign]
     writing.commit(Set(path="/a", data=b"1", version=0))
@@ -245,7 +245,7 @@ def test_answers_come_in_the_order_of_the_questions_and_never_from_inside_the_ca
 def test_an_ephemeral_node_names_its_session_and_goes_with_it(stores: Stores) -> None:
     owner, other = stores.client(), stores.client()
     owner.commit(Create(path="/e", data=b"mine", is_ephemeral=True))
-    stores.until(lambda: other.read("/e", watch=True) != NoNode())
+    other.read_when_there("/e", watch=True)
     assert other.read("/e") == Node(data=b"mine", version=0, ephemeral_owner=owner.store.session_id)
     owner.close()
     stores.until(lambda: other.changes() == ["/e"])
@@ -255,7 +255,7 @@ def test_an_ephemeral_node_names_its_session_and_goes_with_it(stores: Stores) ->
 def test_anothers_ephemeral_is_replaced_by_ones_own_in_one_transaction(stores: Stores) -> None:
     dead, successor = stores.client(), stores.client()
     dead.commit(Create(path="/e", is_ephemeral=True))
-    stores.until(lambda: successor.read("/e") != NoNode())
+    successor.read_when_there("/e")
     assert isinstance(successor.commit(Delete(path="/e", version=0), Create(path="/e", is_ephemeral=True)), Committed)
     dead.close()
     stores.let_pass(0.1)
@@ -312,7 +312,7 @@ def test_a_session_that_is_over_is_followed_by_a_new_one_without_its_nodes(store
     client.commit(Create(path="/e", is_ephemeral=True), Create(path="/a"))
     client.read("/a", watch=True)
     first = client.store.session_id
-    stores.until(lambda: other.read("/e", watch=True) != NoNode())
+    other.read_when_there("/e", watch=True)
     stores.cut(client)
     stores.until(lambda: other.changes() == ["/e"])
     stores.heal(client)

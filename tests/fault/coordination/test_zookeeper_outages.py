@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
+from kazoo.client import KazooClient
 
 from broker.coordination import zookeeper as room
 from broker.coordination.store import Committed, Create, Node, NoNode, Reason, Refused, Set, Unknown
-from tests.support.stores import RealStores
+from tests.support.stores import PATIENCE_SECONDS, RealStores
 from tests.support.zookeeper import RunningServer, RunningZooKeeper
 
 TIMEOUT_MS = 2_000
@@ -18,7 +20,7 @@ def test_one_that_is_cut_off_is_told_nothing_of_the_end_of_its_session(stores: R
     cut_off, other = stores.client(session_timeout_ms=TIMEOUT_MS), stores.client()
     session_id = cut_off.store.session_id
     cut_off.commit(Create(path="/e", is_ephemeral=True))
-    stores.until(lambda: other.read("/e", watch=True) != NoNode())
+    other.read_when_there("/e", watch=True)
     stores.cut(cut_off)
     stores.until(lambda: bool(other.changes()))
     stores.let_pass(1.0)
@@ -111,14 +113,24 @@ def test_a_transaction_above_zookeepers_own_limit_breaks_the_connection(
     assert client.read("/a") == NoNode()
 
 
-def test_closing_beside_a_dead_server_holds_nobody_up(stores: RealStores, server: RunningServer) -> None:
+def test_closing_beside_a_dead_server_holds_nobody_up(
+    stores: RealStores, server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = stores.client()
     server.kill()
+    kazoos_stop, has_returned = KazooClient.stop, threading.Event()
+    waited: list[bool] = []
+
+    def stop_afterwards(kazoo: KazooClient) -> None:
+        waited.append(has_returned.wait(PATIENCE_SECONDS / 2))
+        kazoos_stop(kazoo)
+
+    monkeypatch.setattr(KazooClient, "stop", stop_afterwards)
     closed: list[bool] = []
-    began = time.monotonic()
     client.store.close(lambda: closed.append(True))
-    assert time.monotonic() - began < 0.5
+    has_returned.set()
     stores.until(lambda: bool(closed))
+    assert waited == [True], "whoever closes does not wait for kazoo"
 
 
 def test_a_server_that_has_lost_all_its_data_is_not_taken_for_the_old_one() -> None:

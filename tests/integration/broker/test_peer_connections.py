@@ -32,17 +32,17 @@ def peer() -> Iterator[ScriptedPeer]:
     peer.die()
 
 
-def nobodys_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
+@pytest.fixture
+def dead() -> Iterator[ScriptedPeer]:
+    """Nobody listens there, and nobody else will."""
+    peer = ScriptedPeer(is_listening=False)
+    yield peer
+    peer.die()
 
 
 def test_a_broker_is_reached_when_it_has_answered(world: PeerWorld, peer: ScriptedPeer) -> None:
     world.peers.know({2: peer.endpoint})
-    world.turn()
-    world.turn(1.0)
-    peer.accept()
+    world.until(peer.is_greeted)
     assert not world.peers.is_reached(2), "an open port is not yet a broker"
     _, version, correlation_id, rest = peer.read()
     assert (version, rest) == (0, b"")
@@ -130,19 +130,17 @@ def test_a_connection_that_was_only_lost_is_made_again(world: PeerWorld, peer: S
     peer.hang_up()
     world.until(lambda: ("closed", 2) in world.events)
     assert not world.peers.is_reached(2)
-    world.turn()
-    peer.greet()
-    world.until(lambda: world.peers.is_reached(2))
+    world.reach_known(peer)
     assert world.events == [("reached", 2), ("closed", 2), ("reached", 2)]
 
 
-def test_pauses_between_attempts_grow_to_a_second(world: PeerWorld) -> None:
-    world.peers.know({2: Endpoint(host="127.0.0.1", port=nobodys_port())})
+def test_pauses_between_attempts_grow_to_a_second(world: PeerWorld, dead: ScriptedPeer) -> None:
+    world.peers.know({2: dead.endpoint})
     at: list[float] = []
     while len(at) < 9:
         before = len(world.events)
-        for _ in range(3):
-            world.turn(0.001)
+        world.turn()
+        world.until(lambda: not world.poller.owners)  # no attempt is under way
         if len(world.events) > before:
             at.append(world.clock.monotonic())
         world.clock.advance_ms(10)
@@ -152,25 +150,18 @@ def test_pauses_between_attempts_grow_to_a_second(world: PeerWorld) -> None:
     assert set(world.events) == {("refused", 2)}
 
 
-def test_a_broker_that_comes_back_is_reached_again(world: PeerWorld) -> None:
-    port = nobodys_port()
-    world.peers.know({2: Endpoint(host="127.0.0.1", port=port)})
+def test_a_broker_that_comes_back_is_reached_again(world: PeerWorld, dead: ScriptedPeer) -> None:
+    world.peers.know({2: dead.endpoint})
     world.until(lambda: bool(world.events))
-    peer = ScriptedPeer(port)
+    dead.listen()
     world.clock.advance_ms(50)
-    world.turn()
-    world.turn(1.0)
-    peer.greet()
-    world.until(lambda: world.peers.is_reached(2))
-    peer.die()
+    world.reach_known(dead)
 
 
 def test_a_stopped_process_is_neither_reached_nor_refused(world: PeerWorld, peer: ScriptedPeer) -> None:
     """Its kernel takes the connection, and nobody says hello."""
     world.peers.know({2: peer.endpoint})
-    world.turn()
-    world.turn(1.0)
-    peer.accept()
+    world.until(peer.is_greeted)
     world.clock.advance_ms(round(CONNECT_SECONDS_MAX * 1000))
     world.turn()
     assert peer.read()[0] == 18
@@ -231,9 +222,8 @@ def test_a_handler_that_fails_costs_its_connection_only(world: PeerWorld, peer: 
     world.turn()
     peer.answer(peer.read()[2], b"")
     world.until(lambda: ("closed", 2) in world.events)
-    world.turn()
-    peer.greet()
-    world.until(lambda: world.peers.is_reached(2))
+    peer.sock = None  # the next one is another
+    world.reach_known(peer)
 
 
 def test_a_broker_that_is_not_known_any_more_is_left_without_an_event(world: PeerWorld, peer: ScriptedPeer) -> None:
@@ -262,17 +252,15 @@ def test_no_connection_is_made_to_oneself(world: PeerWorld, peer: ScriptedPeer) 
     assert world.poller.owners == {}
 
 
-def test_names_are_looked_up_elsewhere_and_every_address_is_tried(world: PeerWorld, peer: ScriptedPeer) -> None:
+def test_names_are_looked_up_elsewhere_and_every_address_is_tried(
+    world: PeerWorld, peer: ScriptedPeer, dead: ScriptedPeer
+) -> None:
     world.peers.know({2: Endpoint(host="broker.example", port=peer.port)})
     world.turn()
     ((endpoint, then),) = world.looked_up
     assert endpoint.host == "broker.example"
-    nobody = (socket.AF_INET, ("127.0.0.1", nobodys_port()))
-    then([nobody, (socket.AF_INET, ("127.0.0.1", peer.port))])
-    world.turn(1.0)
-    world.turn(1.0)
-    peer.greet()
-    world.until(lambda: world.peers.is_reached(2))
+    then([(socket.AF_INET, ("127.0.0.1", one.port)) for one in (dead, peer)])
+    world.reach_known(peer)
     assert world.events == [("reached", 2)], "one address that refuses says nothing"
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from logbus.local.processes import ReservedPorts
 
@@ -85,7 +85,7 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 class Acknowledged:
     """Sends numbers; what of them is acknowledged, and why others are not."""
 
-    def __init__(self, bootstrap: str, *, seconds_max: int = 20, retries: int = 1_000) -> None:
+    def __init__(self, bootstrap: str, *, seconds_max: int = 60, retries: int = 1_000) -> None:
         self.values: list[bytes] = []
         self.errors: list[str] = []
         self._producer = Producer(
@@ -97,7 +97,7 @@ class Acknowledged:
             value = b"%d" % number
             self._producer.produce(TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered)
             self._producer.poll(0)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(90) == 0
 
     def _delivered(self, error: object, message: Message) -> None:
         if error is None:
@@ -108,7 +108,7 @@ class Acknowledged:
             self.errors.append(str(error))
 
 
-def _wait_until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def _wait_until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"{what}: not within {seconds:g} s"
@@ -116,16 +116,21 @@ def _wait_until(condition: Callable[[], bool], what: str, seconds: float = 20.0)
 
 
 def _states(admin: AdminClient) -> dict[int, tuple[int, list[int]]]:
-    """Leader and in-sync set by partition."""
-    partitions = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
-    return {index: (row.leader, sorted(row.isrs)) for index, row in partitions.items()}
+    """Leader and in-sync set by partition, of all of them: none where the broker that was asked does not know yet or any more."""
+    try:
+        partitions = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+    except KafkaException:  # who was asked has just died
+        partitions = {}
+    states = {index: (row.leader, sorted(row.isrs)) for index, row in partitions.items()}
+    nobody = (-1, list[int]())
+    return {index: states.get(index, nobody) for index in range(PARTITIONS)}
 
 
 def _read_all(bootstrap: str, count: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
     values: list[bytes] = []
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while len(values) < count and time.monotonic() < until:
         for message in consumer.consume(500, 0.5):
             assert message.error() is None
@@ -144,11 +149,12 @@ def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowle
     sent = Acknowledged(brokers.bootstrap)
     sent.send(0, 600)
 
+    _wait_until(lambda: _states(admin)[0][0] in (1, 2, 3), "a leader")
     leader, _ = _states(admin)[0]
     brokers.kill(leader)
     sent.send(600, 600)
     assert (len(sent.values), sent.errors) == (1200, [])
-    _wait_until(lambda: all(leader not in isr for _, isr in _states(admin).values()), "the dead one is out")
+    _wait_until(lambda: all(isr and leader not in isr for _, isr in _states(admin).values()), "the dead one is out")
 
     brokers.start(leader)
     _wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), "the dead one is back in sync")

@@ -13,6 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from benchmarks import processes
@@ -48,13 +49,26 @@ def all_of_it() -> dict[int, list[bytes]]:
 
 
 def test_the_cluster_is_seen_whole_from_every_broker(cluster: RunningCluster, replicated: str) -> None:
+    everybody = [1, 2, 3]
+    whole = (
+        sorted(cluster.bootstrap.split(",")),
+        cluster.controller(),
+        {number: (leader, everybody, everybody) for number, leader in cluster.leaders(replicated).items()},
+    )
+
+    def seen(client: AdminClient) -> object:
+        told = client.list_topics(timeout=PATIENCE_SECONDS)
+        partitions = told.topics[replicated].partitions if replicated in told.topics else {}
+        return (
+            sorted(f"{node.host}:{node.port}" for node in told.brokers.values()),
+            told.controller_id,
+            {number: (one.leader, sorted(one.replicas), sorted(one.isrs)) for number, one in partitions.items()},
+        )
+
     for broker in cluster.brokers.values():
-        told = admin(broker.bootstrap).list_topics(timeout=PATIENCE_SECONDS)
-        assert {f"{node.host}:{node.port}" for node in told.brokers.values()} == set(cluster.bootstrap.split(","))
-        assert told.controller_id == cluster.controller()
-        partitions = told.topics[replicated].partitions
-        assert {number: one.leader for number, one in partitions.items()} == cluster.leaders(replicated)
-        assert all(sorted(one.replicas) == sorted(one.isrs) == [1, 2, 3] for one in partitions.values())
+        client = admin(broker.bootstrap)
+        processes.wait_until(lambda: seen(client) == whole, deadline_seconds=PATIENCE_SECONDS)  # noqa: B023
+        assert seen(client) == whole
 
 
 def test_a_producer_of_librdkafka_goes_on_over_elections(cluster: RunningCluster, replicated: str) -> None:
@@ -172,6 +186,7 @@ def test_the_tools_of_the_jvm_go_on_over_elections(cluster: RunningCluster, topi
     with meanwhile(produce) as is_over:
         elect_until(cluster, topic, is_over)
     assert sum(tools.end_offsets(cluster.bootstrap, topic).values()) == records  # idempotent: each of them once
+    cluster.wait_until_healed(*cluster.topics())  # also those of other tests, which the same brokers had led
     described = tools.topics(cluster.bootstrap, "--describe", "--topic", topic)
     assert f"PartitionCount: {PARTITIONS}" in described
     assert "ReplicationFactor: 3" in described
