@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 import time
@@ -20,6 +21,8 @@ from tests.sim.switches import SWITCHES
 
 def main() -> int:
     options = _options()
+    gc.freeze()  # what is loaded by now stays; a history leaves little that only the collector finds
+    gc.set_threshold(20_000, 20, 20)
     logging.disable(logging.CRITICAL if options.brokers == 1 and options.seed is None else logging.NOTSET)
     # One broker is a world of its own: its histories are shorter, and power cuts are all that may lose anything.
     played_by: Any = single if options.brokers == 1 else cluster
@@ -53,6 +56,8 @@ def _play(options: argparse.Namespace, played_by: Any, kinds: tuple[str, ...]) -
     counts: Counter[str] = Counter()
     failures, played_count, began = 0, 0, time.monotonic()
     for seed in range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]:
+        if played_count and not played_count % 500:
+            print(f"{played_count} histories so far, {failures} with anomalies, {time.monotonic() - began:.0f} s", flush=True)
         played_count += 1
         played = played_by.play(played_by.draw_story(seed, kinds))
         counts.update(played.verdict.counts)
@@ -60,7 +65,7 @@ def _play(options: argparse.Namespace, played_by: Any, kinds: tuple[str, ...]) -
             print(played.world.told())
             print(played)
         elif played.kind:
-            print(played_by.shorten(played))
+            print(played_by.shorten(played), flush=True)
         failures += bool(played.kind)
         if failures >= options.failures:
             break

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from broker.config import LogConfig
-from broker.partitions.partition import Partition
 from tests.sim.checker import check
 from tests.sim.clients import Admin, Consumer, Producer, ProducerPlan, Watcher
 from tests.sim.cluster_faults import CLUSTER_KINDS, CONTROLLER, FOLLOWER, LEADER, ClusterFaults
@@ -286,7 +285,9 @@ class ClusterStage:
 
     def _drained(self) -> str:
         """A consumer that comes when all is over reads each partition from start to end; replicas are equal."""
-        self.run(self.world.now + 5 * SECOND)  # what is written is flushed, so the end is the log's
+        self.run(self.world.now + SECOND)
+        # What is written is flushed before anybody is asked for the end, so that it is the log's.
+        self.until(self._all_is_visible, 5 * SECOND)
         for client in (*self.consumers, *self.watchers):
             client.close()
         for index in range(self.story.partitions):
@@ -307,15 +308,22 @@ class ClusterStage:
         return ""
 
     def _differences(self, index: int) -> str:
-        self.until(lambda: len({held and held.end_offset for held in self._held(index)}) == 1, 30 * SECOND)
-        self.run(self.world.now + 5 * SECOND)  # what is visible is told with the next answer
-        ends = [None if held is None else (held.end_offset, held.visible_offset) for held in self._held(index)]
-        if len(set(ends)) > 1:
-            return f"not equal: replicas of partition {index} end and are visible to {ends}"
+        self.until(lambda: self._is_equal(index), 35 * SECOND)  # what is visible is told with an answer that may wait for it
+        if not self._is_equal(index):
+            return f"not equal: replicas of partition {index} end and are visible to {self._ends(index)}"
         return ""
 
-    def _held(self, index: int) -> list[Partition | None]:
-        return [node.held(TOPIC, index) for node in self.nodes]
+    def _is_equal(self, index: int) -> bool:
+        return len(set(self._ends(index))) == 1
+
+    def _all_is_visible(self) -> bool:
+        ends = [end for index in range(self.story.partitions) for end in self._ends(index)]
+        return all(end is not None and end[0] == end[1] for end in ends)
+
+    def _ends(self, index: int) -> list[tuple[int, int] | None]:
+        """Where each replica ends, and up to where it is visible."""
+        held = [node.held(TOPIC, index) for node in self.nodes]
+        return [None if one is None else (one.end_offset, one.visible_offset) for one in held]
 
 
 def play(story: ClusterStory) -> Played:

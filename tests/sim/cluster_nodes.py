@@ -107,7 +107,10 @@ class ClusterNode(SimNode):
     def _turn(self) -> None:
         super()._turn()
         if self.engine is not None:
+            # Who only looks is not the process, which therefore does not end within what it reads.
+            left, self.disk.calls_left = self.disk.calls_left, -1
             self._invariants.turn_ended(self)
+            self.disk.calls_left = left
 
     # Seen from outside
 

@@ -117,6 +117,7 @@ class SimDisk(FileSystem):
 
     def __init__(self, root: Path = Path("/disk"), now_ms: Callable[[], int] = lambda: 0) -> None:
         self.root = root
+        self._below = len(str(root)) + 1  # where names begin in the text of a path
         self._now_ms = now_ms
         self._tree = Directory()
         self._locks: dict[Inode, ReferenceType[SimFile]] = {}
@@ -163,7 +164,8 @@ class SimDisk(FileSystem):
 
     def _find(self, path: Path) -> Inode | Directory | None:
         found: Inode | Directory | None = self._tree
-        for name in str(path)[len(str(self.root)) + 1 :].split("/") if path != self.root else ():
+        below = str(path)[self._below :]
+        for name in below.split("/") if below else ():
             if not isinstance(found, Directory):
                 return None
             found = found.names.get(name)

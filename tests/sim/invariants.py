@@ -26,7 +26,6 @@ from broker.coordination import znodes
 from broker.coordination.image import PartitionState
 from broker.coordination.store import Check, Committed, Create, Operation, Set
 from broker.partitions.partition import Partition
-from broker.records.batch import read_header
 from tests.sim.world import SECOND, World
 from tests.sim.zookeeper import SimZooKeeper
 
@@ -63,6 +62,7 @@ class _Replica:
     has_lost_tail: bool = False  # its machine has lost power, or its disk, since it was last in sync
     is_new: bool = False  # the disk was replaced, and its broker has not entered the cluster since: it has not said so yet
     partition: Partition | None = None
+    looked_at: tuple[object, ...] = ()  # where it was when it was last looked at
 
 
 @dataclass(slots=True)
@@ -77,9 +77,9 @@ class _Known:
     led_since: tuple[int, int] = (-1, 0)  # the newest epoch in which somebody leads, and since when
     batches: dict[tuple[int, int], tuple[int, int, str]] = field(default_factory=dict)  # (epoch, offset) -> CRC, size, who
     visible: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> epoch and CRC of a visible batch
-    visible_upto: int = 0
     shown: int = 0  # the highest visible offset of a leader
     replicated: int = 0  # the highest replicated offset of a leader, less what a last member has lost with its power
+    lowered: int = 0  # how often it was: then all replicas are looked at again
     copies: dict[int, _Replica] = field(default_factory=dict)
 
 
@@ -221,6 +221,7 @@ class Invariants:
                 copy.has_lost_tail = False
                 if known.state is not None and known.state.isr == (machine.broker_id,) and copy.partition is not None:
                     known.replicated = min(known.replicated, self._offsets_now(copy)[1])
+                    known.lowered += 1
             self._check_members(known, f"{machine.name} has entered")
 
     def turn_ended(self, machine: Machine) -> None:
@@ -228,22 +229,27 @@ class Invariants:
         if self.broken:
             return
         for partition in machine.replicas():
-            key = partition.topic_id.bytes, partition.index
-            known = self._known.get(key)
-            if known is None or partition.log.offline_reason:
-                continue
-            copy = self._copy(known, machine.broker_id)
             log = partition.log
+            if log.offline_reason:
+                continue
+            known = self._known.get((partition.topic_id.bytes, partition.index))
+            if known is None:
+                continue
+            copy = known.copies.get(machine.broker_id) or self._copy(known, machine.broker_id)
             if copy.process != machine.starts or copy.partition is not partition:
                 self._process_begins(machine, copy, partition)
             if log.is_being_cut:
                 continue
-            self._look(machine, known, copy, partition)
+            offsets = (log.end_offset, log.flushed_offset, log.log_start_offset, partition.visible_offset)
+            place = (*offsets, partition.replicated, partition.is_led, partition.leader_epoch, known.lowered)
+            if place != copy.looked_at:
+                self._look(machine, known, copy, partition)
+                copy.looked_at = place
 
     def _process_begins(self, machine: Machine, copy: _Replica, partition: Partition) -> None:
         log = partition.log
         copy.process, copy.partition = machine.starts, partition
-        copy.visible, copy.checked, copy.led_epoch = 0, log.log_start_offset, -1
+        copy.visible, copy.checked, copy.led_epoch, copy.looked_at = 0, log.log_start_offset, -1, ()
         copy.end, copy.flushed, copy.start = log.end_offset, log.flushed_offset, log.log_start_offset
 
     def _look(self, machine: Machine, known: _Known, copy: _Replica, partition: Partition) -> None:
@@ -260,15 +266,15 @@ class Invariants:
         if end != copy.end and partition.is_led:
             self._check_stale(machine, known, partition, me)
         self._compare(known, copy, partition, me)
-        moved = visible > copy.visible
+        shown = copy.visible
         copy.end, copy.flushed, copy.start, copy.visible = end, flushed, start, visible
         if copy.led_epoch >= 0 and not partition.is_led:
             copy.led_epoch = -1
             self.on_deposed()
         if partition.is_led:
             self._look_at_lead(machine, known, copy, partition, me)
-        if moved:
-            self._show(known, partition, visible, me)
+        if visible > shown:
+            self._show(known, partition, shown, visible, me)
 
     def _look_at_lead(self, machine: Machine, known: _Known, copy: _Replica, partition: Partition, me: str) -> None:
         epoch = partition.leader_epoch
@@ -329,8 +335,7 @@ class Invariants:
             copy.checked = log.log_start_offset
         if copy.checked >= log.end_offset:
             return
-        for batch in log.batches_from(copy.checked):
-            header = read_header(memoryview(batch))
+        for header in log.headers_from(copy.checked):
             if header.base_offset < copy.checked:
                 continue
             place = header.leader_epoch, header.base_offset
@@ -340,17 +345,11 @@ class Invariants:
                 self._break(2, f"{me}: the batch at {place[1]} of epoch {place[0]} is another at {other[2]}")
             copy.checked = header.next_offset
 
-    def _show(self, known: _Known, partition: Partition, visible: int, me: str) -> None:
-        """What is visible here is what was visible there."""
-        if visible <= known.visible_upto:
-            begin = max(partition.log.log_start_offset, visible - 50)
-        else:
-            begin = max(partition.log.log_start_offset, known.visible_upto - 50)
-        for batch in partition.log.batches_from(begin):
-            header = read_header(memoryview(batch))
+    def _show(self, known: _Known, partition: Partition, shown: int, visible: int, me: str) -> None:
+        """What is visible here is what was visible there. Below `shown` this process' was looked at."""
+        for header in partition.log.headers_from(max(partition.log.log_start_offset, shown)):
             if header.base_offset >= visible:
                 break
             mine = header.leader_epoch, header.crc
             if known.visible.setdefault(header.base_offset, mine) != mine:
                 self._break(3, f"{me}: at {header.base_offset} {mine} is visible, and {known.visible[header.base_offset]} was")
-        known.visible_upto = max(known.visible_upto, visible)
