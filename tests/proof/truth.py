@@ -22,7 +22,8 @@ Place = tuple[int, int]  # partition, offset
 Ranges = dict[int, tuple[int, int]]  # by partition the first offset and the one behind the last
 Row = tuple[Any, ...]  # what a reader sees of one record: where it is kept, its stamp, its values
 
-OUT_OF_SIGHT = "cut behind every boundary"  # nothing that the ledger remembers reaches there
+CUT = "cut"
+OUT_OF_SIGHT = "cut where nothing tells"  # behind every boundary, or retention has taken the record before the last one since
 
 
 class Record(NamedTuple):
@@ -87,6 +88,7 @@ class Lost(NamedTuple):
     when: int
     why: str
     behind: datetime | None
+    partition: int
 
     def may_be_of(self, window: Window) -> bool:
         """Whether its window would have been this one, had it been there when that was frozen."""
@@ -138,17 +140,25 @@ class Truth:
 
     def cut(self, partition: int, offset: int) -> None:
         """Records from `offset` on are gone. The ledger can know of it only where it has frozen a boundary behind that offset."""
-        part, bounds = self.parts[partition], self.known.chains.get(self.log, Chain()).bounds
-        reached = max(bounds.get(partition, {}).values(), default=0)
-        self.lose(partition, range(offset, len(part.records)), "cut" if offset < reached else OUT_OF_SIGHT)
+        part = self.parts[partition]
+        self.lose(partition, range(offset, len(part.records)), CUT if offset < self.reached(partition) else OUT_OF_SIGHT)
         del part.records[offset:]
         part.start, part.open_from = min(part.start, offset), None
         part.gone = {at for at in part.gone if at < offset}
 
+    def reached(self, partition: int) -> int:
+        """The last boundary that the ledger has of the log as it is."""
+        return max(self.known.chains.get(self.log, Chain()).bounds.get(partition, {}).values(), default=0)
+
     def deleted(self, partition: int, offset: int) -> None:
+        """Where retention takes the record before the last boundary, nothing is left that tells of an earlier cut."""
         part = self.parts[partition]
         self.lose(partition, range(part.start, offset), "retention")
         part.start = max(part.start, offset)
+        if part.start >= self.reached(partition):
+            self.lost = [
+                one._replace(why=OUT_OF_SIGHT) if (one.partition, one.why) == (partition, CUT) else one for one in self.lost
+            ]
 
     def made_again(self, partitions: int) -> None:
         for partition, part in enumerate(self.parts):
@@ -162,7 +172,7 @@ class Truth:
         for at in offsets:
             if (found := records[at]) is not None and (partition, at) not in held:
                 behind = max((instant for instant, bound in bounds.items() if bound <= at), default=None)
-                self.lost.append(Lost(found, when, why, behind))
+                self.lost.append(Lost(found, when, why, behind, partition))
 
     def compacted(self, partition: int, offsets: Iterable[int]) -> None:
         for at in offsets:
