@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from logbus.local.processes import ReservedPorts
 
@@ -111,19 +111,34 @@ class Acknowledged:
 
 def _wait_until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
     until = time.monotonic() + seconds
-    while not condition():
+    while not _holds(condition):
         assert time.monotonic() < until, f"{what}: not within {seconds:g} s"
         time.sleep(0.1)
 
 
+def _holds(condition: Callable[[], bool]) -> bool:
+    """A question to a broker that has just been killed waits there, in librdkafka, until its time is over: then it is no answer."""
+    try:
+        return condition()
+    except KafkaException:
+        return False
+
+
 def _states(admin: AdminClient) -> dict[int, tuple[int, list[int]]]:
     """Leader and in-sync set by partition."""
-    partitions = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+    partitions = admin.list_topics(TOPIC, timeout=3).topics[TOPIC].partitions
     return {index: (row.leader, sorted(row.isrs)) for index, row in partitions.items()}
 
 
 def _read_all(bootstrap: str, count: int) -> list[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
     consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
     values: list[bytes] = []
     until = time.monotonic() + 20
@@ -162,6 +177,9 @@ def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowle
     brokers.start(leader)
     _wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), "all are in sync")
 
+    (deleted,) = admin.delete_records([TopicPartition(TOPIC, 0, 50)]).values()
+    assert deleted.result(20).low_watermark == 50
+
     brokers.kill(*others)
     _wait_until(lambda: all(state == (leader, [leader]) for state in _states(admin).values()), "the last one leads")
     refused = Acknowledged(brokers.bootstrap, retries=0)
@@ -170,5 +188,5 @@ def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowle
     assert all("NOT_ENOUGH_REPLICAS" in error for error in refused.errors), refused.errors
     brokers.start(*others)
     _wait_until(lambda: all(isr == [1, 2, 3] for _, isr in _states(admin).values()), "all are in sync")
-    values = _read_all(brokers.bootstrap, 1800)
-    assert sorted(set(values), key=int) == [b"%d" % number for number in range(1800)]
+    left = [b"%d" % number for number in range(1800) if number % PARTITIONS or number >= 50 * PARTITIONS]
+    assert sorted(set(_read_all(brokers.bootstrap, len(left))), key=int) == left
