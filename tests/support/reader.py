@@ -1,0 +1,105 @@
+"""A reader of a page: a fresh directory, every command in order, and what the page says one will see (pages.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.pages import Block, shows
+
+TERMINAL = "run in a terminal of its own until it says: "
+SECONDS_MAX = 300.0  # of one command; nothing here is timed
+# Each block is a script; where it ends, directory and environment go on to the next, as in one terminal.
+SCRIPT = """set -euo pipefail
+{text}
+pwd >"$READER_LEFT.pwd"
+env -0 >"$READER_LEFT.env"
+"""
+
+
+@dataclass
+class Terminal:
+    """A reader's terminal: a directory, an environment, and what was printed last."""
+
+    directory: Path
+    environment: dict[str, str]
+    left: Path
+    printed: str = ""
+    others: list[OtherTerminal] = field(default_factory=list)
+
+    def follow(self, block: Block) -> None:
+        if block.mark == "run":
+            self.run(block)
+        elif block.mark.startswith(TERMINAL):
+            self.others.append(OtherTerminal.start(block, self.directory, self.environment))
+            self.printed = self.others[-1].wait_for(block.mark.removeprefix(TERMINAL))
+        elif block.mark == "see":
+            assert shows(self.printed, block.text), f"{block.place} promises\n{block.text}\nbut this was printed:\n{self.printed}"
+
+    def run(self, block: Block) -> None:
+        script = SCRIPT.format(text=block.text)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.directory,
+            env={**self.environment, "READER_LEFT": str(self.left)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS_MAX,
+        )
+        self.printed = done.stdout
+        assert done.returncode == 0, f"{block.place} ended with {done.returncode}:\n{block.text}\n{done.stdout}"
+        pairs = self.left.with_suffix(".env").read_text().split("\0")
+        self.environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        self.directory = Path(self.left.with_suffix(".pwd").read_text().strip())
+
+
+@dataclass
+class OtherTerminal:
+    """A command that goes on in a terminal of its own."""
+
+    block: Block
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, block: Block, directory: Path, environment: Mapping[str, str]) -> OtherTerminal:
+        log = directory.parent / f"terminal-{block.line}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {block.text}"],
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return cls(block, log, process)
+
+    def wait_for(self, text: str) -> str:
+        deadline = time.monotonic() + SECONDS_MAX
+        while text not in (said := self.log.read_text()):
+            assert self.process.poll() is None, f"{self.block.place} ended with {self.process.returncode}:\n{said}"
+            assert time.monotonic() < deadline, f"{self.block.place} did not say {text!r}:\n{said}"
+            time.sleep(0.1)
+        return said
+
+    def interrupt(self) -> int:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(SECONDS_MAX)
+
+
+def fresh_environment(home: Path) -> dict[str, str]:
+    """A reader's, behind `source .venv/bin/activate`."""
+    kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "PYTHONPATH", "TMPDIR", "USER") if name in os.environ}
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**kept, "PATH": programs, "HOME": str(home), "COLUMNS": "140", "PGCONNECT_TIMEOUT": "30"}
