@@ -6,6 +6,9 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
+
+from logbus.local.processes import ReservedPorts
 
 from benchmarks import processes
 from benchmarks.peers.server import Server
@@ -14,7 +17,8 @@ _API_VERSIONS = b"\0\0\0\x0a" + b"\0\x12" + b"\0\0" + b"\0\0\0\0" + b"\xff\xff" 
 
 
 class LogbusBroker(Server):
-    """`python -m broker serve` on a free port of loopback. `settings` are Kafka-named overrides."""
+    """`python -m broker serve` on a port of loopback that stays its own while it is down: clients that try for it again and again
+    could get it from the kernel for the other end of a connection. `settings` are Kafka-named overrides."""
 
     name = "logbus"
     start_seconds_max = 30.0
@@ -22,10 +26,20 @@ class LogbusBroker(Server):
 
     def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None, open_files: int | None = None) -> None:
         super().__init__(directory)
+        self._reserved = ReservedPorts(1)
+        (self.port,) = self._reserved.numbers
         self.log_path = directory / "broker.out"
         self.bootstrap = f"127.0.0.1:{self.port}"
         self.settings = dict(settings or {})
         self._open_files = open_files  # a limit that the broker cannot lift; None leaves the machine's
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        super().__exit__(kind, error, trace)
+        self.release()
+
+    def release(self) -> None:
+        """Its port is anybody's from now on."""
+        self._reserved.release()
 
     def command(self) -> list[str]:
         """The command line, for those who expect it to fail."""

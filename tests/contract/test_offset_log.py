@@ -43,15 +43,16 @@ def fake_subject() -> Subject:
 
 
 def real_subject(bootstrap: str) -> Subject:
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer, log = Producer({"bootstrap.servers": bootstrap}), LogOffsets({"bootstrap.servers": bootstrap})
 
     def append(name: str, partition: int, stamps: Sequence[int]) -> None:
         for stamp in stamps:
             producer.produce(name, b"value", partition=partition, timestamp=stamp)
         assert producer.flush(30) == 0
+        log.end_offsets(name, [partition], "read_uncommitted")  # answered once all of it can be read, and not only is acknowledged
 
     return Subject(
-        log=LogOffsets({"bootstrap.servers": bootstrap}),
+        log=log,
         create=lambda name, partitions: create_topic(bootstrap, name, partitions=partitions, config={"retention.ms": "-1"}),
         delete=lambda name: delete_topic(bootstrap, name),
         append=append,

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.retry import KazooRetry
+from logbus.local.processes import ReservedPorts
 
 from benchmarks import processes
 from benchmarks.peers.cluster import ApacheKafkaOnZooKeeper
@@ -55,7 +56,8 @@ class ClusterBroker(LogbusBroker):
     def __init__(self, directory: Path, broker_id: int, *, settings: Mapping[str, str]) -> None:
         super().__init__(directory)
         self.broker_id = broker_id
-        self.peer_port = processes.free_port()
+        self._reserved_for_peers = ReservedPorts(1)
+        (self.peer_port,) = self._reserved_for_peers.numbers
         self.link: PeerLink | None = None
         self.zookeeper_link: Link | None = None
         self.settings = {"broker.id": str(broker_id), **settings}
@@ -70,6 +72,10 @@ class ClusterBroker(LogbusBroker):
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",
             "inter.broker.listener.name": "PEERS",
         }
+
+    def release(self) -> None:
+        super().release()
+        self._reserved_for_peers.release()
 
     def launch(self) -> None:
         super().launch()
@@ -158,6 +164,7 @@ class RunningCluster:
         for broker in self.brokers.values():
             if broker.alive:
                 broker.kill9()
+            broker.release()
         self._truth.stop()
         self._truth.close()
         self._stack.close()

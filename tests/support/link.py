@@ -16,6 +16,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from logbus.local.processes import ReservedPorts
+
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 CHUNK_BYTES = 1 << 16
 HEADER = struct.Struct(">ihhih")  # of a Kafka request: length, API, version, correlation id, length of the client's id
@@ -48,8 +50,9 @@ class Link:
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port
         self.attempts = 0  # to connect, whether the target was there or not
-        self._listening = listen(0)
-        self.port: int = self._listening.getsockname()[1]
+        self._reserved = ReservedPorts(1)  # also while connections are refused
+        (self.port,) = self._reserved.numbers
+        self._listening = listen(self.port)
         self._gates = Gates()
         self._sockets: dict[socket.socket, Gates] = {}
         self._lock = threading.Lock()
@@ -61,6 +64,7 @@ class Link:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.refuse()
         self.let_go()
+        self._reserved.release()
 
     def hold(self, *, to_target: bool = True, to_client: bool = True) -> None:
         """Nothing passes in these directions; new connections are taken and are as dumb."""

@@ -33,7 +33,7 @@ REFUSED_FOR_A_WHILE = {
 }
 LEARNT_ROUNDS = 25
 ROUNDS_MAX = 60
-SAMPLE = 40  # cases of the default run; a case takes about half a second, a flush that fails a restart
+SAMPLE = 16  # cases of the default run; a case takes about half a second, a flush that fails a restart. `make soak` plays all
 
 Case = tuple[str, str, str, str, int]  # call, kind of file, error, when, calls that are let through first
 

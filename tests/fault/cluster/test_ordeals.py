@@ -18,7 +18,13 @@ from tests.support.ordeal import Ordeal, report
 from tests.support.zookeeper import RunningZooKeeper
 
 SOAK_SECONDS = 600
-ONLY_IN_THE_SOAK = ("controller stopped", "leader and controller killed", "follower stopped")
+ONLY_IN_THE_SOAK = (
+    "controller stopped",
+    "follower stopped",
+    "leader and controller killed",
+    "leader and follower killed",
+    "leader stopped briefly",
+)
 
 
 def go_through(ordeal: Ordeal, faults: Iterable[tuple[str, Fault]], keep: Path) -> None:

@@ -15,7 +15,7 @@ from tests.support.hourly import HOURS, Hourly, cut_at, cut_engine
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 
-STRIDE = 1 if TIMES > 1 else 20
+STRIDE = 1 if TIMES > 1 else 60
 
 
 def points_of(url: str, hourly: Hourly) -> list[int]:

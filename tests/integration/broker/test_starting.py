@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,16 @@ def test_a_broker_that_everybody_can_reach_says_so(tmp_path: Path) -> None:
         create_topic(open_to_all.bootstrap, "reachable")
     assert "no authentication" in open_to_all.log_path.read_text()
     assert "no authentication" not in quiet.log_path.read_text()
+
+
+def test_a_port_stays_a_brokers_own_while_it_is_down(ours: LogbusBroker) -> None:
+    ours.kill9()
+    with socket.socket() as somebody, pytest.raises(OSError, match="in use"):
+        somebody.bind(("127.0.0.1", ours.port))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", ours.port))
+    ours.start()
+    create_topic(ours.bootstrap, "after")
 
 
 def test_every_listener_serves(tmp_path: Path) -> None:

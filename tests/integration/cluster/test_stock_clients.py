@@ -175,7 +175,7 @@ def test_the_tools_of_the_jvm_go_on_over_elections(cluster: RunningCluster, topi
     shape = ("--partitions", str(PARTITIONS), "--replication-factor", "3")
     tools.topics(cluster.bootstrap, "--create", "--topic", topic, *shape)
     cluster.wait_until_healed(topic)
-    records = 20_000
+    records = 10_000
 
     def produce() -> None:
         load = ("--num-records", str(records), "--record-size", "100", "--throughput", "3000")
