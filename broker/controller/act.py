@@ -38,6 +38,7 @@ from broker.coordination.znodes import (
     partitions_path,
     state_path,
     topic_id_path,
+    topic_name_path,
     topic_path,
     topic_settings_path,
 )
@@ -105,6 +106,9 @@ def delete_topic(mandate: Mandate, name: str, topic_id: UUID) -> Script[None]:
         if not (yield from _delete(mandate, [mark], nodes, ())):
             return
     last = [partitions_path(name), topic_path(name), topic_id_path(topic_id), topic_settings_path(name)]
+    name_path = topic_name_path(name)
+    if name_path is not None:
+        last.append(name_path)
     end = (Delete(path=deletion_path(name)), journal_entry([TopicGone(topic=name, topic_id=topic_id)]))
     yield from _delete(mandate, [mark], last, end)
 

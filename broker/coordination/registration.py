@@ -86,6 +86,7 @@ class Registration:
         self._stranger_since: float | None = None
         self._is_entered = False
         self._is_registered = False  # once at least
+        self.was_member = False  # an earlier process was registered with this data directory; known once entered
 
     @property
     def incarnation(self) -> int:
@@ -209,7 +210,8 @@ class Registration:
         mine = self.node.directory_id.encode()
         incarnation_path = znodes.incarnation_path(self.node.broker_id)
         broker_path = znodes.broker_path(self.node.broker_id)
-        incarnation, registered = yield from read_all([incarnation_path, broker_path])
+        paths = [incarnation_path, broker_path, znodes.member_path(self.node.broker_id)]
+        incarnation, registered, member = yield from read_all(paths)
         wanted = incarnation.version + 1 if isinstance(incarnation, Node) else 0
         operations: list[Operation]
         if isinstance(registered, NoNode):
@@ -227,6 +229,7 @@ class Registration:
             raise AnswerLost(f"the broker's id is being taken by somebody: {outcome}")
         if isinstance(outcome, Unknown):
             raise AnswerLost(outcome.detail)  # if it was raised, nobody has this incarnation: the next try takes another
+        self.was_member = isinstance(member, Node) and member.data == mine
         self.node = replace(self.node, incarnation=wanted)
         self._is_entered = True
         self._stranger_since = None
@@ -242,8 +245,13 @@ class Registration:
 
     def _register(self) -> Script[None]:
         broker_id = self.node.broker_id
-        paths = [znodes.incarnation_path(broker_id), znodes.broker_path(broker_id), znodes.leaving_path(broker_id)]
-        incarnation, registered, leaving = yield from read_all(paths)
+        paths = [
+            znodes.incarnation_path(broker_id),
+            znodes.broker_path(broker_id),
+            znodes.leaving_path(broker_id),
+            znodes.member_path(broker_id),
+        ]
+        incarnation, registered, leaving, member = yield from read_all(paths)
         session_id = self._store.session_id
         self._check_incarnation(incarnation)
         operations: list[Operation] = [Check(path=paths[0], version=self.incarnation)]
@@ -256,6 +264,11 @@ class Registration:
             operations.append(Delete(path=paths[2]))  # our predecessor was leaving; we are not
         data = znodes.encode_broker(self.node, self._clock.now_ms())
         operations.append(Create(path=paths[1], data=data, is_ephemeral=True))
+        mine = self.node.directory_id.encode()
+        if isinstance(member, NoNode):
+            operations.append(Create(path=paths[3], data=mine))
+        elif member.data != mine:
+            operations.append(Set(path=paths[3], data=mine, version=member.version))
         yield from _must_commit(operations)
 
     def _check_incarnation(self, incarnation: Node | NoNode) -> None:

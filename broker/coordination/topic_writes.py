@@ -38,7 +38,7 @@ from broker.coordination.store import (
     transaction_bytes,
 )
 from broker.coordination.znodes import TopicNode
-from broker.errors import InvalidPartitions, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+from broker.errors import InvalidPartitions, InvalidTopic, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 
 PARTITIONS_AT_ONCE = 1_000  # made in one transaction: a second of ZooKeeper's time
 ATTEMPTS = 5
@@ -48,7 +48,8 @@ Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the settings 
 
 def create_topic(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[None]:
     """All of a topic's nodes, states included, in one transaction: there is no moment at which it has no leaders. A topic of more
-    than PARTITIONS_AT_ONCE begins smaller and is grown by the transactions that follow. TopicAlreadyExists."""
+    than PARTITIONS_AT_ONCE begins smaller and is grown by the transactions that follow. TopicAlreadyExists, or InvalidTopic where
+    another broker was quicker with a name that collides."""
     count = _fitting(TopicNode.of(topic), topic.states, settings)
     first = replace(topic, replicas=topic.replicas[:count], states=topic.states[:count], version=0)
     for _ in range(ATTEMPTS):
@@ -74,7 +75,9 @@ def _creation(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[list[O
     settings_path = znodes.topic_settings_path(topic.name)
     leftover = yield from read_twice(settings_path)  # a tool may have written settings of a topic that there is not
     data = znodes.encode_settings(settings)
+    names = yield from _taking_name(topic.name)
     operations: list[Operation] = [
+        *names,
         Create(path=znodes.topic_id_path(topic.topic_id)),
         Create(path=znodes.topic_path(topic.name), data=znodes.encode_topic(topic)),
         Create(path=znodes.partitions_path(topic.name)),
@@ -92,6 +95,16 @@ def _creation(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[list[O
         )
     )
     return operations
+
+
+def _taking_name(name: str) -> Script[list[Operation]]:
+    path = znodes.topic_name_path(name)
+    if path is None:
+        return []
+    found = yield from read_twice(path)
+    if isinstance(found, Node) and (other := found.data.decode(errors="replace")) != name:
+        raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same")
+    return [Create(path=path, data=name.encode())]
 
 
 def grow_topic(

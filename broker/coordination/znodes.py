@@ -6,8 +6,11 @@ own, which Kafka's readers ignore, as we ignore those that we do not know:
     /brokers/ids/B                          + incarnation, directory_id
     /brokers/topics/T/partitions/P/state    + elr (eligible leaders), handover_to, is_lost, where there are any
     /logbus/incarnations/B                  empty; its version counts the processes that had the id B
+    /logbus/members/B                       the directory_id with which B was last registered: it is one of this cluster
     /logbus/leaving/B                       ephemeral: B is being stopped
     /logbus/topic_ids/ID                    empty; there as long as the topic with this id is
+    /logbus/topic_names/N                   a topic's name; N is the name with '_' for each '.', where there is any. There as
+                                            long as the topic is, so that of two names that collide only one can be made
     /logbus/changes/c-N                     the journal (journal.py)
 
 A znode's version is no part of its data, so decoders are given it. What cannot be decoded raises MalformedNode. Pure.
@@ -32,6 +35,7 @@ from broker.coordination.image import (
     PartitionState,
     Settings,
 )
+from broker.coordination.local import folded
 from broker.errors import MalformedNode
 from broker.storage.meta_properties import encode_id
 
@@ -45,8 +49,10 @@ BROKER_SETTINGS = "/config/brokers"
 DELETIONS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 INCARNATIONS = "/logbus/incarnations"
+MEMBERS = "/logbus/members"
 LEAVING = "/logbus/leaving"
 TOPIC_IDS = "/logbus/topic_ids"
+TOPIC_NAMES = "/logbus/topic_names"
 CHANGES = "/logbus/changes"
 
 EVERY_BROKER = "<default>"  # below /config/brokers: what holds for all of them
@@ -67,8 +73,10 @@ BASE_PATHS: Mapping[str, bytes] = {
     PRODUCER_ID_BLOCK: b"",
     "/logbus": b"",
     INCARNATIONS: b"",
+    MEMBERS: b"",
     LEAVING: b"",
     TOPIC_IDS: b"",
+    TOPIC_NAMES: b"",
     CHANGES: b"",
 }
 
@@ -150,6 +158,12 @@ def topic_id_path(topic_id: uuid.UUID) -> str:
     return f"{TOPIC_IDS}/{encode_id(topic_id)}"
 
 
+def topic_name_path(topic: str) -> str | None:
+    """What a topic's name takes for itself, so that no other that counts as the same is made; None where no other can."""
+    taken = folded(topic)
+    return f"{TOPIC_NAMES}/{taken}" if "_" in taken else None
+
+
 def topic_settings_path(topic: str) -> str:
     return f"{TOPIC_SETTINGS}/{topic}"
 
@@ -165,6 +179,10 @@ def deletion_path(topic: str) -> str:
 
 def incarnation_path(broker_id: int) -> str:
     return f"{INCARNATIONS}/{broker_id}"
+
+
+def member_path(broker_id: int) -> str:
+    return f"{MEMBERS}/{broker_id}"
 
 
 def leaving_path(broker_id: int) -> str:

@@ -147,7 +147,9 @@ class Start:
             for index, replicas in enumerate(topic.replicas)
             if self._member.broker_id in replicas
         }
-        if self._member.registration.incarnation == 0 and found and not any((name, index) in wanted for name, index, _ in found):
+        # That an incarnation was raised here says nothing: a start that is refused raises it, too, and may be tried again.
+        was_member = self._member.registration.was_member
+        if not was_member and found and not any((name, index) in wanted for name, index, _ in found):
             self._fail(
                 StartupError(
                     f"ZooKeeper at {self._connect} knows neither this broker nor any of the {len(found)} partitions in "
@@ -161,7 +163,7 @@ class Start:
             topic = wanted.get((name, index))
             if topic is None or topic_id not in (None, topic.topic_id.bytes):
                 # Without an id, or unknown to a ZooKeeper that has never seen this broker: not ours to remove.
-                is_gone = topic_id is not None and (topic_id in ids or self._member.registration.incarnation > 0)
+                is_gone = topic_id is not None and (topic_id in ids or was_member)
                 (self._logs.remove if is_gone else self._logs.set_aside)(name, index)
         places = [
             Place(topic=_as_topic(topic), index=index, config=self._settings.of_topic(image, name))

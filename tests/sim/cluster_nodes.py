@@ -130,6 +130,10 @@ class ClusterNode(SimNode):
 
     # What happens to it
 
+    def set_zookeeper(self, zookeeper: SimZooKeeper) -> None:
+        """Somebody writes another zookeeper.connect into its file; the next process reads it."""
+        self._zookeeper = zookeeper
+
     def _forget(self) -> None:
         if self.store is not None:
             self.store.kill()

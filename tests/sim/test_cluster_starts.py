@@ -10,7 +10,8 @@ from broker.errors import BrokerError
 from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.nodes import DATA
-from tests.sim.world import MS, SECOND
+from tests.sim.world import MS, SECOND, WorldTimeline
+from tests.sim.zookeeper import SimZooKeeper
 
 
 @pytest.fixture
@@ -50,6 +51,23 @@ def test_nothing_is_made_on_the_disk_before_it_is_sure_who_this_broker_is(stage:
     assert stage.until(lambda: not node.is_serving and node.held(TOPIC, 0) is None, SECOND)
     stage.run(stage.world.now + SECOND)
     assert node.held(TOPIC, 0) is None
+    assert stage.until(lambda: not stage.ailments(), 20 * SECOND), stage.ailments()
+
+
+def test_a_zookeeper_that_never_saw_the_directory_does_not_get_it_however_often_it_is_tried(stage: ClusterStage) -> None:
+    """A wrong chroot, or a ZooKeeper that lost its data, under a service manager that starts the broker again and again: no try
+    may find that an earlier one has made the broker known there, and take the logs for those of deleted topics."""
+    node = stage.nodes[0]
+    node.kill()
+    starts = node.starts
+    node.set_zookeeper(SimZooKeeper(WorldTimeline(stage.world), stage.world.chance("another zookeeper")))  # type: ignore[arg-type]
+    node.start()
+    assert stage.until(lambda: node.starts > starts + 3, 60 * SECOND)
+    assert not node.is_serving
+    assert node.disk.is_directory(DATA / f"{TOPIC}-0")
+    node.kill()
+    node.set_zookeeper(stage.zookeeper)
+    node.start()
     assert stage.until(lambda: not stage.ailments(), 20 * SECOND), stage.ailments()
 
 

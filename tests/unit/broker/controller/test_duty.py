@@ -167,6 +167,17 @@ def test_a_reassignment_ends_once_the_new_replica_is_in_sync() -> None:
     assert stored(world, "t").isr == (2, 3)
 
 
+def test_a_deleted_topics_name_is_free_for_one_that_counts_as_the_same() -> None:
+    world, (one, two) = cluster(1, 2)
+    for number, name in enumerate(("page.views", "page_views", "page.views")):
+        topic = create(world, one, name, (1, 2))
+        world.run(1)
+        assert list(two.process.image.topics) == [name], number
+        world.answered(two.process, topic_writes.delete_topic(name, topic.topic_id))
+        world.run(5)
+        assert dict(one.process.image.topics) == {}
+
+
 def test_a_marked_topic_is_deleted_with_all_that_it_has() -> None:
     world, (one, two) = cluster(1, 2)
     topic = create(world, one, "t", (1, 2), partitions=600)

@@ -15,7 +15,7 @@ from broker.coordination.image import ClusterTopic, PartitionState
 from broker.coordination.journal import state_writes
 from broker.coordination.store import Create, Delete, Node, NoNode, Refused
 from broker.coordination.topic_writes import create_topic, delete_topic, grow_topic
-from broker.errors import InvalidPartitions, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+from broker.errors import InvalidPartitions, InvalidTopic, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 from tests.sim.coordinated import Coordinated, World, topic
 
 
@@ -201,6 +201,23 @@ def test_of_two_brokers_that_make_one_topic_one_succeeds_whatever_answers_are_lo
             assert brokers[0].image.topics["access"].topic_id == uuid.UUID(int=made[0])
         for answer in answers:
             assert answer.error is None or isinstance(answer.error, (TopicAlreadyExists, RequestTimedOut))
+
+
+def test_of_two_brokers_that_make_names_which_collide_one_succeeds() -> None:
+    for seed in range(20):
+        world = World(seed)
+        brokers = [world.started(broker_id) for broker_id in (1, 2)]
+        wanted = ("page_views.raw", "page.views_raw")
+        answers = [
+            broker.ask(create_topic(topic(name, number), {}))
+            for number, (broker, name) in enumerate(zip(brokers, wanted, strict=True), 1)
+        ]
+        world.run(5)
+        (made,) = [name for name, answer in zip(wanted, answers, strict=True) if answer.error is None]
+        (refused,) = [answer.error for answer in answers if answer.error is not None]
+        assert isinstance(refused, InvalidTopic)
+        assert f"collides with {made!r}" in str(refused)
+        assert [list(broker.image.topics) for broker in brokers] == [[made], [made]]
 
 
 def test_a_client_is_told_when_zookeeper_does_not_answer(world: World) -> None:
