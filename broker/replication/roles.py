@@ -13,7 +13,8 @@ image says, from whatever it was: so nothing can come late, twice, or for an ear
 A log that is being cut is left alone: whatever else is wanted waits until it is done (`_blocked`). A topic that is being deleted
 is led and followed by nobody. Logs are opened from `open` on, when this process is sure to be the broker; roles are given only
 from `begin` on, when what it cannot vouch for is settled. A log that is missing is made only then, too: one that was made before,
-by a process that died before it had said that it was missing, would be one that the next process vouches for.
+by a process that died before it had said that it was missing, would be one that the next process vouches for. For the same reason
+one that is lost stays missing until somebody is elected.
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ class Roles:
                 continue
             here = self._here.get((topic.topic_id.bytes, index)) or self._add(topic, index)
             if here.partition is None:
-                if not here.is_opening and not here.has_failed and (self._is_begun or not here.is_missing):
+                if not here.is_opening and not here.has_failed and (not here.is_missing or self._may_make(topic.states[index])):
                     if index in taken or self._partitions.held(name, index) is not None:
                         self._blocked[here.key] = None
                     else:
@@ -243,6 +244,11 @@ class Roles:
                 here.partition.log.config = config
                 self._apply(here, topic)
         return places
+
+    def _may_make(self, state: PartitionState) -> bool:
+        """Not where the state says that our log is lost and nobody else has all of it: the next start would take an empty one for
+        the log that was found again. Once somebody is elected the state does not say so any more."""
+        return self._is_begun and not (state.is_lost and self._me in state.isr)
 
     def _is_wanted(self, topic: ClusterTopic, here: Here) -> bool:
         is_same = topic.topic_id == here.topic.topic_id and here.index < topic.partition_count

@@ -124,7 +124,9 @@ def scene() -> Scene:
 def topic(
     number: int = 1, *, leader: int = ME, epoch: int = 0, isr: tuple[int, ...] = (ME, OTHER), **others: Any
 ) -> ClusterTopic:
-    state = PartitionState(leader=leader, leader_epoch=epoch, isr=isr, version=others.pop("version", 0))
+    state = PartitionState(
+        leader=leader, leader_epoch=epoch, isr=isr, version=others.pop("version", 0), is_lost=others.pop("is_lost", False)
+    )
     replicas = others.pop("replicas", (ME, OTHER))
     return ClusterTopic(name="clicks", topic_id=UUID(int=number), replicas=(replicas,), states=(state,), version=0)
 
@@ -147,6 +149,20 @@ def test_a_log_that_is_missing_is_made_only_when_it_has_been_said_that_it_was(sc
     scene.open_next(was_there=False)
     scene.work()
     assert scene.manager.did == [("lead", 0)]
+
+
+def test_a_log_that_is_lost_is_not_made_before_somebody_is_elected(scene: Scene) -> None:
+    """An empty one would be there at the next start, which would say that the log is found again, and lead."""
+    lost = {"leader": -1, "epoch": 1, "isr": (ME,), "is_lost": True}
+    scene.roles.open()
+    scene.see(topic(**lost))
+    scene.open_next(is_missing=True)
+    scene.roles.begin()
+    scene.work()
+    scene.see(topic(**lost))
+    assert scene.logs.asked == []
+    scene.see(topic(epoch=2, isr=(ME,), version=1))
+    assert [may_make for _, _, may_make in scene.logs.asked] == [True], "elected all the same"
 
 
 def test_a_topic_made_again_while_the_one_before_is_opened_keeps_its_directory(scene: Scene) -> None:
