@@ -4,7 +4,7 @@ One look at a partition gives at most one new state, in this order of preference
 
 1. Nobody leads it: an election. First of the assignment that is in the in-sync set and there; else an eligible one (KIP-966);
    else nobody, in a new epoch, so that the old leader cannot come back in the one it had. Unclean only where it is allowed
-   and no member of the set is registered, or where somebody asks for it.
+   and neither a member of the set nor an eligible one is registered, or where somebody asks for it.
 2. Members of the in-sync set whose session has ended are taken out, so that acks=all does not wait for them.
 3. The lead is better elsewhere (the leader is being stopped, is not the preferred one, or is being moved away): the leader is
 asked
@@ -182,7 +182,8 @@ def elect(
 ) -> PartitionState:
     """A new leader, or none; in any case nobody goes on in the old epoch."""
     new = _elect_clean(state, replicas, there, minimum)
-    hopeless = not there.is_settling and (state.is_lost or there.registered.isdisjoint(state.isr))
+    holders = state.eligible if state.is_lost else (*state.isr, *state.eligible)  # who has all of it
+    hopeless = not there.is_settling and there.registered.isdisjoint(holders)
     if new is None and (is_unclean_asked or (is_unclean_allowed and hopeless)):
         new = _elect_unclean(state, replicas, there)
     if new is None and state.leader != NO_LEADER:

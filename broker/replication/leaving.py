@@ -2,7 +2,8 @@
 
 1. it says that it is leaving: it is not elected any more, and does not join in-sync sets
 2. the controller asks it to hand over what it leads; it goes on serving until it leads nothing that another could lead
-3. it fetches no more, and takes itself out of the in-sync sets of what others lead: nobody waits for a follower that is gone
+3. it fetches no more, and takes itself out of the in-sync sets of what others lead: nobody waits for a follower that is gone. Not
+   where the leader is dead: what is left of the set might never come back, and this broker has all of it
 
 All of it for a limited time (logbus.controlled.shutdown.max.ms): what is left then is treated as after a kill.
 """
@@ -119,7 +120,7 @@ class Leaving:
                 continue
             minimum = self._settings.insync_min(image, topic.name)
             for index, state in enumerate(topic.states):
-                if me not in state.isr or state.leader == me or len(state.isr) == 1:
+                if me not in state.isr or state.leader == me or state.leader not in image.brokers:
                     continue
                 isr = tuple(broker for broker in state.isr if broker != me)
                 heir = None if state.handover_to == me else state.handover_to

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from broker.config import LogConfig
@@ -39,7 +39,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What became of it. `was_there`: the directory was, with whatever is in it."""
+    """What became of it. `was_there`: the directory was, with whatever is in it. Neither a partition nor an error: it is missing,
+    and may not be made yet."""
 
     place: Place
     partition: Partition | None
@@ -71,8 +72,8 @@ class LocalLogs:
         missing = [key for place in places if (key := (place.topic.name, place.index)) not in there]
         self._forget(missing)
 
-    def open(self, places: Sequence[Place], then: Callable[[Opened], None]) -> None:
-        """Open each log, or make it; `then` is called for each."""
+    def open(self, places: Sequence[Place], then: Callable[[Opened], None], *, may_make: bool) -> None:
+        """Open each log, or make those that are missing; `then` is called for each."""
 
         def opened(chunk: Sequence[Place], result: list[Opened] | None, error: BaseException | None) -> None:
             for one in result or [Opened(place=place, partition=None, error=error) for place in chunk]:
@@ -80,7 +81,7 @@ class LocalLogs:
 
         for begin in range(0, len(places), _LOGS_PER_JOB):
             chunk = places[begin : begin + _LOGS_PER_JOB]
-            self._helpers.store(partial(self._open_chunk, chunk), partial(opened, chunk))
+            self._helpers.store(partial(self._open_chunk, chunk, may_make=may_make), partial(opened, chunk))
 
     def remove(self, name: str, index: int) -> None:
         """The log is closed; its directory goes."""
@@ -113,26 +114,34 @@ class LocalLogs:
 
     # Any thread
 
-    def _open_chunk(self, places: Sequence[Place]) -> list[Opened]:
-        opened = [self._open_one(place) for place in places]
-        if any(not one.was_there for one in opened):
+    def _open_chunk(self, places: Sequence[Place], *, may_make: bool) -> list[Opened]:
+        """The directories first: should the disk refuse to keep them, no log is open that nobody knows of."""
+        found = [self._find(place, may_make=may_make) for place in places]
+        if any(one.error is None and not one.was_there for one in found):
             self._directory.sync()
-        return opened
+        return [self._open_found(one) if one.error is None and (one.was_there or may_make) else one for one in found]
 
-    def _open_one(self, place: Place) -> Opened:
+    def _find(self, place: Place, *, may_make: bool) -> Opened:
         topic, index = place.topic, place.index
         try:
-            path = self._directory.partition_path(topic.name, index)
-            was_there = self._filesystem.is_directory(path)
+            was_there = self._filesystem.is_directory(self._directory.partition_path(topic.name, index))
             if was_there and self._directory.topic_id(topic.name, index) not in (None, topic.topic_id):
                 self._filesystem.remove(self._directory.discard_partition(topic.name, index))
                 was_there = False
-            if not was_there:
+            if not was_there and may_make:
                 self._directory.make_partition(topic.name, index, topic.topic_id)
-            partition = self._partitions.build(topic, index, path, place.config)
         except (BrokerError, OSError) as error:
             return Opened(place=place, partition=None, error=error)
-        return Opened(place=place, partition=partition, was_there=was_there)
+        return Opened(place=place, partition=None, was_there=was_there)
+
+    def _open_found(self, found: Opened) -> Opened:
+        place = found.place
+        try:
+            path = self._directory.partition_path(place.topic.name, place.index)
+            partition = self._partitions.build(place.topic, place.index, path, place.config)
+        except (BrokerError, OSError) as error:
+            return replace(found, error=error)
+        return replace(found, partition=partition)
 
     def _discard(self, name: str, index: int) -> Callable[[], None] | None:
         if not self._filesystem.is_directory(self._directory.partition_path(name, index)):

@@ -12,7 +12,9 @@ image says, from whatever it was: so nothing can come late, twice, or for an ear
 
 A log that is being cut is left alone: whatever else is wanted waits until it is done (`_blocked`). A topic that is being deleted
 is led and followed by nobody. Logs are opened from `open` on, when this process is sure to be the broker; roles are given only
-from `begin` on, when what it cannot vouch for is settled.
+from `begin` on, when what it cannot vouch for is settled. A log that is missing is made only then, too: one that was made before,
+by a process that died before it had said that it was missing, would be one that the next process vouches for. For the same reason
+one that is lost stays missing until somebody is elected.
 """
 
 from __future__ import annotations
@@ -59,7 +61,19 @@ _Learnt = tuple[PartitionState, tuple[int, ...], int]
 class Here:
     """One replica of this broker: what there is of it, and what it does."""
 
-    __slots__ = ("following", "has_failed", "index", "is_opening", "key", "learnt", "partition", "replica", "topic", "was_there")
+    __slots__ = (
+        "following",
+        "has_failed",
+        "index",
+        "is_missing",
+        "is_opening",
+        "key",
+        "learnt",
+        "partition",
+        "replica",
+        "topic",
+        "was_there",
+    )
 
     def __init__(self, topic: Topic, index: int) -> None:
         self.topic = topic
@@ -69,6 +83,7 @@ class Here:
         self.replica: FollowedPartition | None = None
         self.is_opening = False
         self.has_failed = False  # it could not be opened, and is tried again later
+        self.is_missing = False  # it was not there when this process looked, before it might be made
         self.was_there = False  # its directory, when it was opened
         self.following: tuple[int, int] | None = None  # leader and epoch, while it is fetched
         self.learnt: _Learnt | None = None  # while it is led: what its leader's side was told last
@@ -199,7 +214,7 @@ class Roles:
             wanted = [place for name in marked for place in self._look(name)]
             if wanted:
                 self._opening += len(wanted)
-                self._logs.open(wanted, self._opened)
+                self._logs.open(wanted, self._opened, may_make=self._is_begun)
 
     def _look(self, name: str) -> list[Place]:
         """Give up what is not wanted any more, then make the rest be as it should; returns what has to be opened for that."""
@@ -211,15 +226,17 @@ class Roles:
             self._settings.forget(name)
             return []
         config = self._settings.of_topic(self._image, name)
+        # A topic before of this name whose log is still being opened or cut has the directory until it is given up.
+        taken = {known.index for known in self._of_topic.get(name, {}).values() if known.topic.topic_id != topic.topic_id}
         places = []
         for index, replicas in enumerate(topic.replicas):
             if self._me not in replicas:
                 continue
             here = self._here.get((topic.topic_id.bytes, index)) or self._add(topic, index)
             if here.partition is None:
-                if not here.is_opening and not here.has_failed:
-                    if self._partitions.held(name, index) is not None:
-                        self._blocked[here.key] = None  # the topic before of this name has not left yet
+                if not here.is_opening and not here.has_failed and (not here.is_missing or self._may_make(topic.states[index])):
+                    if index in taken or self._partitions.held(name, index) is not None:
+                        self._blocked[here.key] = None
                     else:
                         here.is_opening = True
                         places.append(Place(topic=here.topic, index=index, config=config))
@@ -227,6 +244,11 @@ class Roles:
                 here.partition.log.config = config
                 self._apply(here, topic)
         return places
+
+    def _may_make(self, state: PartitionState) -> bool:
+        """Not where the state says that our log is lost and nobody else has all of it: the next start would take an empty one for
+        the log that was found again. Once somebody is elected the state does not say so any more."""
+        return self._is_begun and not (state.is_lost and self._me in state.isr)
 
     def _is_wanted(self, topic: ClusterTopic, here: Here) -> bool:
         is_same = topic.topic_id == here.topic.topic_id and here.index < topic.partition_count
@@ -244,6 +266,9 @@ class Roles:
         here = self._here[place.topic.topic_id.bytes, place.index]
         here.is_opening = False
         self._marked[place.topic.name] = None
+        if opened.partition is None and opened.error is None:
+            here.is_missing = True
+            return
         if opened.partition is None:
             logger.error("%s-%d cannot be opened: %s", place.topic.name, place.index, opened.error)
             here.has_failed = True

@@ -106,6 +106,15 @@ def test_an_unclean_election_needs_the_setting_and_a_set_without_any_session() -
     assert decided(partition, present(2, 3, is_settling=True), is_unclean_allowed=True) is None
 
 
+def test_no_unclean_election_is_held_while_an_eligible_one_has_a_session() -> None:
+    """It has all that was acknowledged, and its process may only be restarting."""
+    waits = state(NO_LEADER, (1,), eligible=(2,))
+    assert decided(topic(REPLICAS, waits), present(3, registered=(2,)), is_unclean_allowed=True, minimum=2) is None
+    lost = state(NO_LEADER, (1,), eligible=(2,), is_lost=True)
+    assert decided(topic(REPLICAS, lost), present(1, 3, registered=(2,)), is_unclean_allowed=True, minimum=2) is None
+    assert facts(decided(topic(REPLICAS, lost), present(1, 3), is_unclean_allowed=True, minimum=2)) == (3, 8, (3,), ())
+
+
 def test_an_unclean_election_that_is_asked_for_is_held_where_there_is_no_clean_one() -> None:
     wishes = Wishes(unclean={KEY})
     assert facts(decided(topic(REPLICAS, state(NO_LEADER, (1,))), present(3), wishes=wishes)) == (3, 8, (3,), ())
