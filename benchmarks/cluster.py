@@ -1,11 +1,13 @@
 """What three copies of every record cost: three brokers of ours against three of Apache Kafka, the same load in turns.
 
 Topics have one partition and three replicas, and acks=all means two of them at least. The processor's time is that of all three
-brokers together. A follower's share is told apart, since that is what a cluster costs beyond one broker.
+brokers together. A follower's share is told apart, since that is what a cluster costs beyond one broker; and what of that goes
+into storing the records is measured apart from all else (costs/replica_append.py).
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from rich.console import Console
 
 from benchmarks.consume import consumer_figures
 from benchmarks.contest import Contest, contest, topic
+from benchmarks.costs import replica_append
 from benchmarks.figures import Figure, Target
 from benchmarks.loads import CLIENT_DEFAULTS, FLUSHED, Load, Scale
 from benchmarks.peers.cluster import BrokerCluster
@@ -65,7 +68,9 @@ class Shares:
 
 def run(console: Console, scale: Scale) -> Sequence[Figure]:
     with contest((OPEN_LOGBUS_CLUSTER, OPEN_KAFKA_CLUSTER), scale, console) as running:
-        return list(_figures(running))
+        found = list(_figures(running))
+    with tempfile.TemporaryDirectory(prefix="logbus-append-") as directory:
+        return [*found, *replica_append.figures(Path(directory), scale, console)]
 
 
 def _figures(running: Contest) -> Iterator[Figure]:

@@ -326,9 +326,7 @@ class Cluster:
 
     def written(self, now: float) -> None:
         """Something was written to logs since: followers that wait are answered."""
-        self.leader.turn_ends()
-        if now >= self.leader.due:
-            self.leader.tick()
+        self.leader.work(now)
 
     def _started(self, error: BrokerError | None) -> None:
         self._start = None

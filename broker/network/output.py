@@ -63,20 +63,23 @@ class Output:
         if len(self._parts) == 1:
             return self._send_only(sock)
         buffers: list[bytes | memoryview] = []
-        flags, left = 0, GATHERED_BYTES_MAX
+        flags, left, total = 0, GATHERED_BYTES_MAX, 0
         for part in self._parts:
             if isinstance(part, FileSlice):
                 if part.length > left:
                     flags = _MSG_MORE
                     break
                 left -= part.length
-                buffers.append(self._read(part))
-            else:
-                buffers.append(part)
+                part = self._read(part)
+            buffers.append(part)
+            total += len(part)
             if len(buffers) == _GATHER_MAX:
                 break
         sent = sock.send(buffers[0], flags) if len(buffers) == 1 else sock.sendmsg(buffers, (), flags)
-        self._forget(buffers, sent)
+        if sent == total and len(buffers) == len(self._parts):  # nearly always
+            self.close()
+        else:
+            self._forget(buffers, sent)
         return sent
 
     def _forget(self, buffers: list[bytes | memoryview], remaining: int) -> None:

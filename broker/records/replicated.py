@@ -22,22 +22,23 @@ def split_replicated(view: memoryview, expected_offset: int, current_epoch: int,
     position, end = 0, len(view)
     while end - position >= BATCH_HEADER_BYTES:
         header = read_header(view, position)
-        following = position + header.length + LENGTH_END
-        if header.magic != MAGIC or header.length < BATCH_HEADER_BYTES - LENGTH_END or header.last_offset_delta < 0:
+        base_offset, length, epoch, magic, crc, _, last_offset_delta = header[:7]
+        following = position + length + LENGTH_END
+        if magic != MAGIC or length < BATCH_HEADER_BYTES - LENGTH_END or last_offset_delta < 0:
             raise ReplicationRefused(f"no batch at byte {position} of {end}, where offset {expected_offset} was to come")
         if following > end:
             break
-        if header.base_offset < expected_offset:
-            raise ReplicationRefused(f"a batch at offset {header.base_offset} does not follow the end at {expected_offset}")
-        if not last_epoch <= header.leader_epoch <= current_epoch:
+        if base_offset < expected_offset:
+            raise ReplicationRefused(f"a batch at offset {base_offset} does not follow the end at {expected_offset}")
+        if not last_epoch <= epoch <= current_epoch:
             raise ReplicationRefused(
-                f"the batch at offset {header.base_offset} is of leader epoch {header.leader_epoch}, "
+                f"the batch at offset {base_offset} is of leader epoch {epoch}, "
                 f"which is not within {last_epoch} to {current_epoch}"
             )
-        if crc32c(view[position + CRC_START : following]) != header.crc:
-            raise ReplicationRefused(f"the checksum of the batch at offset {header.base_offset} does not match its bytes")
+        if crc32c(view[position + CRC_START : following]) != crc:
+            raise ReplicationRefused(f"the checksum of the batch at offset {base_offset} does not match its bytes")
         headers.append(header)
-        position, expected_offset, last_epoch = following, header.base_offset + header.last_offset_delta + 1, header.leader_epoch
+        position, expected_offset, last_epoch = following, base_offset + last_offset_delta + 1, epoch
     if not headers:
         raise ReplicationRefused(f"{end} bytes hold no whole batch, where offset {expected_offset} was to come")
     return headers

@@ -195,7 +195,7 @@ class LeaderFetcher:
         self._set_due()
 
     def _end_rests(self, now: float) -> None:
-        for entry, until in list(self._resting.items()):
+        for entry, until in list(self._resting.items()) if self._resting else ():
             if until <= now:
                 del self._resting[entry]
                 self._resume(entry)
@@ -218,8 +218,8 @@ class LeaderFetcher:
         if self._arrived:
             self.due = -math.inf
             return
-        self.due = min(self._resting.values(), default=math.inf)
-        if self._can_ask and self._has_to_say:
+        self.due = min(self._resting.values()) if self._resting else math.inf
+        if self._has_to_say and self._can_ask:
             self.due = min(self.due, self._rests_until)
 
     # Asking
@@ -227,11 +227,11 @@ class LeaderFetcher:
     @property
     def _can_ask(self) -> bool:
         session = self._session
-        if not self._peers.is_reached(self._leader):
+        if session is not None and (
+            session.in_flight >= IN_FLIGHT_MAX or (session.session_id == NO_SESSION and session.request_count)
+        ):
             return False
-        if session is None:
-            return True
-        return session.in_flight < IN_FLIGHT_MAX and (session.session_id != NO_SESSION or session.request_count == 0)
+        return self._peers.is_reached(self._leader)
 
     @property
     def _has_to_say(self) -> bool:
@@ -243,7 +243,7 @@ class LeaderFetcher:
         return bool(self._entries) and not self._arrived and (self._session is None or self._session.in_flight == 0)
 
     def _ask(self, now: float) -> None:
-        while now >= self._rests_until and self._can_ask and self._has_to_say:
+        while now >= self._rests_until and self._has_to_say and self._can_ask:
             self._session = self._session or _Session()
             self._send(self._session)
 

@@ -18,7 +18,7 @@ from functools import partial
 from broker.errors import BrokerError, StorageError
 from broker.helpers import Helpers
 from broker.partitions.partition import Partition
-from broker.records.batch import NO_PRODUCER_ID
+from broker.records.batch import LENGTH_END, NO_PRODUCER_ID
 from broker.records.replicated import split_replicated
 from broker.storage.truncation import TruncationTicket
 
@@ -91,7 +91,9 @@ class FollowedPartition:
                 self._go_offline(f"what its leader sent cannot be written: {error}")
             raise
         finally:  # an error may come when a first part of them is stored
-            stored = [header for header in headers if header.next_offset <= log.end_offset]
+            stored = headers
+            if headers[-1].next_offset != log.end_offset:
+                stored = [header for header in headers if header.next_offset <= log.end_offset]
             try:
                 for header in stored:
                     if header.producer_id != NO_PRODUCER_ID:
@@ -100,7 +102,7 @@ class FollowedPartition:
                 self._go_offline(f"what was written could not be noted: {error!r}")
                 raise StorageError(log.offline_reason) from error
             if stored:
-                self._hooks.written(self._partition, sum(header.size for header in stored))
+                self._hooks.written(self._partition, sum([header.length for header in stored]) + LENGTH_END * len(stored))
 
     def learn(self, visible_offset: int, log_start_offset: int) -> None:
         """Nobody sees what is not on this disk, and what the leader has deleted is deleted here as far as it was visible."""

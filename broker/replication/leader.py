@@ -2,7 +2,7 @@
 
 It is the `Watermarks` of the exposure: each write, flush and wish for one comes here and is answered with what is safe now, and
 what a follower's fetch moves is told by `on_moved`. Whoever gives the roles calls `lead`, `learn` and `end`, in the order in
-which the image shows them; the loop calls `turn_ends` behind the writes of each turn, and `tick` when `due` has come.
+which the image shows them; the loop calls `work` behind the writes of each turn.
 
 Nobody walks all partitions: followers that lack something, and sets that lack a replica, are looked at once a second; all others
 when something happens to them.
@@ -141,6 +141,7 @@ class Leader:
         self.server.ended(led)
         for deletion in self._deletions.pop(led.key, ()):
             deletion.then(NotLeaderOrFollower(f"this broker leads {partition.name} no longer"))
+        self._is_stirred = True
 
     def learn_brokers(self, image: Image) -> None:
         """Who is registered, as which process, and who is being stopped."""
@@ -235,6 +236,13 @@ class Leader:
 
     # The loop
 
+    def work(self, now: float) -> None:
+        """At the end of each turn, behind its writes: nothing, in most of them."""
+        if now >= self.due:
+            self.turn_ends()
+            if now >= self.due:
+                self.tick()
+
     def turn_ends(self) -> None:
         """Behind the writes of a turn, so nothing that is staged is forgotten in what is proposed."""
         changed, self._changed = self._changed, {}
@@ -260,7 +268,7 @@ class Leader:
 
     @property
     def due(self) -> float:
-        """When to call `turn_ends` and `tick`."""
+        """When `work` has something to do."""
         if self._is_stirred or self._changed:
             return -inf
         look_at = self._look_at if self._watched else inf

@@ -54,6 +54,7 @@ class Led:
         "followed",
         "index",
         "is_over",
+        "key",
         "log",
         "progress",
         "stored_at",
@@ -65,6 +66,7 @@ class Led:
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
+        self.key: Key = (topic_id, index)
         self.log = log
         self.progress = progress
         self.followed: dict[int, Followed] = {}
@@ -72,10 +74,6 @@ class Led:
         self.confirmed_until = -inf  # confirm.py
         self.stored_at = -inf  # when ZooKeeper was asked for what it then answered: that this is still the partition's state
         self.asked_at = -inf  # since when a hand-over is asked for
-
-    @property
-    def key(self) -> Key:
-        return self.topic_id, self.index
 
 
 class Followed:
@@ -195,6 +193,8 @@ class FetchSession:
 
     def stop_holding(self) -> None:
         """What was held two requests ago, and has not been named since, did not arrive as it should: it is sent again."""
+        if not self.held:
+            return
         for key, epoch in list(self.held.items()):
             if not epoch <= self.session_epoch < epoch + 2:
                 del self.held[key]

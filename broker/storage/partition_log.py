@@ -136,10 +136,13 @@ class PartitionLog:
         offsets than one segment can hold, an error may come when a first part of them is stored."""
         self.require_online()
         assert headers[0].base_offset >= self.end_offset, "split_replicated has looked"
-        for reach in _reaches(headers, self.end_offset):
+        is_near = headers[-1].last_offset - self.end_offset <= RELATIVE_OFFSET_MAX
+        for reach in (headers,) if is_near else _reaches(headers, self.end_offset):
             size = sum([header.length for header in reach]) + LENGTH_END * len(reach)
             self._write((view[:size],), reach, size)
             view = view[size:]
+            if reach[-1].leader_epoch == self.epochs.written.latest:
+                continue
             for header in reach:
                 if header.leader_epoch > self.epochs.written.latest:
                     self.epochs.note_batch(header.leader_epoch, header.base_offset)
@@ -522,12 +525,10 @@ def _is_last_and_empty(place: tuple[int, int], segment: Segment) -> bool:
 
 
 def _reaches(headers: Sequence[BatchHeader], start: int) -> Iterator[Sequence[BatchHeader]]:
-    """Runs of batches that one segment's indexes can tell apart: most often one of all, since only gaps reach that far. The log
-    ends at `start`."""
+    """Runs of batches that one segment's indexes can tell apart: all of them, unless gaps reach that far. The log ends at
+    `start`."""
     while headers:
-        count = len(headers)
-        if headers[-1].last_offset - start > RELATIVE_OFFSET_MAX:
-            count = max(sum(header.last_offset - start <= RELATIVE_OFFSET_MAX for header in headers), 1)
+        count = max(sum(header.last_offset - start <= RELATIVE_OFFSET_MAX for header in headers), 1)
         yield headers[:count]
         start, headers = headers[count - 1].next_offset, headers[count:]
 

@@ -92,9 +92,9 @@ class Scene:
         """Turns of the loop, and time."""
         end = self.now + seconds
         while self.now < end:
-            self.leader.turn_ends()
+            self.leader.work(self.now)
             self.timeline.run(min(max(self.leader.due - self.now, 0.01), end - self.now))
-            self.leader.tick()
+        self.leader.work(self.now)
 
 
 STATE = PartitionState(leader=ME, leader_epoch=1, isr=REPLICAS, version=0)
