@@ -55,6 +55,11 @@ ISR_SHRINKS = _counter(
 ISR_EXPANDS = _counter(
     "kafka_server_replicamanager_isrexpands_total", "How often a replica joined the in-sync set of a led partition."
 )
+MAX_LAG = _gauge(
+    "kafka_server_replicafetchermanager_maxlag",
+    "Of the partitions followed here, the one most behind: how many visible records of its leader it lacks.",
+    ("clientId",),
+)
 OFFLINE_REPLICAS = _gauge("kafka_server_replicamanager_offlinereplicacount", "Partitions whose disk failed or is damaged.")
 OFFLINE_PARTITIONS = _gauge(
     "kafka_controller_kafkacontroller_offlinepartitionscount",

@@ -117,6 +117,7 @@ def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
         names.UNDER_MIN_ISR: [Sample(0)],
         names.ISR_SHRINKS: [Sample(0)],
         names.ISR_EXPANDS: [Sample(0)],
+        names.MAX_LAG: [_max_lag(0)],
         names.AWAY_SECONDS: [Sample(0)],
         names.OFFLINE_REPLICAS: [Sample(offline)],
         names.OFFLINE_PARTITIONS: [Sample(offline)],
@@ -142,11 +143,16 @@ def _clustered(cluster: Cluster, now: float) -> Families:
         names.UNDER_MIN_ISR: [Sample(sum(1 for one in progress if one.lacks_replicas))],
         names.ISR_SHRINKS: [Sample(leader.isr_shrinks)],
         names.ISR_EXPANDS: [Sample(leader.isr_expands)],
+        names.MAX_LAG: [_max_lag(cluster.roles.lag_max)],
         names.OFFLINE_PARTITIONS: [Sample(without_leader if is_controller else 0)],
         names.ACTIVE_CONTROLLERS: [Sample(int(is_controller))],
         names.ALL_PARTITIONS: [Sample(sum(topic.partition_count for topic in image.topics.values()))],
         names.AWAY_SECONDS: [Sample(0 if away_since is None else now - away_since)],
     }
+
+
+def _max_lag(records: int) -> Sample:
+    return Sample(records, (("clientId", "Replica"),))
 
 
 def _logs(partitions: list[Partition]) -> Families:

@@ -73,6 +73,11 @@ class FollowedPartition:
         return self._log.epochs.written.latest
 
     @property
+    def lag(self) -> int:
+        """How many records are visible at the leader, as it said last, and not here."""
+        return max(0, self._leader_visible - self._log.end_offset)
+
+    @property
     def is_offline(self) -> bool:
         return bool(self._log.offline_reason)
 

@@ -183,6 +183,12 @@ class Roles:
         return bool(self._opening or self._marked)
 
     @property
+    def lag_max(self) -> int:
+        """Of what is fetched from leaders, how far the one most behind is."""
+        replicas = (here.replica for here in self._here.values() if here.following is not None)
+        return max((replica.lag for replica in replicas if replica is not None), default=0)
+
+    @property
     def leads_any(self) -> bool:
         return bool(self._leader.led)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from broker.errors import BrokerError
+from broker.metrics.collect import metrics_page
 from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.nodes import DATA
@@ -30,6 +31,23 @@ def test_a_broker_that_enters_its_cluster_waits_for_answers_without_turning() ->
     stage.run(SECOND)
     assert all(node.is_serving for node in stage.nodes)
     assert stage.world.events < 1_000, "each answer is a few events"
+
+
+def test_metrics_say_who_is_controller_who_lacks_replicas_and_how_far_followers_are_behind(stage: ClusterStage) -> None:
+    def shown(name: str) -> list[float]:
+        pages = [b"".join(metrics_page(node.engine)).decode() for node in stage.nodes if node.engine is not None]
+        return [float(line.split()[-1]) for page in pages for line in page.splitlines() if line.startswith(name)]
+
+    assert sum(shown("kafka_controller_kafkacontroller_activecontrollercount")) == 1
+    assert sum(shown("kafka_server_replicamanager_leadercount")) == 1
+    assert shown('kafka_server_replicafetchermanager_maxlag{clientId="Replica"}') == [0, 0, 0]
+    assert sum(shown("kafka_server_replicamanager_underreplicatedpartitions")) == 0
+    state = stage.invariants.state(TOPIC, 0)
+    assert state is not None
+    stage.nodes[state.leader].kill()
+    assert stage.until(lambda: sum(shown("kafka_server_replicamanager_underreplicatedpartitions")) == 1, 20 * SECOND)
+    assert stage.until(lambda: sum(shown("kafka_controller_kafkacontroller_activecontrollercount")) == 1, 20 * SECOND)
+    assert sum(shown("kafka_controller_kafkacontroller_offlinepartitionscount")) == 0
 
 
 def test_a_log_that_is_gone_is_made_anew_and_not_taken_for_a_damaged_one(stage: ClusterStage) -> None:

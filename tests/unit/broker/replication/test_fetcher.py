@@ -89,6 +89,16 @@ def test_a_round_names_only_what_moved(scene: FollowerScene) -> None:
     assert scene.named() == []
 
 
+def test_lag_is_what_is_visible_at_the_leader_and_not_here(scene: FollowerScene) -> None:
+    following(scene)
+    replica = scene.replicas[0]
+    assert replica.lag == 0
+    scene.answer(row(records=batches(0, 2), visible=5))
+    assert replica.lag == 3
+    scene.answer(row(records=batches(2, 4), visible=5))
+    assert replica.lag == 0
+
+
 def test_a_flush_is_told_with_a_second_request(scene: FollowerScene) -> None:
     following(scene)
     scene.answer(row(0, batches(0, 3)))
