@@ -53,7 +53,7 @@ def propose_isr(progress: PartitionProgress, departures: Departures, may_belong:
     additions = {
         broker: follower.replica_epoch
         for broker, follower in progress.followers.items()
-        if progress.may_join(broker) and may_belong(broker, follower.replica_epoch)
+        if progress.may_join(broker) and broker not in departures.late and may_belong(broker, follower.replica_epoch)
     }
     isr = (*(broker for broker in state.isr if broker not in leaving), *additions)
     eligible = tuple(broker for broker in eligible_after(state, isr, progress.insync_min) if broker not in departures.lost)

@@ -58,10 +58,12 @@ class FollowerProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departures:
-    """Members that the in-sync set is better without. `lost` ones lack what was acknowledged: they may not stay eligible."""
+    """Members that the in-sync set is better without. `lost` ones lack what was acknowledged: they may not stay eligible. `late`
+    are those outside of the set who would have to leave as soon as they had joined."""
 
     behind: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
 
 
 class PartitionProgress:
@@ -226,22 +228,25 @@ class PartitionProgress:
         """Who must leave. `gone_since` says since when a broker has had no connection to us; inf: it has one.
 
         Who has everything never leaves, however long nothing was written (KAFKA-7152), even where it is gone: nobody waits for
-        it. Who does not flush although somebody waits leaves as well, or a hung disk there would hide new records here."""
-        behind, lost = [], []
-        for broker in self.state.isr:
-            follower = self.followers.get(broker)
-            if broker == self.me or follower is None:
-                continue
+        it. Who does not flush although somebody waits leaves as well, or a hung disk there would hide new records here.
+
+        Where the set is too small nothing moves, so who has left for being late still has all that is safe: without `late` it
+        would join and leave, time and again."""
+        behind: list[int] = []
+        lost: list[int] = []
+        late: list[int] = []
+        for broker, follower in self.followers.items():
+            is_member = broker in self.state.isr
             has_all = follower.written >= self.end_offset
-            if UNKNOWN < follower.written < self.replicated_offset:
+            if is_member and UNKNOWN < follower.written < self.replicated_offset:
                 lost.append(broker)
             elif (
                 (not has_all and now - follower.caught_up_at > lag_seconds)
                 or (follower.flush_owed is not None and now - follower.flush_owed_at > lag_seconds)
                 or (not (has_all and follower.flushed >= self.end_offset) and now - gone_since(broker) > gone_seconds)
             ):
-                behind.append(broker)
-        return Departures(behind=tuple(behind), lost=tuple(lost))
+                (behind if is_member else late).append(broker)
+        return Departures(behind=tuple(behind), lost=tuple(lost), late=tuple(late))
 
     @property
     def has_laggards(self) -> bool:

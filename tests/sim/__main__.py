@@ -8,13 +8,15 @@ import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.sim import cluster, single
 from tests.sim.cluster_faults import CLUSTER_KINDS
-from tests.sim.cluster_switches import CLUSTER_SWITCHES
+from tests.sim.cluster_switches import CLUSTER_SWITCHES, ClusterSwitch
+from tests.sim.directed import STORIES
 from tests.sim.faults import KINDS
 from tests.sim.switches import SWITCHES
 
@@ -28,7 +30,7 @@ def main() -> int:
     played_by: Any = single if options.brokers == 1 else cluster
     switches: Any = SWITCHES if options.brokers == 1 else CLUSTER_SWITCHES
     known = sorted(KINDS if options.brokers == 1 else CLUSTER_KINDS)
-    kinds = tuple(options.fault or ())
+    kinds = options.fault or ()
     if unknown := [kind for kind in kinds if kind not in known]:
         sys.exit(f"no such fault: {', '.join(unknown)}; there are {', '.join(known)}")
     if options.without and options.without not in switches:
@@ -36,8 +38,7 @@ def main() -> int:
     with pytest.MonkeyPatch.context() as patch:
         if options.without:
             switches[options.without].off(patch)
-            kinds = kinds or switches[options.without].kinds
-        return _play(options, played_by, kinds)
+        return _play(options, played_by, _story(options, played_by, switches))
 
 
 def _options() -> argparse.Namespace:
@@ -48,18 +49,30 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="only this one, with its trace")
     parser.add_argument("--fault", action="append", help="only this fault (may be repeated)")
     parser.add_argument("--without", help="a rule of the broker that is switched off: it must be noticed")
+    parser.add_argument("--story", choices=sorted(STORIES), help="what happens in it, instead of any faults (a cluster's only)")
     parser.add_argument("--failures", type=int, default=1, help="stop after so many (default: %(default)s)")
     return parser.parse_args()
 
 
-def _play(options: argparse.Namespace, played_by: Any, kinds: tuple[str, ...]) -> int:
+def _story(options: argparse.Namespace, played_by: Any, switches: Any) -> Callable[[int], Any]:
+    """How a seed becomes a story: of these faults, or of those that need the rule that is switched off, or of one name."""
+    if options.story:
+        return STORIES[options.story]
+    switch = switches.get(options.without)
+    if isinstance(switch, ClusterSwitch) and not options.fault:
+        return switch.story
+    kinds = tuple(options.fault or (() if switch is None else switch.kinds))
+    return lambda seed: played_by.draw_story(seed, kinds)
+
+
+def _play(options: argparse.Namespace, played_by: Any, story: Callable[[int], Any]) -> int:
     counts: Counter[str] = Counter()
     failures, played_count, began = 0, 0, time.monotonic()
     for seed in range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]:
         if played_count and not played_count % 500:
             print(f"{played_count} histories so far, {failures} with anomalies, {time.monotonic() - began:.0f} s", flush=True)
         played_count += 1
-        played = played_by.play(played_by.draw_story(seed, kinds))
+        played = played_by.play(story(seed))
         counts.update(played.verdict.counts)
         if options.seed is not None:
             print(played.world.told())

@@ -6,6 +6,7 @@ Faults that matter are aimed: at whoever leads, at the controller, at the moment
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.faults import KINDS, Fault, Faults
@@ -28,6 +29,11 @@ CLUSTER_KINDS: dict[str, int] = {
     "kill at join": 4,
     "kill at election": 4,
     "kill at answer": 4,
+    "kill at proposal": 2,
+    "kill at exposure": 2,
+    "cut at proposal": 2,
+    "cut at join": 2,
+    "slow restart": 2,
     "kill all": 1,
     "power cut all": 2,
     "replace disk": 2,
@@ -41,6 +47,7 @@ CLUSTER_KINDS: dict[str, int] = {
     "drop session's connection": 2,
 }
 
+MOMENTS = ("join", "election", "answer", "proposal", "exposure")
 PEERS, ZOOKEEPER, CLIENTS, ONE_WAY_IN, ONE_WAY_OUT = 1, 2, 4, 8, 16  # bits of an isolation's amount
 
 
@@ -67,13 +74,18 @@ class ClusterFaults(Faults):
         self._topic = topic
         self._survives_one = survives_one  # min.insync.replicas is two: what was acknowledged is on two machines
         self._powerless: dict[str, None] = {}  # machines that have lost what they had not flushed, or their disk
-        self._armed: dict[str, list[Fault]] = {"join": [], "election": [], "answer": []}
+        self._armed: dict[str, list[Fault]] = {moment: [] for moment in MOMENTS}
         self.actions |= {
             "isolate": self._isolate,
             "reset peers": self._reset_peers,
             "kill at join": self._arm,
             "kill at election": self._arm,
             "kill at answer": self._arm,
+            "kill at proposal": self._arm,
+            "kill at exposure": self._arm,
+            "cut at proposal": self._arm,
+            "cut at join": self._arm,
+            "slow restart": self._slow_restart,
             "kill all": self._kill_all,
             "power cut all": self._power_cut_all,
             "replace disk": self._replace_disk,
@@ -87,6 +99,8 @@ class ClusterFaults(Faults):
             "drop session's connection": self._drop_connection,
         }
         invariants.on_joined = self._joined
+        invariants.on_proposed = self._proposed
+        invariants.on_shown = self._shown
         invariants.on_election = self._elected
         invariants.on_deposed = lambda: history.add("fault", kind="election")
 
@@ -146,6 +160,16 @@ class ClusterFaults(Faults):
         self._invariants.lost_disk(node)
         self._later(fault, node.start)
 
+    def _slow_restart(self, node: SimNode, fault: Fault) -> None:
+        """It comes back with everything, and its flushes take long from then on."""
+        self._kill(node, replace(fault, lasts=(100 * MS, 700 * MS, 700 * MS, 2 * SECOND)[fault.amount & 3]))
+        node.sync_delay = (200 * MS, 3 * SECOND)[fault.amount >> 2 & 1]
+
+        def mended() -> None:
+            node.sync_delay = 0
+
+        self._later(fault, mended)
+
     def _restart_storm(self, node: SimNode, fault: Fault) -> None:
         for number in range(2 + fault.amount % 3):
             self._world.after(number * (fault.lasts // 4 + 50 * MS), self._kill_and_start, node)
@@ -159,12 +183,15 @@ class ClusterFaults(Faults):
     # At moments that matter
 
     def _arm(self, node: SimNode, fault: Fault) -> None:
-        self._armed[fault.kind.removeprefix("kill at ")].append(fault)
+        self._armed[fault.kind.partition(" at ")[2]].append(fault)
 
     def _fire(self, what: str, *brokers: int) -> None:
         if not self._armed[what] or self.are_over:
             return
         fault = self._armed[what].pop(0)
+        if fault.kind.startswith("cut"):
+            self._cut_then(fault, *brokers)
+            return
         chosen = brokers[fault.amount % len(brokers)]
         if chosen < 0:
             return
@@ -172,6 +199,29 @@ class ClusterFaults(Faults):
         action = self._power_cut if fault.amount & 16 else self._pause if fault.amount & 32 else self._kill
         self._world.note(node.name, "fires", fault.kind)
         self._world.after((0, 0, 300, 3 * MS)[fault.amount >> 6 & 3], action, node, fault)
+
+    def _cut_then(self, fault: Fault, leader: int, member: int) -> None:
+        """The leader hears nothing from ZooKeeper for a while, and ZooKeeper nothing from it, nor the member that it adds. Where
+        its proposal has not arrived by then, that member becomes another process meanwhile, with what its disk has kept."""
+        machine, other = self._machines[leader], self._machines[member]
+        self._world.note(machine.name, "fires", fault.kind)
+        machine.cut_zookeeper_off()
+        self._network.cut(machine.name, other.name)
+
+        def healed() -> None:
+            machine.heal_zookeeper()
+            self._world.after(1_500 * MS, self._network.heal, machine.name, other.name)
+
+        self._later(fault, healed)
+        if fault.kind == "cut at proposal":
+            action = self._power_cut if fault.amount & 1 else self._kill
+            action(other, replace(fault, lasts=20 * MS))
+
+    def _proposed(self, leader: int, member: int) -> None:
+        self._fire("proposal", leader, member)
+
+    def _shown(self, leader: int) -> None:
+        self._fire("exposure", leader)
 
     def _joined(self, leader: int, member: int) -> None:
         self._fire("join", leader, member)

@@ -13,9 +13,11 @@ from broker.coordination.store import Outcome, Unknown
 from broker.partitions.partition import Partition
 from broker.replication import isr, vouching
 from broker.replication.isr import Proposals
-from broker.replication.progress import PartitionProgress
+from broker.replication.progress import Departures, PartitionProgress
 from broker.replication.serve import ReplicaServer
 from broker.replication.vouching import Kept
+from tests.sim.cluster import ClusterStory, draw_story
+from tests.sim.directed import STORIES
 from tests.sim.switches import yes
 
 POWER = (
@@ -53,9 +55,8 @@ def diverging_counts(
 ) -> Any:
     """What a follower says that it has is counted before its log is compared with ours."""
     led = server.led.get((part.topic_id, part.partition_index))
-    if led is not None and part.leader_epoch == led.progress.epoch:
-        led.progress.fetched(session.replica_id, session.replica_epoch, part.fetch_offset, part.flushed_offset, now)
-        server.on_moved(led)
+    if led is not None and part.leader_epoch == led.progress.epoch and session.replica_id in led.progress.followers:
+        server._note_progress(session, part, led, now)
     return take(server, session, part, now)
 
 
@@ -111,10 +112,19 @@ def joins_with_what_was_learnt(
     return may_join(progress, broker)
 
 
-def joins_below_the_start(progress: PartitionProgress, broker: int) -> bool:
+def joins_below_the_start(
+    progress: PartitionProgress, broker: int, may_join: Callable[..., bool] = PartitionProgress.may_join
+) -> bool:
     """Who joins needs not have followed into this epoch."""
-    follower = progress.followers.get(broker)
-    return follower is not None and broker not in progress.state.isr and follower.written >= progress.replicated_offset
+    progress.start_offset = 0
+    return may_join(progress, broker)
+
+
+def nobody_is_late(
+    *arguments: Any, departures: Callable[..., Departures] = PartitionProgress.departures, **named: Any
+) -> Departures:
+    """Who joins needs not have kept up with the leader either: whoever has is past the start of its epoch."""
+    return replace(departures(*arguments, **named), late=())
 
 
 def shown_as_told(partition: Partition, offset: int) -> None:
@@ -124,41 +134,53 @@ def shown_as_told(partition: Partition, offset: int) -> None:
 
 @dataclass(frozen=True)
 class ClusterSwitch:
-    """`by` stands in the place of `name`. `kinds`: faults that need the rule; empty: all of them. It is noticed within so many
-    histories from the seed `first` on, one in which it was when this was written; None: it takes more histories than a test has
-    time for, and the model (model.py) shows what it is for."""
+    """`by` stands in the place of `name`. `story`: histories in which the rule is needed. It is noticed within so many of them from
+    the seed `first` on."""
 
     name: str
     by: Any
-    kinds: tuple[str, ...] = ()
-    first: int | None = None
+    story: Callable[[int], ClusterStory]
+    first: int = 0
     within: int = 10
+    too: tuple[str, Any] | None = None  # another rule that does the same, and is switched off with it
 
     def off(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(self.name, self.by)
+        if self.too is not None:
+            patch.setattr(*self.too)
+
+
+def any_of(kinds: tuple[str, ...]) -> Callable[[int], ClusterStory]:
+    """Histories of such faults, whenever they come."""
+    return lambda seed: draw_story(seed, kinds)
 
 
 PROGRESS = "broker.replication.progress.PartitionProgress"
 CLUSTER_SWITCHES: Mapping[str, ClusterSwitch] = {
-    "a new process leads in a new epoch": ClusterSwitch("broker.replication.start.state_at_start", epoch_is_kept, KILLS, first=0),
-    "who cannot vouch leaves": ClusterSwitch("broker.replication.start.Start._kept", all_is_whole, POWER, first=5),
+    "a new process leads in a new epoch": ClusterSwitch("broker.replication.start.state_at_start", epoch_is_kept, any_of(KILLS)),
+    "who cannot vouch leaves": ClusterSwitch("broker.replication.start.Start._kept", all_is_whole, STORIES["powerless"]),
     "a fetch that diverges is no progress": ClusterSwitch(
-        "broker.replication.serve.ReplicaServer._take", diverging_counts, (*KILLS, *POWER)
+        "broker.replication.serve.ReplicaServer._take", diverging_counts, STORIES["parted"]
     ),
-    "nothing moves below the minimum": ClusterSwitch(f"{PROGRESS}._count", moves_below_the_minimum, (*KILLS, *POWER), first=16),
+    "nothing moves below the minimum": ClusterSwitch(f"{PROGRESS}._count", moves_below_the_minimum, STORIES["alone"]),
     "what is pending counts": ClusterSwitch(
-        "broker.replication.isr.Proposals._answered", unknown_is_refused, (*KILLS, "lose answers", "lose one answer")
+        "broker.replication.isr.Proposals._answered", unknown_is_refused, STORIES["unanswered"]
     ),
     "who joins is who has fetched": ClusterSwitch(
-        "broker.replication.isr.propose_isr", whoever_it_is_now, (*POWER, "restart storm", "replace disk")
+        "broker.replication.leader.propose_isr", whoever_it_is_now, STORIES["replaced"]
     ),
-    "visible is flushed by all": ClusterSwitch(f"{PROGRESS}.fetched", written_counts_as_flushed, POWER, first=0),
-    "who joins has flushed what the leader had": ClusterSwitch(f"{PROGRESS}.may_join", joins_with_what_was_learnt, KILLS),
-    "who joins has followed into the epoch": ClusterSwitch(f"{PROGRESS}.may_join", joins_below_the_start, (*KILLS, *POWER)),
-    "a leader is confirmed": ClusterSwitch(
-        "broker.replication.leader.Leader.takes_records", yes, ("isolate", "pause", "expire session", "drop session's connection")
+    "visible is flushed by all": ClusterSwitch(f"{PROGRESS}.fetched", written_counts_as_flushed, any_of(POWER)),
+    "who joins has flushed what the leader had": ClusterSwitch(
+        f"{PROGRESS}.may_join", joins_with_what_was_learnt, STORIES["shown before"]
     ),
+    "who joins has followed into the epoch": ClusterSwitch(
+        f"{PROGRESS}.may_join",
+        joins_below_the_start,
+        STORIES["behind the epoch"],
+        too=(f"{PROGRESS}.departures", nobody_is_late),
+    ),
+    "a leader is confirmed": ClusterSwitch("broker.replication.leader.Leader.takes_records", yes, STORIES["stale"]),
     "a follower shows what it has flushed": ClusterSwitch(
-        "broker.partitions.partition.Partition.learn_visible", shown_as_told, (*KILLS, "slow disk"), first=4
+        "broker.partitions.partition.Partition.learn_visible", shown_as_told, STORIES["shown before"]
     ),
 }

@@ -49,7 +49,12 @@ KINDS: dict[str, int] = {
 }
 
 # What these do besides is in their amount (cluster_faults.py).
-MEANT = frozenset({"isolate", "kill at join", "kill at election", "kill at answer", "lose answers", "restart storm"})
+MEANT = frozenset(
+    {
+        *("isolate", "lose answers", "restart storm", "slow restart", "cut at proposal", "cut at join"),
+        *("kill at join", "kill at election", "kill at answer", "kill at proposal", "kill at exposure"),
+    }
+)
 
 CALLS_MAX = 40  # of the disk until a process ends within one
 RESTART_MAX = 2 * SECOND

@@ -14,10 +14,12 @@ replicas of a machine after each turn of its broker, and only as far as somethin
        speaks for itself alone
     9  nothing is written by a leader of an older epoch once another has led for longer than half a session
     10 what was visible is not cut
+    11 a partition's state settles: it does not change more than so many times within a second
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -31,6 +33,7 @@ from tests.sim.zookeeper import SimZooKeeper
 
 Key = tuple[bytes, int]  # topic id and partition
 
+CHANGES_MAX = 25  # of a partition's state within a second: a broker that is started again and again makes about ten
 STALE_WRITES_MAX = 1_600_000  # microseconds: half a session on a clock that goes a tenth too slow, and a turn
 
 
@@ -81,6 +84,7 @@ class _Known:
     replicated: int = 0  # the highest replicated offset of a leader, less what a last member has lost with its power
     lowered: int = 0  # how often it was: then all replicas are looked at again
     copies: dict[int, _Replica] = field(default_factory=dict)
+    changed_at: deque[int] = field(default_factory=lambda: deque(maxlen=CHANGES_MAX))
 
 
 class Invariants:
@@ -95,12 +99,15 @@ class Invariants:
             None
         )  # what a leader of an older epoch has acknowledged is lost from here on
         self.on_joined: Callable[[int, int], None] = lambda leader, member: None
+        self.on_proposed: Callable[[int, int], None] = lambda leader, member: None  # on its way to ZooKeeper
+        self.on_shown: Callable[[int], None] = lambda leader: None  # consumers see more than ever before
         self.elections = self.joins = self.cuts = 0
         self._world = world
         self._known: dict[Key, _Known] = {}
         self._by_path: dict[str, Key] = {}
         self._ids: dict[str, bytes] = {}
         zookeeper.observers.append(self._committed)
+        zookeeper.on_sent = self._sent
 
     def _break(self, number: int, detail: str) -> None:
         if not self.broken:
@@ -113,6 +120,17 @@ class Invariants:
         return None if key is None else self._known[key].state
 
     # What is committed
+
+    def _sent(self, writer: str, operations: Sequence[Operation]) -> None:
+        """A process gives a transaction away. Whose addition to an in-sync set it brings is at its weakest now."""
+        for operation in operations:
+            key = self._by_path.get(operation.path)
+            state = None if key is None else self._known[key].state
+            if state is None or not isinstance(operation, Set) or state.leader != self._id_of(writer):
+                continue
+            for broker in znodes.decode_state(operation.data, state.version + 1).isr:
+                if broker not in state.isr:
+                    self._world.after(0, self.on_proposed, state.leader, broker)
 
     def _committed(self, writer: str, operations: Sequence[Operation], outcome: Committed) -> None:
         for operation, version in zip(operations, outcome.versions, strict=True):
@@ -153,6 +171,9 @@ class Invariants:
             self._break(7, f"{known.name}: the in-sync set is {state.isr} of {known.replicas}")
         if before is None:
             return
+        if len(known.changed_at) == CHANGES_MAX and self._world.now - known.changed_at[0] < SECOND:
+            self._break(11, f"{known.name}: {CHANGES_MAX + 1} states within a second, the last one {state}")
+        known.changed_at.append(self._world.now)
         if state.leader_epoch < before.leader_epoch:
             self._break(1, f"{known.name}: the epoch falls from {before.leader_epoch} to {state.leader_epoch}")
         if state.leader != before.leader and state.leader_epoch == before.leader_epoch and state.leader >= 0:
@@ -170,7 +191,7 @@ class Invariants:
         if state.is_recovering and not before.is_recovering:
             known.visible.clear()
             known.batches.clear()
-            known.shown = known.replicated = known.visible_upto = 0
+            known.shown = known.replicated = 0
         self._check_members(known, "the stored state is a new one")
 
     def _check_writer(
@@ -263,6 +284,7 @@ class Invariants:
             copy.checked = min(copy.checked, end)
             if end < copy.visible and start <= copy.start:
                 self._break(10, f"{me}: cut at {end}, {copy.visible} was visible")
+            self._check_members(known, f"{me} is cut at {end}")
         if end != copy.end and partition.is_led:
             self._check_stale(machine, known, partition, me)
         self._compare(known, copy, partition, me)
@@ -290,6 +312,8 @@ class Invariants:
             self._break(4, f"{me}: visible {partition.visible_offset}, replicated {replicated}, end {copy.end}")
         if replicated > known.replicated or partition.visible_offset > known.shown:
             known.replicated = max(known.replicated, replicated)
+            if partition.visible_offset > known.shown:
+                self._world.after(0, self.on_shown, machine.broker_id)
             known.shown = max(known.shown, partition.visible_offset)
             self._check_members(known, f"{me} leads in epoch {epoch}")
 

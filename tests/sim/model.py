@@ -5,7 +5,7 @@ states; messages are lost and overtake each other. The controller's elections ar
 and so is the rule of eligible leaders; the leader's and the follower's side are written down here once more, as short as can be.
 
 What is checked: whatever was acknowledged or seen is there in the log of every leader that begins, at its offset, and, with two
-in-sync replicas demanded, not on one disk alone; no two batches ever have the same (epoch, offset); nobody cuts below what was
+in-sync replicas demanded, not on one disk alone; whoever becomes a member has on its disk what was seen; no two batches ever have the same (epoch, offset); nobody cuts below what was
 visible.
 
     python -m tests.sim.model --histories 15000            every mode (make model)
@@ -45,6 +45,7 @@ class Rule(Enum):
     PENDING_COUNTS = "who is being added counts until the image shows the outcome, also when the answer was lost"
     INCARNATION = "who is added must be the process whose fetches were counted"
     EPOCH_START = "who is added has all up to the start of the leader's epoch"
+    FLUSHED_AT_START = "who is added has flushed all that the leader had flushed when its lead began"
     VISIBLE_IS_FLUSHED = "V counts what is flushed, not what is written"
     ANSWER_FITS = "an answer counts only where the follower's end and last epoch are still those that it asked with"
     CAS = "a state is replaced only by who knows the one before"
@@ -145,6 +146,7 @@ class Broker:
     leads: bool = False
     epoch: int = -1
     epoch_start: int = 0
+    flushed_at_start: int = 0
     progress: dict[int, Progress] = field(default_factory=dict)
     proposal: Proposal | None = None
     boot: int = 0  # how often the machine was started, and
@@ -207,6 +209,14 @@ class World:
         if not any(broker.log[:size] == promised for broker in self.brokers if broker is not lost):
             raise Violation(f"acknowledged at V, or seen: {size} batches were on no disk but that of broker {lost.number}")
 
+    def check_added(self, added: Broker) -> None:
+        """What was acknowledged at V, or seen, is on the disk of every member, so on that of whoever becomes one."""
+        if added.flushed < len(self.acknowledged_at_v) and not added.is_disk_lost:
+            size = len(self.acknowledged_at_v)
+            raise Violation(
+                f"broker {added.number} is added with {added.flushed} on its disk, {size} were acknowledged at V, or seen"
+            )
+
     def promises(self) -> Iterable[tuple[str, dict[int, Batch]]]:
         yield "acknowledged at V, or seen", self.acknowledged_at_v
         if not self.was_power_lost:
@@ -227,6 +237,8 @@ class World:
             raise Violation(f"no such state may be written: {new}")
         if not self.mode.eligible:
             new = replace(new, eligible=())
+        for number in set(new.isr) - set(self.state.isr):
+            self.check_added(self.brokers[number])
         self.state = replace(new, version=self.state.version + 1)
         return True
 
@@ -241,7 +253,7 @@ class World:
             if not broker.leads or broker.epoch != state.leader_epoch:
                 broker.leads, broker.epoch = True, state.leader_epoch
                 broker.progress = {}
-                broker.replicated, broker.epoch_start = broker.visible, len(broker.log)
+                broker.replicated, broker.epoch_start, broker.flushed_at_start = broker.visible, len(broker.log), broker.flushed
                 self.check_leader(broker)
         else:
             broker.leads, broker.progress = False, {}
@@ -346,6 +358,7 @@ class World:
                 and progress.written >= leader.replicated
                 and progress.flushed >= leader.visible
                 and (progress.written >= leader.epoch_start or not self.has(Rule.EPOCH_START))
+                and (progress.flushed >= leader.flushed_at_start or not self.has(Rule.FLUSHED_AT_START))
             ):
                 self.strike_who_joins(self.brokers[number])
                 return Proposal(state.version, added=number, incarnation=progress.incarnation)

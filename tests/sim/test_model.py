@@ -21,6 +21,7 @@ SELDOM = {
     Rule.PENDING_COUNTS: ("kills-min-1", 4_000),
     Rule.INCARNATION: ("flush-and-a-disk", 2_000),
     Rule.EPOCH_START: ("kills", 2_000),
+    Rule.FLUSHED_AT_START: ("kills", 1_000),
     Rule.ANSWER_FITS: ("kills-min-1", 15_000),
 }
 

@@ -47,6 +47,7 @@ class SimZooKeeper:
         self.timeline = timeline
         self.random = random
         self.observers: list[Observer] = []
+        self.on_sent: Callable[[str, Sequence[Operation]], None] = lambda name, operations: None  # by a process, on its way
         self.answer_loss = 0.0  # the part of all transactions whose connection breaks before they arrive or before their answer
         self.is_serving = True
         self.is_frozen = False

@@ -64,6 +64,7 @@ class SimStore:
 
     def commit(self, operations: Sequence[Operation], then: Callable[[Outcome], None]) -> None:
         assert transaction_bytes(operations) <= TRANSACTION_BYTES_MAX, "a transaction is too large for ZooKeeper"
+        self._ensemble.on_sent(self.name, operations)
         self._ask("commit", (tuple(operations),), then)
 
     def drain(self) -> None:

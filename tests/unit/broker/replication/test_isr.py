@@ -61,6 +61,12 @@ def test_who_is_being_stopped_or_not_registered_does_not_join() -> None:
     assert asked == [(2, 7)]
 
 
+def test_who_would_have_to_leave_at_once_does_not_join() -> None:
+    led = led_partition()
+    led.progress.fetched(2, 7, 10, 10, 1.0)
+    assert propose_isr(led.progress, Departures(late=(2,)), anybody) is None
+
+
 def test_who_leaves_a_set_that_becomes_too_small_stays_eligible() -> None:
     led = led_partition(insync_min=2)
     proposal = propose_isr(led.progress, Departures(behind=(1,)), anybody)

@@ -251,6 +251,35 @@ def test_each_flush_that_is_waited_for_has_its_own_time() -> None:
         assert departures(progress, second + 0.6) == Departures()
 
 
+def test_who_has_left_for_being_late_joins_once_it_keeps_up() -> None:
+    """Nothing moves without it, so it has all that is safe, however late it is."""
+    progress = leading(end=100, flushed=100, visible=80)
+    progress.fetched(2, 1, 100, 100, 0.1)
+    progress.fetched(1, 1, 100, 100, 0.1)
+    progress.written(110, 0.2)
+    progress.fetched(2, 1, 110, 110, 31.0)
+    assert departures(progress, 31.0) == Departures(behind=(1,))
+    progress.learn(replace(STATE, isr=(0, 2), version=11), (0, 1, 2), 3, 31.0)
+    assert progress.may_join(1)
+    assert departures(progress, 31.1) == Departures(late=(1,))
+    progress.fetched(1, 1, 110, 100, 31.2)
+    assert departures(progress, 31.3) == Departures()
+
+
+def test_who_has_left_for_its_flushes_joins_once_it_has_flushed() -> None:
+    progress = leading(end=100, flushed=90)
+    progress.flushed(100)
+    progress.fetched(1, 1, 100, 90, 0.1)
+    progress.fetched(2, 1, 100, 100, 0.1)
+    progress.wanted(95, 1.0)
+    assert departures(progress, 31.1) == Departures(behind=(1,))
+    progress.learn(replace(STATE, isr=(0, 2), version=11), (0, 1, 2), 3, 31.1)
+    assert progress.may_join(1)
+    assert departures(progress, 31.2) == Departures(late=(1,))
+    progress.fetched(1, 1, 100, 95, 31.3)
+    assert departures(progress, 31.4) == Departures()
+
+
 def test_a_member_that_lost_what_was_acknowledged_is_told_from_one_that_is_behind() -> None:
     progress = leading()
     progress.fetched(1, 1, 100, 100, 0.1)

@@ -1,0 +1,134 @@
+"""Histories each of which brings about what one rule of replication is for: chance decides only how exactly.
+
+Histories of any faults need a rule as rarely as clusters do. These need theirs nearly always, so a rule that is switched off, or
+has become ineffective, is noticed within a few of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tests.sim.clients import ProducerPlan
+from tests.sim.cluster import TOPIC, ClusterStory, draw_story
+from tests.sim.cluster_faults import FOLLOWER, LEADER, ONE_WAY_OUT, PEERS, ZOOKEEPER
+from tests.sim.faults import Fault
+from tests.sim.world import MS, SECOND
+
+Story = Callable[[int], ClusterStory]
+ONE_OF_THEM = 32  # of an isolation's amount: not from all peers
+THE_MEMBER = 1  # of those to whom something may happen at a proposal: the one that is to be added
+
+
+def _story(name: str, faults: Callable[[random.Random], Sequence[Fault]]) -> Story:
+    """Two in-sync replicas are demanded, disks are flushed seldom, and there is something to lose all the time."""
+
+    def of(seed: int) -> ClusterStory:
+        chance = random.Random(f"{seed}/{name}")
+        plan = ProducerPlan(topic=TOPIC, partition=0, batches=200, gap=110 * MS, in_flight_max=2, records_max=2)
+        return replace(
+            draw_story(seed),
+            waits_for_flush=False,
+            minimum=2,
+            segment_bytes=1 << 20,
+            flush_interval_ms=1_000,
+            flush_messages=100_000,
+            partitions=1,
+            makes_topics=False,
+            producers=(plan, replace(plan, acks=1, idempotent=False, promise="written")),
+            faults=tuple(sorted(faults(chance), key=lambda fault: fault.at)),
+        )
+
+    return of
+
+
+def _stale(chance: random.Random) -> Sequence[Fault]:
+    """A leader that its clients alone still reach, for longer than it may believe itself to be one."""
+    return [Fault(chance.randint(2 * SECOND, 3 * SECOND), "isolate", LEADER, PEERS | ZOOKEEPER, lasts=9 * SECOND)]
+
+
+def _unheard(chance: random.Random) -> Sequence[Fault]:
+    """A leader that hears its followers, and none of them hears it: they are late, and it cannot go on without them."""
+    return [Fault(chance.randint(2 * SECOND, 3 * SECOND), "isolate", LEADER, PEERS | ONE_WAY_OUT, lasts=9 * SECOND)]
+
+
+def _parted(chance: random.Random) -> Sequence[Fault]:
+    """One that has followed further than the next leader, and goes on with records that this one has not. Cutting them takes it
+    a while."""
+    faults = [Fault(2 * SECOND - 1, "slow disk", broker, 150 * MS, lasts=12 * SECOND) for broker in range(3)]
+    for at in (2 * SECOND, 5 * SECOND, 8 * SECOND):
+        cut, lasts = at + chance.randint(0, SECOND), chance.randint(500, 1_500) * MS
+        faults.append(Fault(cut, "isolate", LEADER, PEERS | ONE_WAY_OUT | ONE_OF_THEM, lasts=lasts))
+        faults.append(Fault(cut + lasts, "kill", LEADER, lasts=500 * MS))
+    return faults
+
+
+def _unanswered(chance: random.Random) -> Sequence[Fault]:
+    """A member is added, and the leader does not hear of it."""
+    faults = []
+    for at in (2 * SECOND, 7 * SECOND):
+        faults.append(Fault(at, "cut at join", LEADER, lasts=chance.randint(1_200, 1_900) * MS))
+        faults.append(Fault(at + chance.randint(0, SECOND), "kill", FOLLOWER, lasts=chance.randint(600, 1_200) * MS))
+    return faults
+
+
+def _replaced(chance: random.Random) -> Sequence[Fault]:
+    """A member is to be added, and by the time at which it is it has lost what it had not flushed. Nothing new is visible, so it
+    need not have flushed much for that: another member's disk is slow."""
+    faults = [Fault(2 * SECOND, "slow disk", 1, 1_500 * MS, lasts=12 * SECOND)]
+    for at in (3 * SECOND, 6 * SECOND, 9 * SECOND):
+        faults.append(Fault(at, "cut at proposal", 0, 1, lasts=chance.randint(300, 600) * MS))
+        faults.append(Fault(at + chance.randint(0, SECOND), "kill", 2, lasts=chance.randint(520, 700) * MS))
+    return faults
+
+
+def _shown_before(chance: random.Random) -> Sequence[Fault]:
+    """A leader shows what its successor does not know to be visible, while a third flushes more slowly still."""
+    return [
+        Fault(2_000 * MS, "slow disk", 1, 600 * MS, lasts=12 * SECOND),
+        Fault(2_500 * MS, "slow disk", 2, 1_200 * MS, lasts=12 * SECOND),
+        Fault(2_600 * MS, "kill", 2, lasts=600 * MS),
+        Fault(chance.randint(8_500, 9_500) * MS, "kill at exposure", LEADER, lasts=10 * SECOND),
+    ]
+
+
+def _behind_the_epoch(chance: random.Random) -> Sequence[Fault]:
+    """One that had to leave comes to a new leader, of whose log a part is neither flushed nor known to be replicated, and dies."""
+    cut = 4 * SECOND + 2 * chance.randint(0, SECOND) + 1  # odd: from the leader, which is the first of the others
+    return [
+        Fault(2 * SECOND, "slow disk", 1, 2 * SECOND, lasts=12 * SECOND),
+        Fault(cut, "isolate", 2, PEERS | ONE_OF_THEM, lasts=4 * SECOND),
+        Fault(cut + MS, "reset peers", 2),
+        Fault(cut + 600 * MS, "kill at proposal", LEADER, THE_MEMBER, lasts=2 * SECOND),
+        Fault(cut + chance.randint(650, 950) * MS, "kill", LEADER, lasts=6 * SECOND),
+    ]
+
+
+def _powerless(chance: random.Random) -> Sequence[Fault]:
+    """A member loses what it had not flushed, and is back before anybody has missed it."""
+    faults = []
+    for at in (2 * SECOND, 5 * SECOND, 8 * SECOND):
+        lasts = chance.randint(1_000, 2_500) * MS
+        faults.append(Fault(at, "slow disk", 2, 3 * SECOND, lasts=lasts - 1))
+        faults.append(Fault(at + lasts, "power cut", 2, lasts=20 * MS))
+    return faults
+
+
+def _alone(chance: random.Random) -> Sequence[Fault]:
+    """A leader remains whose followers might be elected in its place."""
+    at = 2 * SECOND + chance.randint(0, SECOND)
+    return [Fault(at, "kill", 1, lasts=5 * SECOND), Fault(at + chance.randint(0, SECOND), "kill", 2, lasts=5 * SECOND)]
+
+
+STORIES: dict[str, Story] = {
+    "powerless": _story("powerless", _powerless),
+    "alone": _story("alone", _alone),
+    "stale": _story("stale", _stale),
+    "unheard": _story("unheard", _unheard),
+    "parted": _story("parted", _parted),
+    "unanswered": _story("unanswered", _unanswered),
+    "replaced": _story("replaced", _replaced),
+    "shown before": _story("shown before", _shown_before),
+    "behind the epoch": _story("behind the epoch", _behind_the_epoch),
+}
