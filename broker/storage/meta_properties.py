@@ -98,7 +98,7 @@ def _compare_meta(path: Path, stored: Mapping[str, str], broker_id: int, cluster
     if in_cluster and not was_in_cluster:
         raise StartupError(
             f"{path} belongs to a broker that is alone, and ZooKeeper does not know its topics: leave zookeeper.connect out, "
-            "or set log.dirs to another directory"
+            "or set log.dirs to an empty directory and copy the topics over with a consumer and a producer"
         )
     if not stored.get("cluster.id") and not in_cluster:
         raise StartupError(f"{path / META} names no cluster: restore it from a copy, or set log.dirs to another directory")

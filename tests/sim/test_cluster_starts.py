@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from broker.errors import BrokerError
-from broker.metrics.collect import metrics_page
+from broker.metrics.collect import health, metrics_page
 from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.nodes import DATA
@@ -31,6 +31,38 @@ def test_a_broker_that_enters_its_cluster_waits_for_answers_without_turning() ->
     stage.run(SECOND)
     assert all(node.is_serving for node in stage.nodes)
     assert stage.world.events < 1_000, "each answer is a few events"
+
+
+def test_a_start_waits_for_zookeeper_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    stage = ClusterStage(replace(draw_story(1), faults=()))
+    stage.zookeeper.stop()
+    for node in stage.nodes:
+        node.start()
+    stage.run(10 * SECOND)
+    assert not any(node.is_serving for node in stage.nodes)
+    assert "waiting for ZooKeeper at zookeeper:2181: it does not answer" in caplog.text
+    stage.zookeeper.start()
+    assert stage.until(lambda: all(node.is_serving for node in stage.nodes), 20 * SECOND)
+
+
+def test_serving_goes_on_while_zookeeper_is_away_for_minutes_and_health_says_so(stage: ClusterStage) -> None:
+    state = stage.invariants.state(TOPIC, 0)
+    assert state is not None
+    leader = stage.nodes[state.leader]
+    stage.zookeeper.stop()
+    stage.run(stage.world.now + 180 * SECOND)
+    engine = leader.engine
+    assert engine is not None
+    assert engine.cluster is not None
+    partition = leader.held(TOPIC, 0)
+    assert partition is not None
+    assert engine.cluster.why_not(partition) is None
+    assert engine.cluster.serves_consumers(partition)
+    is_healthy, text = health(engine)
+    assert not is_healthy
+    assert "ZooKeeper at zookeeper:2181 has not answered for 180 s: what is led here is served" in text
+    stage.zookeeper.start()
+    assert stage.until(lambda: not stage.ailments() and health(engine)[0], 20 * SECOND), stage.ailments()
 
 
 def test_metrics_say_who_is_controller_who_lacks_replicas_and_how_far_followers_are_behind(stage: ClusterStage) -> None:
