@@ -49,7 +49,9 @@ def real_subject(bootstrap: str) -> Subject:
         for stamp in stamps:
             producer.produce(name, b"value", partition=partition, timestamp=stamp)
         assert producer.flush(30) == 0
-        log.end_offsets(name, [partition], "read_uncommitted")  # answered once all of it can be read, and not only is acknowledged
+        log.end_offsets(
+            name, [partition], "read_uncommitted"
+        )  # answered once all of it can be read, and not only is acknowledged
 
     return Subject(
         log=log,
