@@ -1,52 +1,38 @@
 """One Airflow for all end-to-end tests: starting it costs more than most of them.
 
-The first demo runs as a user runs it (`logbus demo`) and ends; the second runs in the same place from inside and stays up, so that
-what it stored can be looked at, and the example DAGs run in its Airflow.
+The demo runs as a user runs it (`logbus demo`) and ends; then the same place is started from inside and stays up, so that what was
+stored can be looked at, and the example DAGs run in its Airflow.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from logbus.collector.sample import write_sample
-from logbus.local.demo import Demo, home_of_log
-from logbus.local.demo_screen import Screen
+from logbus.local.demo import PIPELINE, home_of_log
 from logbus.local.stack import LocalStack, project_directory
+from logbus.warehouse.engine import connect
+from logbus.windows.ledger import Ledger
 from playwright.sync_api import Browser, Page
-from rich.console import Console
 
+from tests.support.airflow_runs import wait_for_files
 from tests.support.browsing import PATIENCE_MS, WIDE, browser  # noqa: F401
-from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo, processes_of
+from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo, processes_of, run_demo
 from tests.support.pages import blocks
-
-DEMO_SECONDS_MAX = 600.0
+from tests.support.postgres import server_directory  # noqa: F401
 
 
 @pytest.fixture(scope="session")
-def first(tmp_path_factory: pytest.TempPathFactory) -> FirstDemo:
-    place = tmp_path_factory.mktemp("demo")
+def first(server_directory: Path) -> FirstDemo:  # noqa: F811
+    place = server_directory / "demo"
+    place.mkdir()
     log, report, home = place / "access.log", place / "report.json", place / "home"
     write_sample(log, lines=LINES, hours=HOURS)
-    command = [sys.executable, "-m", "logbus", "demo", "--log", str(log), "--report", str(report), "--home", str(home)]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEMO_SECONDS_MAX
-    )
-    assert report.exists(), done.stdout
-    return FirstDemo(
-        home=home,
-        log=log,
-        exit_code=done.returncode,
-        output=done.stdout,
-        report=json.loads(report.read_text()),
-        survivors=processes_of(home),
-    )
+    return run_demo(log, report, home)
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +50,15 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def second(first: FirstDemo, dags: Path) -> Iterator[SecondDemo]:
     home = home_of_log(first.home, first.log)
     with LocalStack(home, project=project_directory(), environment=os.environ, dags=dags) as stack:
-        yield SecondDemo(stack=stack, result=Demo(stack, first.log, Screen(Console(stderr=True))).run())
+        stack.start_storage()
+        stack.start_airflow()
+        wait_for_files(stack.airflow.api, {path.relative_to(dags).as_posix() for path in dags.rglob("*.py")})
+        stack.airflow.api.give_up_active_runs(PIPELINE)  # the demo may have ended while the hour that was due was under way
+        stack.airflow.api.unpause(PIPELINE)  # as the demo has it while it runs
+        engine = connect(stack.warehouse_url)
+        windows = tuple(Ledger(engine).windows(PIPELINE))[:HOURS]
+        engine.dispose()
+        yield SecondDemo(stack=stack, windows=windows, reloaded=max(windows, key=lambda window: window.record_count))
     assert processes_of(first.home) == []
 
 

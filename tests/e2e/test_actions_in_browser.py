@@ -51,14 +51,13 @@ def confirm(frame: FrameLocator, label: str) -> None:
 
 
 def test_an_hour_is_rerun_and_turns_green(second: SecondDemo, engine: Engine, page: Page) -> None:
-    ledger, last = Ledger(engine), second.result.windows[-1].interval
+    ledger, last = Ledger(engine), second.windows[-1].interval
     hour = Interval(last.end + EMPTY_HOUR_AFTER, last.end + EMPTY_HOUR_AFTER + HOUR)
+    # The Dag has one run at a time: that of the hour that is due may wait minutes for its close, or load all that is frozen.
+    second.stack.airflow.api.give_up_active_runs(PIPELINE)
     ledger.freeze_or_get(PIPELINE, hour, LogOffsets(second.stack.client_config), hour.end + timedelta(days=1))
     frame = open_window(page, PIPELINE, instant_text(hour.start))
     expect(frame.locator("#state")).to_have_attribute("data-state", "closed")
-    second.stack.airflow.api.give_up_active_runs(
-        PIPELINE
-    )  # the Dag has one at a time: that of the last hour waits minutes for its close
     confirm(frame, "Load this hour again")
     expect(frame.locator("#state")).to_have_attribute("data-state", GREEN, timeout=DONE_WITHIN_MS)
     expect(frame.get_by_text("Done", exact=True)).to_be_visible(timeout=DONE_WITHIN_MS)

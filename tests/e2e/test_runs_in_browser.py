@@ -42,7 +42,7 @@ def test_airflows_page_of_a_dags_runs_lists_each_with_its_state(dag_id: str, sec
 
 
 def test_the_tab_of_a_run_outlines_the_hours_that_it_loaded_and_no_other(second: SecondDemo, page: Page) -> None:
-    start = second.result.rerun.after.interval.start
+    start = second.reloaded.interval.start
     (run,) = second.stack.airflow.api.runs(PIPELINE, logical_date=start.isoformat())
     page.goto(f"/dags/{PIPELINE}/runs/{run.run_id}/plugin/logbus-run")
     frame = ours(page)

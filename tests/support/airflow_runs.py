@@ -14,11 +14,15 @@ from logbus.local.stack import LocalStack
 from logbus.windows.boundaries import milliseconds
 from logbus.windows.model import Interval, instant_text
 
+from tests.support.topics import create_topic
+
 WAIT_SECONDS_MAX = 300.0  # nothing here is timed; a loaded machine may take long
 
 
 def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime, dict[str, Any]]]) -> None:
-    """Sends records with these timestamps; returns when all are acknowledged."""
+    """Makes the topic and sends records with these timestamps; returns when all are acknowledged. They are of long ago, and the
+    broker's retention, which looks every five minutes, would take them from a test that takes longer."""
+    create_topic(stack.bootstrap_servers, topic, config={"retention.ms": "-1"})
     failures: list[str] = []
     producer = Producer({**stack.client_config, "enable.idempotence": True})
     for at, value in stamped:
@@ -30,6 +34,15 @@ def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime
         )
     assert producer.flush(30.0) == 0
     assert failures == []
+
+
+def wait_for_files(api: AirflowApi, names: set[str]) -> None:
+    """Waits until Airflow has a DAG of each of these files of its folder."""
+
+    def known() -> set[str]:
+        return {dag["relative_fileloc"] for dag in api.request("GET", "/api/v2/dags", params={"limit": 100})["dags"]}
+
+    until(lambda: names <= known(), f"a DAG of each of {sorted(names)}")
 
 
 def unpause_and_read_again(api: AirflowApi, dag_id: str) -> None:

@@ -1,16 +1,20 @@
-"""Demos for the tests that need the whole platform: one that was run as a command and has ended, one that is still up."""
+"""Demos for the tests that need the whole platform: one that was run as a command and has ended, and what it stored, up again."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-from logbus.local.demo import DemoResult
 from logbus.local.stack import LocalStack
+from logbus.windows.model import FrozenWindow
 
 LINES, HOURS = 600, 4
+DEMO_SECONDS_MAX = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +31,28 @@ class FirstDemo:
 
 @dataclass(frozen=True, kw_only=True)
 class SecondDemo:
-    """A demo in the same place that is still up."""
+    """The same place, up again. `windows` are the demo's hours, of which it has loaded `reloaded` twice."""
 
     stack: LocalStack
-    result: DemoResult
+    windows: tuple[FrozenWindow, ...]
+    reloaded: FrozenWindow
+
+
+def run_demo(log: Path, report: Path, home: Path) -> FirstDemo:
+    """`logbus demo`, as a user runs it, to its end."""
+    command = [sys.executable, "-m", "logbus", "demo", "--log", str(log), "--report", str(report), "--home", str(home)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEMO_SECONDS_MAX
+    )
+    assert report.exists(), done.stdout
+    return FirstDemo(
+        home=home,
+        log=log,
+        exit_code=done.returncode,
+        output=done.stdout,
+        report=json.loads(report.read_text()),
+        survivors=processes_of(home),
+    )
 
 
 def processes_of(home: Path) -> list[str]:
