@@ -140,7 +140,7 @@ class ClusterSwitch:
 PROGRESS = "broker.replication.progress.PartitionProgress"
 CLUSTER_SWITCHES: Mapping[str, ClusterSwitch] = {
     "a new process leads in a new epoch": ClusterSwitch("broker.replication.start.state_at_start", epoch_is_kept, KILLS, first=0),
-    "who cannot vouch leaves": ClusterSwitch("broker.replication.start.Start._kept", all_is_whole, POWER, first=47),
+    "who cannot vouch leaves": ClusterSwitch("broker.replication.start.Start._kept", all_is_whole, POWER, first=5),
     "a fetch that diverges is no progress": ClusterSwitch(
         "broker.replication.serve.ReplicaServer._take", diverging_counts, (*KILLS, *POWER)
     ),
