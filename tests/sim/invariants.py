@@ -8,7 +8,8 @@ replicas of a machine after each turn of its broker, and only as far as somethin
     3  what is visible is the same on all replicas
     4  visible <= replicated <= end, flushed <= end; what is visible stays visible while a process lives
     5  what a leader shows is flushed on every member of the stored in-sync set, and on every eligible one
-    6  what is replicated is written by every member whose machine has kept its power
+    6  what is replicated is written by every member whose machine has kept its power; where acknowledgements wait for the
+       flush only until some machine has lost it: it may lead again with less, and the others cut
     7  the in-sync set is a part of the replicas, and never empty
     8  only the leader changes the set, only the controller of the current epoch elects, and a broker that starts
        speaks for itself alone
@@ -84,6 +85,7 @@ class _Known:
     replicated: int = 0  # the highest replicated offset of a leader, less what a last member has lost with its power
     lowered: int = 0  # how often it was: then all replicas are looked at again
     copies: dict[int, _Replica] = field(default_factory=dict)
+    was_powerless: bool = False  # some machine has lost its power, or its disk
     changed_at: deque[int] = field(default_factory=lambda: deque(maxlen=CHANGES_MAX))
 
 
@@ -221,6 +223,7 @@ class Invariants:
     def lost_power(self, machine: Machine) -> None:
         """What it had not flushed may be gone, so what others count on it for is what is flushed."""
         for known in self._known.values():
+            known.was_powerless = True
             copy = known.copies.get(machine.broker_id)
             if copy is not None:
                 copy.has_lost_tail = True
@@ -345,6 +348,8 @@ class Invariants:
                 self._break(
                     5, f"{known.name}: {known.shown} is visible, broker {broker} of {state} has flushed {flushed}; {when}"
                 )
+            if self._waits_for_flush and known.was_powerless:
+                continue
             if not copy.has_lost_tail and end < known.replicated:
                 self._break(6, f"{known.name}: {known.replicated} is replicated, broker {broker} of {state} has {end}; {when}")
 
