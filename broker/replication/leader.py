@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -312,17 +313,19 @@ class Leader:
             gone_seconds=self._limits.gone_seconds,
             gone_since=self._gone_since,
         )
-        proposal = propose_isr(led.progress, departures, self._may_belong) or propose_handover(led.progress)
+        proposal = propose_isr(led.progress, departures, partial(self._may_belong, led)) or propose_handover(led.progress)
         if proposal is not None:
             self._proposals.offer(led, proposal)
 
     def _gone_since(self, broker: int) -> float:
         return self.server.gone_since.get(broker, inf)
 
-    def _may_belong(self, broker: int, incarnation: int) -> bool:
+    def _may_belong(self, led: Led, broker: int, incarnation: int) -> bool:
+        """How far it had come says nothing of one that follows no longer: its disk may have failed, and it has left by itself."""
         node = self._image.brokers.get(broker)
         return (
             node is not None
+            and broker in led.followed
             and node.incarnation == incarnation == self._image.incarnations.get(broker, incarnation)
             and broker not in self._image.leaving
             and broker not in self.server.gone_since

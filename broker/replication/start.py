@@ -107,7 +107,10 @@ class Start:
                 logger.warning("waiting for ZooKeeper at %s: it does not answer", self._connect)
         image = self._member.image
         if self._step is _Step.READING and self._has_read(image):
-            self._begin_opening(image)
+            try:
+                self._begin_opening(image)
+            except OSError as error:  # what was done so far is as good when it is done again
+                self._fail(StartupError(f"the data directory: {error}"))
         if self._step is _Step.OPENING and not self._roles.is_opening:
             self._step = _Step.SETTLING
         if self._step is _Step.SETTLING and (image is not self._asked_of or now >= self._ask_again_at):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from broker.errors import BrokerError
 from broker.metrics.collect import health, metrics_page
+from broker.storage.log_directory import LogDirectory
 from tests.sim.cluster import FINISHING, TOPIC, ClusterStage, draw_story
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.nodes import DATA
@@ -102,6 +105,28 @@ def test_nothing_is_made_on_the_disk_before_it_is_sure_who_this_broker_is(stage:
     stage.run(stage.world.now + SECOND)
     assert node.held(TOPIC, 0) is None
     assert stage.until(lambda: not stage.ailments(), 20 * SECOND), stage.ailments()
+
+
+def test_a_disk_that_refuses_while_strange_logs_are_set_aside_ends_the_start(
+    stage: ClusterStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an unexpected error of one turn of the loop, and half of what the start had to do was done twice."""
+    node = stage.nodes[0]
+    node.kill()
+    node.disk.make_directory(DATA / "stray-0")
+    set_aside, refusals = LogDirectory.set_aside, [OSError(errno.EIO, "Input/output error")]
+
+    def refused_once(directory: LogDirectory, name: str, index: int) -> Path:
+        if refusals:
+            raise refusals.pop()
+        return set_aside(directory, name, index)
+
+    monkeypatch.setattr(LogDirectory, "set_aside", refused_once)
+    starts = node.starts
+    node.start()
+    assert stage.until(lambda: node.starts > starts + 1, 60 * SECOND)
+    assert stage.until(lambda: not stage.ailments(), 20 * SECOND), stage.ailments()
+    assert not node.disk.is_directory(DATA / "stray-0")
 
 
 def test_a_zookeeper_that_never_saw_the_directory_does_not_get_it_however_often_it_is_tried(stage: ClusterStage) -> None:

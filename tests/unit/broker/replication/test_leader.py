@@ -183,6 +183,15 @@ def test_a_follower_that_was_idle_joins_when_it_is_registered(short: Scene) -> N
     assert short.stored().isr == (0, 1)
 
 
+def test_a_replica_that_gives_the_partition_up_does_not_join_however_much_it_had(short: Scene) -> None:
+    """Its disk has failed, and it has taken itself out of the set: the leader took it in again, some hundred times a second."""
+    follower = Follower(short, 1)
+    follower.send(asks(0))
+    follower.send(forgotten=[(TOPIC_ID, 0)])
+    short.run(3)
+    assert short.stored().version == 0
+
+
 def test_a_broker_that_is_being_stopped_does_not_join(short: Scene) -> None:
     short.leader.learn_brokers(replace(short.image, leaving=frozenset({1})))
     Follower(short, 1).send(asks(0))
