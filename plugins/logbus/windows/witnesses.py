@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from sqlalchemy import Engine
 
 from logbus.windows.another_log import another_log, record_changed
+from logbus.windows.broker_questions import LATEST
 from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.model import Pipeline, Witness
@@ -59,14 +60,32 @@ def differences(pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witne
     """By partition how the log differs at the witness's offset. Where retention was there, or compaction that the pipeline has
     declared, no record is no difference."""
     topic = pipeline.topic
-    found = log.last_records(topic, {part: (witness.offset, witness.offset + 1) for part, witness in expected.items()})
-    gone = [part for part in expected if part not in found]
-    starts = {} if pipeline.settings.get(OFFSET_GAPS) else log.start_offsets(topic, gone)  # asked afterwards: they only rise
+    found = log.last_records(topic, places(expected))
+    missing = not_found(pipeline, log, expected, found)
+    if missing:
+        # A leader that has just been elected may show less for a moment. Asked for its end it answers when it knows what was
+        # shown before it.
+        log.end_offsets(topic, missing, LATEST)
+        found |= log.last_records(topic, places(missing))
+        missing = not_found(pipeline, log, missing, found)
     return {
         part: record_changed(topic, part, witness, found.get(part))
         for part, witness in sorted(expected.items())
-        if (found[part].hash != witness.hash if part in found else part in starts and starts[part] <= witness.offset)
+        if (found[part].hash != witness.hash if part in found else part in missing)
     }
+
+
+def places(expected: Mapping[int, Witness]) -> dict[int, tuple[int, int]]:
+    return {part: (witness.offset, witness.offset + 1) for part, witness in expected.items()}
+
+
+def not_found(
+    pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witness], found: Mapping[int, Witness]
+) -> dict[int, Witness]:
+    """Those which should be there. Asked for the log's start afterwards: it only rises."""
+    absent = {part: witness for part, witness in expected.items() if part not in found}
+    starts = {} if pipeline.settings.get(OFFSET_GAPS) else log.start_offsets(pipeline.topic, absent)
+    return {part: witness for part, witness in absent.items() if part in starts and starts[part] <= witness.offset}
 
 
 def last_before(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -20,7 +21,7 @@ from logbus.errors import (
 from logbus.windows import schema
 from logbus.windows.boundaries import milliseconds
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import Interval, WindowState
+from logbus.windows.model import Interval, WindowState, Witness
 from sqlalchemy import select
 
 from tests.support.fake_log import NO_TIMESTAMP
@@ -432,6 +433,26 @@ def test_a_record_before_a_boundary_that_is_gone_is_a_fault_unless_the_pipeline_
         world.freeze(11)
     world.register(settings={"offset_gaps": True})
     assert world.offsets(11) == (2, 3)
+
+
+def test_a_leader_that_shows_less_for_a_moment_after_its_election_is_no_other_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for the end of its log it does not answer before it knows what was shown; asked for a record it has none yet."""
+    world.log.append("t", *stamps(10, 10.5, 11, 12))
+    world.register()
+    world.freeze(10)
+    asked: list[str] = []
+    world.log.interrupt = asked.append
+    real = world.log.last_records
+
+    def elected(topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
+        is_known = asked.count("end_offsets") > 2  # the two before are the freeze's own
+        return {part: one for part, one in real(topic, ranges).items() if is_known or one.offset != 1}
+
+    monkeypatch.setattr(world.log, "last_records", elected)
+    assert world.offsets(11) == (2, 3)
+    assert asked.count("end_offsets") == 3
 
 
 def test_a_boundary_that_somebody_freezes_behind_the_end_we_were_told_is_no_fault(world: World) -> None:
