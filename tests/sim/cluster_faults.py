@@ -150,7 +150,7 @@ class ClusterFaults(Faults):
 
     def _replace_disk(self, node: SimNode, fault: Fault) -> None:
         """Once in a history, and only where two have what was acknowledged."""
-        if "disk" in self._powerless or not self._survives_one:
+        if "disk" in self._powerless or not self._survives_one or not self._invariants.can_do_without(self._nodes.index(node)):
             return
         self._powerless["disk"] = None
         self._loses_unflushed(node)

@@ -121,6 +121,15 @@ class Invariants:
         key = self._by_path.get(znodes.state_path(topic, index))
         return None if key is None else self._known[key].state
 
+    def can_do_without(self, broker: int) -> bool:
+        """Whether each partition has another member in sync whose disk has all it had when it joined."""
+        states = ((known, known.state) for known in self._known.values())
+        return all(
+            any(not self._copy(known, other).has_lost_tail for other in state.isr if other != broker)
+            for known, state in states
+            if state is not None
+        )
+
     # What is committed
 
     def _sent(self, writer: str, operations: Sequence[Operation]) -> None:
