@@ -79,6 +79,19 @@ class _Broker:
         assert answers[0][1] is None
         return answers[0][0]
 
+    def state(self, name: str, index: int) -> PartitionState | None:
+        """None while the broker has not heard of the topic: what one writes, the others see later."""
+        found = self.follower.image.topics.get(name)
+        return None if found is None else found.states[index]
+
+    def settings(self, name: str) -> dict[str, str] | None:
+        found = self.follower.image.topic_settings.get(name)
+        return None if found is None else dict(found.values)
+
+    def settings_of_all(self) -> dict[str, str] | None:
+        found = self.follower.image.broker_settings.get(znodes.EVERY_BROKER)
+        return None if found is None else dict(found.values)
+
 
 def test_brokers_see_each_other_and_what_each_writes(stores: Stores) -> None:
     first = _Broker(stores, 1).started()
@@ -91,18 +104,20 @@ def test_brokers_see_each_other_and_what_each_writes(stores: Stores) -> None:
     changes = [StateChange(topic="access", topic_id=made.topic_id, index=index, state=state) for index in range(250)]
     assert isinstance(second.answered(commit(state_writes(changes))), Committed)
     assert isinstance(second.answered(commit(state_writes(changes))), Refused)
-    first.until(lambda: first.follower.image.topics["access"].states[249] == state)
+    first.until(lambda: first.state("access", 249) == state)
     more = topic("access", 1, partitions=2)
     second.answered(topic_writes.grow_topic("access", made.topic_id, 300, more.replicas, more.states))
     second.answered(topic_writes.change_topic_settings("access", made.topic_id, lambda old: {**old, "a": "b"}))
     second.answered(topic_writes.change_broker_settings(znodes.EVERY_BROKER, lambda old: {**old, "c": "d"}))
     second.answered(topic_writes.delete_topic("access", made.topic_id))
-    first.until(lambda: first.follower.image.deleting)
-    assert first.follower.image.topic_settings["access"].values == {"retention.ms": "1", "a": "b"}
-    assert first.follower.image.broker_settings[znodes.EVERY_BROKER].values == {"c": "d"}
     late = _Broker(stores, 3).started()
-    assert late.follower.image.topics == first.follower.image.topics
-    assert late.follower.image.deleting == {"access"}
+    for broker in (first, second, late):
+        broker.until(lambda broker=broker: broker.follower.image.deleting == {"access"})
+        broker.until(lambda broker=broker: broker.settings("access") == {"retention.ms": "1", "a": "b"})
+        broker.until(lambda broker=broker: broker.settings_of_all() == {"c": "d"})
+    first.until(lambda: len(first.follower.image.topics["access"].states) == 302)
+    for broker in (second, late):
+        broker.until(lambda broker=broker: broker.follower.image.topics == first.follower.image.topics)
 
 
 def test_a_predecessor_is_replaced_and_a_stranger_refused(stores: Stores) -> None:
@@ -115,7 +130,7 @@ def test_a_predecessor_is_replaced_and_a_stranger_refused(stores: Stores) -> Non
     stranger.clock.run(5)
     stranger.until(lambda: stranger.outcomes)
     assert isinstance(stranger.outcomes[0], RunningElsewhere)
-    assert second.follower.image.brokers == {1: second.registration.node}
+    second.until(lambda: second.follower.image.brokers == {1: second.registration.node})
     stores.heal(first.client)
     first.until(lambda: first.fenced)
     assert second.fenced == []
@@ -128,8 +143,7 @@ def test_writes_whose_answers_are_lost_are_done_once(stores: Stores) -> None:
     broker.answered(topic_writes.create_topic(made, {}))
     stores.lose_answer(broker.client, is_committed=True)
     broker.answered(topic_writes.change_topic_settings("access", made.topic_id, lambda old: {"n": old.get("n", "") + "x"}))
-    broker.until(lambda: broker.follower.image.topic_settings.get("access"))
-    broker.until(lambda: broker.follower.image.topic_settings["access"].values == {"n": "x"})
+    broker.until(lambda: broker.settings("access") == {"n": "x"})
     ids: list[int] = []
     ProducerIdBlocks(broker.client.store, 1).take(lambda producer_id, error: ids.append(producer_id))
     broker.until(lambda: ids)
