@@ -135,6 +135,9 @@ class ClusterFaults(Faults):
         super()._kill(node, fault)
 
     def _power_cut(self, node: SimNode, fault: Fault) -> None:
+        """Where a disk was replaced, not of the last member that has all of it: nobody could lead then until somebody asks for it."""
+        if "disk" in self._powerless and not self._invariants.can_do_without(self._nodes.index(node)):
+            return
         self._loses_unflushed(node)
         node.cut_power()
         self._invariants.lost_power(node)
