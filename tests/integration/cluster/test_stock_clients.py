@@ -191,3 +191,36 @@ def test_the_tools_of_the_jvm_go_on_over_elections(cluster: RunningCluster, topi
     assert f"PartitionCount: {PARTITIONS}" in described
     assert "ReplicationFactor: 3" in described
     assert tools.topics(cluster.bootstrap, "--describe", "--under-replicated-partitions").strip() == ""
+
+
+@pytest.mark.long
+def test_what_people_type_at_a_console_goes_on_over_elections(cluster: RunningCluster, replicated: str) -> None:
+    tools: JvmTools = jvm_tools_or_skip()
+    at = ("--bootstrap-server", cluster.bootstrap)
+    lines = [f"line {number}" for number in range(2_000)]
+
+    def type_commands() -> None:
+        tools.console_produce(cluster.bootstrap, replicated, lines)
+        wanted = ("--topic", replicated, "--group", "console", "--from-beginning", "--max-messages", str(len(lines)))
+        read = tools.run(f"{TOOLS}.consumer.ConsoleConsumer", *at, *wanted, "--timeout-ms", "60000")
+        # A coordinator that is killed between two commits is a reason to read again, none to leave out.
+        assert set(read.splitlines()) <= set(lines)
+        assert len(read.splitlines()) == len(lines)
+        groups = tools.run(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", "console")
+        assert groups.count(replicated) == PARTITIONS
+        directories = tools.run(f"{TOOLS}.LogDirsCommand", *at, "--describe", "--topic-list", replicated)
+        held = [one for broker in json.loads(directories.splitlines()[-1])["brokers"] for one in broker["logDirs"]]
+        assert {row["partition"] for one in held for row in one["partitions"]} == {f"{replicated}-{n}" for n in range(PARTITIONS)}
+
+    with meanwhile(type_commands) as is_over:
+        elect_until(cluster, replicated, is_over)
+    found = [
+        tools.console_consume(cluster.bootstrap, replicated, partition=n, count=size)
+        for n, size in tools.end_offsets(cluster.bootstrap, replicated).items()
+        if size
+    ]
+    assert sorted(line for part in found for line in part) == sorted(lines)  # idempotent: each of them once
+    cluster.wait_until_healed(*cluster.topics())
+    tools.run(f"{TOOLS}.LeaderElectionCommand", *at, "--election-type", "PREFERRED", "--all-topic-partitions")
+    preferred = {partition: replicas[0] for partition, replicas in cluster.assignment(replicated).items()}
+    assert cluster.leaders(replicated) == preferred
