@@ -208,8 +208,10 @@ def _elect_clean(
     heirs = [broker for broker in replicas if broker in state.eligible and broker in there.able]
     if heirs:
         leader = next((broker for broker in heirs if broker not in there.leaving), heirs[0])
-        eligible = () if minimum <= 1 else tuple(broker for broker in state.eligible if broker != leader)
-        return _led_by(leader, state, (leader,), eligible)
+        # The members are dead, not behind: nothing has moved since the set became too small, and nothing will before it is large
+        # enough. So each of them still has all of it when it is back, and whether its disk has kept it, it says itself then.
+        holders = replace(state, isr=()) if state.is_lost else state
+        return _led_by(leader, state, (leader,), eligible_after(holders, (leader,), minimum))
     return None
 
 

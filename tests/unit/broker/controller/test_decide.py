@@ -55,7 +55,15 @@ def test_whoever_leaves_a_set_that_is_too_small_stays_eligible() -> None:
 def test_an_eligible_one_is_elected_only_if_no_member_is_there() -> None:
     partition = topic(REPLICAS, state(1, (1,), eligible=(2, 3)))
     assert decided(partition, present(1, 2, 3), minimum=2) is None
-    assert facts(decided(partition, present(2, 3), minimum=2)) == (2, 8, (2,), (3,))
+    assert facts(decided(partition, present(2, 3), minimum=2)) == (2, 8, (2,), (1, 3))
+
+
+def test_members_that_are_dead_stay_eligible_where_an_eligible_one_is_elected() -> None:
+    """The one that is elected may lose its disk before they are back, and they have everything."""
+    elected = decided(topic(REPLICAS, state(1, (1,), eligible=(2,))), present(2), minimum=2)
+    assert facts(elected) == (2, 8, (2,), (1,))
+    lost = topic(REPLICAS, state(NO_LEADER, (2,), is_lost=True, eligible=(1,)))
+    assert facts(decided(lost, present(1, 2), minimum=2)) == (1, 8, (1,), ())
 
 
 def test_nobody_stays_eligible_where_the_new_set_is_large_enough() -> None:
