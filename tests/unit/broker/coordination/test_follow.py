@@ -209,3 +209,19 @@ def test_who_raised_an_incarnation_is_news_before_it_is_registered(world: World)
     world.run(1)
     raised = IncarnationRaised(broker_id=2, incarnation=0)
     assert any(raised in news.changes for news in first.news)
+
+
+def test_a_topic_that_cannot_be_read_is_not_taken_for_one_that_is_gone(world: World) -> None:
+    broker = world.started(1)
+    _make(world, broker, "access", "errors")
+    world.answered(broker, commit([Set(path=znodes.topic_path("access"), data=b"{}", version=0)]))
+    world.zookeeper.expire(broker.store.session_id)
+    world.run(2)
+    assert (list(broker.image.topics), broker.image.unreadable) == (["errors"], {"access"})
+
+
+def test_a_node_of_a_strangers_among_the_incarnations_keeps_nobody_from_reading(world: World) -> None:
+    first = world.started(1)
+    world.answered(first, commit([Create(path=f"{znodes.INCARNATIONS}/notes")]))
+    second = world.started(2)
+    assert second.image.incarnations == {1: 0, 2: 0}
