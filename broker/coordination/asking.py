@@ -8,7 +8,8 @@ trips reads from top to bottom, blocks nobody, and can be run against any Store,
         ...
         outcome = yield from commit([...])
 
-A BrokerError that a script raises is its outcome. Anything else is a bug, and goes up to whoever drains the store.
+A BrokerError that a script raises is its outcome. Anything else is a bug: whoever asked is told that there is no answer, so that
+it is not the last thing that was ever asked, and the exception goes up to whoever drains the store.
 """
 
 from __future__ import annotations
@@ -126,6 +127,9 @@ class Asking(Generic[T]):
             self._then(end.value, None)
         except BrokerError as error:
             self._then(None, error)
+        except Exception as error:
+            self._then(None, AnswerLost(f"a defect of the broker: {error!r}"))
+            raise
         else:
             self._ask(question)
 

@@ -14,6 +14,7 @@ A group that moves to another coordinator is shown by both for a moment: each ta
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +22,26 @@ from math import inf
 from urllib.parse import quote
 
 from broker.coordination.asking import AnswerLost, Script, ask, commit, read
-from broker.coordination.store import Create, Delete, Node, Operation, Outcome, Reason, Refused, Set, Store, Unknown
+from broker.coordination.store import (
+    TRANSACTION_BYTES_MAX,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    Outcome,
+    Reason,
+    Refused,
+    Set,
+    Store,
+    Unknown,
+)
 from broker.errors import BrokerError
+
+logger = logging.getLogger("broker.coordination")
 
 TICK_SECONDS = 0.1
 WRITES_PER_SECOND = 200  # a twentieth of what one ZooKeeper server can do: the mirror must not slow down elections
+NODE_BYTES_MAX = TRANSACTION_BYTES_MAX // 2  # a consumer of ten thousand topics; a read and a replaced node fit as well
 _CONSUMERS = "/consumers"
 
 
@@ -59,6 +75,9 @@ class ConsumerRegistry:
         place = f"{_CONSUMERS}/{_name(group)}"
         nodes = {f"{place}/ids/{_name(consumer)}": _subscription(topics, now) for consumer, topics in shown.subscriptions.items()}
         nodes |= {f"{place}/owners/{topic}/{index}": f"{owner}-0".encode() for (topic, index), owner in shown.owners.items()}
+        for path in [path for path, data in nodes.items() if len(path) + len(data) > NODE_BYTES_MAX]:
+            logger.warning("%s is not shown in ZooKeeper: it has too much to say", path)
+            del nodes[path]
         old = self._groups.get(group, {})
         for path in (*old, *nodes):
             if path not in old or path not in nodes or (old[path] != nodes[path]):
@@ -80,7 +99,8 @@ class ConsumerRegistry:
         self._is_connected = True
         if session_id != self._session_id:
             self._session_id = session_id
-            self._due |= {path: group for group, nodes in self._groups.items() for path in nodes}
+            # Nothing that is shown is ours any more: what was to be taken away went with the session before.
+            self._due = {path: group for group, nodes in self._groups.items() for path in nodes}
 
     def suspended(self) -> None:
         self._is_connected = False

@@ -56,6 +56,7 @@ class ImageFollower:
         self.image = Image()
         self.is_known = False  # before that the image is empty, and nobody was told anything
         self._listeners: list[Listener] = []
+        self._owed: dict[Listener, None] = {}  # who failed to act on some news, and has to be told everything
         self._session_id = 0
         self._must_read_all = True
         self._is_behind = True  # the journal was not read since the last connection was made
@@ -91,7 +92,9 @@ class ImageFollower:
             self._looks[path].look_again()
 
     def tick(self) -> None:
-        """About once a second: ask again what was not answered."""
+        """About once a second: ask again what was not answered, and tell again who failed to act."""
+        for listener in list(self._owed):
+            self._tell_one(listener, News(is_everything=True, has_caught_up=not self._is_behind))
         for look in self._looks.values():
             look.tick()
 
@@ -197,7 +200,17 @@ class ImageFollower:
     def _tell(self, news: News) -> None:
         if self.is_known:
             for listener in self._listeners:
-                listener(self.image, news)
+                self._tell_one(listener, replace(news, is_everything=news.is_everything or listener in self._owed))
+
+    def _tell_one(self, listener: Listener, news: News) -> None:
+        """One that fails must not keep the image from going on, nor the others from hearing of it."""
+        try:
+            listener(self.image, news)
+        except Exception:
+            logger.exception("news of the cluster could not be acted on; this is a defect of the broker")
+            self._owed[listener] = None
+        else:
+            self._owed.pop(listener, None)
 
 
 class _Look:

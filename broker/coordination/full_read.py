@@ -5,7 +5,8 @@ position are applied to it afterwards, and only then is it a state that there on
 is read before all else that belongs to the topic: what is found then is of the same topic, or of a later one whose making is
 still to come from the journal.
 
-A topic or a state that cannot be read is said in the log and left out: it must not keep the other topics from being served.
+A topic or a state that cannot be read is said in the log and left out: it must not keep the other topics from being served. Such
+a topic is not gone, so its name is kept (`Image.unreadable`): what is on the disks of it must not be removed.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ def read_image(position: int) -> Script[Image]:
     broker_settings = yield from _read_settings(znodes.BROKER_SETTINGS, (yield from children(znodes.BROKER_SETTINGS)))
     topics: dict[str, ClusterTopic] = {}
     topic_settings: dict[str, Settings] = {}
+    unreadable: set[str] = set()
     names = yield from children(znodes.TOPICS)
     for begin in range(0, len(names), READS_AT_ONCE):
-        found = yield from _read_topics(names[begin : begin + READS_AT_ONCE])
+        found = yield from _read_topics(names[begin : begin + READS_AT_ONCE], unreadable)
         topics |= found
         topic_settings |= yield from _read_settings(znodes.TOPIC_SETTINGS, tuple(found))
     deleting = yield from children(znodes.DELETIONS)
@@ -45,12 +47,13 @@ def read_image(position: int) -> Script[Image]:
         topic_settings=topic_settings,
         broker_settings=broker_settings,
         deleting=frozenset(name for name in deleting if name in topics),
+        unreadable=frozenset(unreadable),
         position=position,
     )
 
 
 def _read_incarnations() -> Script[dict[int, int]]:
-    ids = [int(name) for name in (yield from children(znodes.INCARNATIONS))]
+    ids = [int(name) for name in (yield from children(znodes.INCARNATIONS)) if name.isdecimal()]
     found = yield from read_all([znodes.incarnation_path(broker_id) for broker_id in ids])
     return {broker_id: node.version for broker_id, node in zip(ids, found, strict=True) if isinstance(node, Node)}
 
@@ -67,7 +70,7 @@ def _read_settings(parent: str, names: tuple[str, ...]) -> Script[dict[str, Sett
     return settings
 
 
-def _read_topics(names: tuple[str, ...]) -> Script[dict[str, ClusterTopic]]:
+def _read_topics(names: tuple[str, ...], unreadable: set[str]) -> Script[dict[str, ClusterTopic]]:
     found = yield from read_all([znodes.topic_path(name) for name in names])
     nodes = {}
     for name, node in zip(names, found, strict=True):
@@ -76,6 +79,7 @@ def _read_topics(names: tuple[str, ...]) -> Script[dict[str, ClusterTopic]]:
                 nodes[name] = znodes.decode_topic(name, node.data, node.version)
             except MalformedNode as error:
                 logger.error("topic %s is left out: %s", name, error)
+                unreadable.add(name)
     states = yield from _read_states(nodes)
     return {name: node.with_states(states[name]) for name, node in nodes.items()}
 

@@ -110,4 +110,5 @@ class Image:
     broker_settings: Mapping[str, Settings] = field(default_factory=dict)  # by broker id, "<default>" for all
     deleting: frozenset[str] = frozenset()  # topics that wait to be deleted
     leaving: frozenset[int] = frozenset()  # brokers that are being stopped
+    unreadable: frozenset[str] = frozenset()  # topics whose node is there and says nothing: not gone, whatever `topics` holds
     position: int = -1

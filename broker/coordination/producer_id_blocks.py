@@ -6,6 +6,7 @@ known whether it was taken is left alone: there are 2^63 ids, and one that two p
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from broker.coordination.asking import AnswerLost, Script, ask, commit, read_twi
 from broker.coordination.store import Committed, NoNode, Set, Store, Unknown
 from broker.coordination.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
 from broker.errors import BrokerError, RequestTimedOut
+
+logger = logging.getLogger("broker.coordination")
 
 BLOCK_IDS = 1_000
 ATTEMPTS = 20  # as many brokers may be quicker, one after the other
@@ -57,11 +60,19 @@ class ProducerIdBlocks:
         waiting, self._waiting = self._waiting, deque()
         for then in waiting:
             if self._ids:
-                then(self._give(), None)
+                _tell(then, self._give(), None)
             elif error is not None:
-                then(-1, error)
+                _tell(then, -1, error)
             else:
                 self.take(then)  # more waited than one block holds
+
+
+def _tell(then: TakenId, producer_id: int, error: BrokerError | None) -> None:
+    """One that cannot be told is nobody else's business."""
+    try:
+        then(producer_id, error)
+    except Exception:
+        logger.exception("who waited for a producer id could not be told; this is a defect of the broker")
 
 
 def take_block(broker_id: int) -> Script[ProducerIdBlock]:

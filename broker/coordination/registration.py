@@ -128,6 +128,7 @@ class Registration:
         if self._asking is not None:
             self._asking.stop()
             self._asking = None
+        self._stranger_since = None  # while ZooKeeper was away no session ended: a stranger's has all its time again
         self._owed = dict.fromkeys(self._steps)
         self._go_on()
 

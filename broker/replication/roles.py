@@ -8,6 +8,7 @@ image says, from whatever it was: so nothing can come late, twice, or for an ear
     leader = me                         `Leader.lead`, then `PartitionManager.lead`; a lead in an older epoch ends before that
     leader = another                    a lead ends, then it is followed: fetched in the state's epoch
     leader = nobody                     neither
+    its topic cannot be read            neither, and its log stays: nobody knows that it is gone
     its log has failed                  neither, and it leaves the in-sync set: another may lead (`_withdraw`)
 
 A log that is being cut is left alone: whatever else is wanted waits until it is done (`_blocked`). A topic that is being deleted
@@ -120,6 +121,7 @@ class Roles:
         self._here: dict[Key, Here] = {}
         self._of_topic: dict[str, dict[Key, Here]] = {}
         self._marked: dict[str, None] = {}  # topics to be looked at
+        self._left_alone: frozenset[str] = frozenset()
         self._blocked: dict[Key, None] = {}  # those whose log is being cut, or whose place is still taken
         self._moving: Mapping[tuple[str, int], None] = {}
         self._opening = 0
@@ -149,6 +151,8 @@ class Roles:
     def open(self) -> None:
         """This process is the broker, and what does not belong on its disk is gone: open what the image says from now on."""
         self._may_open = True
+        # What this process cannot vouch for of them was not settled; only the next start can do that.
+        self._left_alone = self._image.unreadable
 
     def begin(self) -> None:
         """What this process cannot vouch for is settled: lead and follow from now on."""
@@ -225,6 +229,11 @@ class Roles:
     def _look(self, name: str) -> list[Place]:
         """Give up what is not wanted any more, then make the rest be as it should; returns what has to be opened for that."""
         topic = self._image.topics.get(name)
+        if name in self._left_alone or (topic is None and name in self._image.unreadable):
+            for here in self._of_topic.get(name, {}).values():
+                self._stop_fetching(here)
+                self._end_lead(here)
+            return []
         for known in list(self._of_topic.get(name, {}).values()):
             if topic is None or not self._is_wanted(topic, known):
                 self._give_up(known)

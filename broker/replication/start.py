@@ -163,6 +163,9 @@ class Start:
             return
         ids = {topic.topic_id.bytes for topic in image.topics.values()}
         for name, index, topic_id in found:
+            if name in image.unreadable:
+                logger.error("%s-%d: its topic in ZooKeeper cannot be read; restore it and start this broker again", name, index)
+                continue
             topic = wanted.get((name, index))
             if topic is None or topic_id not in (None, topic.topic_id.bytes):
                 # Without an id, or unknown to a ZooKeeper that has never seen this broker: not ours to remove.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.coordination import znodes
+from broker.coordination.store import Node, Set
 from broker.errors import BrokerError
 from broker.metrics.collect import health, metrics_page
 from broker.storage.log_directory import LogDirectory
@@ -144,6 +146,43 @@ def test_a_zookeeper_that_never_saw_the_directory_does_not_get_it_however_often_
     node.set_zookeeper(stage.zookeeper)
     node.start()
     assert stage.until(lambda: not stage.ailments(), 20 * SECOND), stage.ailments()
+
+
+def test_the_logs_of_a_topic_that_cannot_be_read_stay(stage: ClusterStage) -> None:
+    """A node that a tool has damaged, or that a newer broker wrote: the topic is not gone. Neither a broker that reads everything
+    again nor one that starts may remove what it has of it; once the node is restored, the next start goes on."""
+    node = stage.nodes[0]
+    path = znodes.topic_path(TOPIC)
+    found = stage.zookeeper.read(path)
+    assert isinstance(found, Node)
+    _write_by_hand(stage, path, b"{}")
+    for other in stage.nodes:
+        assert other.store is not None
+        stage.zookeeper.expire(other.store.client_session_id)
+    stage.run(stage.world.now + 10 * SECOND)
+    assert all(other.disk.is_directory(DATA / f"{TOPIC}-0") for other in stage.nodes)
+    node.kill()
+    node.start()
+    assert stage.until(lambda: node.is_serving, 20 * SECOND)
+    assert node.disk.is_directory(DATA / f"{TOPIC}-0")
+    _write_by_hand(stage, path, found.data)
+    for other in stage.nodes:
+        other.kill()
+        other.start()
+    assert stage.until(lambda: not stage.ailments(), 60 * SECOND), stage.ailments()
+
+
+def _write_by_hand(stage: ClusterStage, path: str, data: bytes) -> None:
+    """As a tool does; the invariants are about what brokers write."""
+    observers, stage.zookeeper.observers = stage.zookeeper.observers, []
+    store = stage.nodes[0].store
+    assert store is not None
+    store.commit([Set(path=path, data=data, version=-1)], lambda outcome: None)
+    stage.run(stage.world.now + 1 * SECOND)
+    stage.zookeeper.observers = observers
+    found = stage.zookeeper.read(path)
+    assert isinstance(found, Node)
+    assert found.data == data
 
 
 def test_followers_go_on_at_once_when_a_leader_s_machine_is_back(stage: ClusterStage) -> None:

@@ -133,3 +133,18 @@ def test_it_is_due_only_while_there_is_something_to_write(world: World) -> None:
     assert mirror.registry.due <= world.timeline.now + TICK_SECONDS
     world.run(1)
     assert mirror.registry.due == inf
+
+
+def test_a_consumer_with_too_much_to_say_keeps_nobody_else_from_being_shown(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirror = _Mirror(world)
+    topics = [f"{number:0200}" for number in range(3_000)]
+    mirror.registry.show("loaders", Shown(subscriptions={"c1": topics, "c2": ("access",)}, owners={("access", 0): "c1"}))
+    mirror.registry.committed("loaders", "access", 0, 42)
+    world.run(2)
+    assert _data(world, "loaders/ids/c1") is None
+    assert _data(world, "loaders/ids/c2") is not None
+    assert _data(world, "loaders/owners/access/0") == b"c1-0"
+    assert _data(world, "loaders/offsets/access/0") == b"42"
+    assert "/consumers/loaders/ids/c1 is not shown" in caplog.text

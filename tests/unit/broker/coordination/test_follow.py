@@ -7,7 +7,7 @@ import pytest
 from broker.coordination import asking, follow, topic_writes, znodes
 from broker.coordination.asking import commit
 from broker.coordination.changes import IncarnationRaised, StateChange
-from broker.coordination.image import PartitionState
+from broker.coordination.image import Image, PartitionState
 from broker.coordination.journal import entry_path, entry_positions, state_writes
 from broker.coordination.store import Create, Delete, Set
 from tests.sim.coordinated import Coordinated, World, topic
@@ -209,3 +209,40 @@ def test_who_raised_an_incarnation_is_news_before_it_is_registered(world: World)
     world.run(1)
     raised = IncarnationRaised(broker_id=2, incarnation=0)
     assert any(raised in news.changes for news in first.news)
+
+
+def test_a_topic_that_cannot_be_read_is_not_taken_for_one_that_is_gone(world: World) -> None:
+    broker = world.started(1)
+    _make(world, broker, "access", "errors")
+    world.answered(broker, commit([Set(path=znodes.topic_path("access"), data=b"{}", version=0)]))
+    world.zookeeper.expire(broker.store.session_id)
+    world.run(2)
+    assert (list(broker.image.topics), broker.image.unreadable) == (["errors"], {"access"})
+
+
+def test_a_node_of_a_strangers_among_the_incarnations_keeps_nobody_from_reading(world: World) -> None:
+    first = world.started(1)
+    world.answered(first, commit([Create(path=f"{znodes.INCARNATIONS}/notes")]))
+    second = world.started(2)
+    assert second.image.incarnations == {1: 0, 2: 0}
+
+
+def test_who_fails_to_act_on_news_is_told_everything_later_and_holds_up_nobody(world: World, defects: list[str]) -> None:
+    broker = world.started(1)
+    told: list[follow.News] = []
+    after: list[list[str]] = []
+
+    def fails_once(image: Image, news: follow.News) -> None:
+        told.append(news)
+        if len(told) == 2:
+            raise ZeroDivisionError
+
+    broker.follower.listen(fails_once)
+    broker.follower.listen(lambda image, news: after.append(list(image.topics)))
+    _make(world, broker, "access", "errors")
+    world.run(2)
+    assert list(broker.image.topics) == ["access", "errors"]
+    assert after[-1] == ["access", "errors"]
+    assert told[2].is_everything
+    assert "ZeroDivisionError" in defects[0]
+    defects.clear()

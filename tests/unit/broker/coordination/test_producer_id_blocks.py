@@ -86,3 +86,14 @@ def test_blocks_go_on_behind_those_that_kafka_took() -> None:
     taker.take(1)
     world.run(1)
     assert taker.ids == [8_000]
+
+
+def test_one_that_cannot_be_told_its_id_keeps_no_other_from_it(defects: list[str]) -> None:
+    world = World()
+    taker = _Taker(world.started(1))
+    taker.blocks.take(lambda producer_id, error: 1 / 0)  # type: ignore[arg-type, return-value]
+    taker.take(2)
+    world.run(2)
+    assert len(taker.ids) == 2
+    assert "ZeroDivisionError" in defects[0]
+    defects.clear()

@@ -104,6 +104,20 @@ def test_a_broker_that_moved_to_another_directory_starts_once_its_old_session_is
     assert moved.registration.incarnation == 1
 
 
+def test_a_strangers_session_has_all_its_time_again_after_zookeeper_was_away() -> None:
+    """No session ends while ZooKeeper is away: what was registered is found again, whoever made it is long dead."""
+    world = World()
+    world.started(1).kill()
+    moved = world.start(1, directory="other")
+    world.run(1)
+    world.zookeeper.stop()
+    world.run(60)
+    world.zookeeper.start()
+    world.run(3 * SESSION_TIMEOUT_MS / 1000)
+    assert moved.entered.error is None
+    assert _is_registered(world, moved)
+
+
 def test_of_two_directories_that_start_with_one_id_one_is_refused() -> None:
     for seed in range(30):
         world = World(seed)
