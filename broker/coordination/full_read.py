@@ -5,8 +5,9 @@ position are applied to it afterwards, and only then is it a state that there on
 is read before all else that belongs to the topic: what is found then is of the same topic, or of a later one whose making is
 still to come from the journal.
 
-A topic or a state that cannot be read is said in the log and left out: it must not keep the other topics from being served. Such
-a topic is not gone, so its name is kept (`Image.unreadable`): what is on the disks of it must not be removed.
+A topic or a state that cannot be read is said in the log and left out: it must not keep the other topics from being served. So is
+a topic whose settings cannot be read. Such a topic is not gone, so its name is kept (`Image.unreadable`): what is on the disks of
+it must not be removed.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ def read_image(position: int) -> Script[Image]:
     if isinstance(cluster_id, NoNode):
         raise AnswerLost("the cluster has no id yet")
     incarnations = yield from _read_incarnations()
-    broker_settings = yield from _read_settings(znodes.BROKER_SETTINGS, (yield from children(znodes.BROKER_SETTINGS)))
+    broker_settings = yield from _read_broker_settings()
     topics: dict[str, ClusterTopic] = {}
     topic_settings: dict[str, Settings] = {}
     unreadable: set[str] = set()
     names = yield from children(znodes.TOPICS)
     for begin in range(0, len(names), READS_AT_ONCE):
         found = yield from _read_topics(names[begin : begin + READS_AT_ONCE], unreadable)
-        topics |= found
-        topic_settings |= yield from _read_settings(znodes.TOPIC_SETTINGS, tuple(found))
+        topic_settings |= yield from _read_settings(znodes.TOPIC_SETTINGS, tuple(found), unreadable)
+        topics |= {name: topic for name, topic in found.items() if name not in unreadable}
     deleting = yield from children(znodes.DELETIONS)
     return Image(
         cluster_id=znodes.decode_cluster_id(cluster_id.data),
@@ -58,7 +59,17 @@ def _read_incarnations() -> Script[dict[int, int]]:
     return {broker_id: node.version for broker_id, node in zip(ids, found, strict=True) if isinstance(node, Node)}
 
 
-def _read_settings(parent: str, names: tuple[str, ...]) -> Script[dict[str, Settings]]:
+def _read_broker_settings() -> Script[dict[str, Settings]]:
+    """There is no part of the cluster for which these do not hold: without them nothing new is believed."""
+    unreadable: set[str] = set()
+    settings = yield from _read_settings(znodes.BROKER_SETTINGS, (yield from children(znodes.BROKER_SETTINGS)), unreadable)
+    if unreadable:
+        raise AnswerLost(f"settings of brokers cannot be read: {', '.join(sorted(unreadable))}")
+    return settings
+
+
+def _read_settings(parent: str, names: tuple[str, ...], unreadable: set[str]) -> Script[dict[str, Settings]]:
+    """Without those that are unreadable: retention by a default might delete what they were to keep."""
     settings = {}
     found = yield from read_all([f"{parent}/{name}" for name in names])
     for name, node in zip(names, found, strict=True):
@@ -66,7 +77,8 @@ def _read_settings(parent: str, names: tuple[str, ...]) -> Script[dict[str, Sett
             try:
                 settings[name] = znodes.decode_settings(node.data, node.version)
             except MalformedNode as error:
-                logger.error("%s/%s is left out: %s", parent, name, error)
+                logger.error("%s/%s cannot be read, restore it: %s", parent, name, error)
+                unreadable.add(name)
     return settings
 
 

@@ -19,6 +19,9 @@ from broker.errors import InvalidConfig
 logger = logging.getLogger("broker.coordination")
 
 _NOTHING: Mapping[str, str] = {}
+# Of those that decide what is deleted, one that cannot be used was perhaps to keep what the setting below it would delete.
+_DECIDES_ON_DELETION = ("retention.ms", "retention.bytes", "cleanup.policy")
+_KEEPS_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _Sources = tuple[Settings | None, ...]
 
 
@@ -71,10 +74,13 @@ class ImageSettings:
 
     @staticmethod
     def _over(config: LogConfig, values: Mapping[str, str], whose: str, *, is_topics: bool) -> LogConfig:
-        """What cannot be used was written by a newer broker or by hand: all else of it still holds."""
+        """What cannot be used was written by a newer broker or by hand: all else of it still holds, and nothing is deleted where
+        that was what it said."""
         for name, value in values.items():
             try:
                 config = config.with_topic_overrides({name: value}) if is_topics else config.with_broker_overrides({name: value})
             except InvalidConfig as error:
                 logger.error("%s setting is passed over: %s", whose, error)
+                if name.removeprefix("log.") in _DECIDES_ON_DELETION:
+                    config = config.with_topic_overrides(_KEEPS_ALL)
         return config

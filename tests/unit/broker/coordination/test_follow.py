@@ -220,6 +220,30 @@ def test_a_topic_that_cannot_be_read_is_not_taken_for_one_that_is_gone(world: Wo
     assert (list(broker.image.topics), broker.image.unreadable) == (["errors"], {"access"})
 
 
+def test_a_topic_whose_settings_cannot_be_read_is_not_taken_for_one_without_any(world: World) -> None:
+    """Its records would be deleted by the default retention."""
+    broker = world.started(1)
+    _make(world, broker, "access", "errors")
+    world.answered(broker, commit([Set(path=znodes.topic_settings_path("access"), data=b"{}", version=0)]))
+    world.zookeeper.expire(broker.store.session_id)
+    world.run(2)
+    assert (list(broker.image.topics), broker.image.unreadable) == (["errors"], {"access"})
+
+
+def test_where_the_brokers_settings_cannot_be_read_the_old_ones_hold_until_they_can(world: World) -> None:
+    broker = world.started(1)
+    path = znodes.broker_settings_path(znodes.EVERY_BROKER)
+    world.answered(broker, topic_writes.change_broker_settings(znodes.EVERY_BROKER, lambda old: {"log.retention.ms": "-1"}))
+    world.run(1)
+    world.answered(broker, commit([Set(path=path, data=b"{}", version=-1)]))
+    world.zookeeper.expire(broker.store.session_id)
+    world.run(5)
+    assert broker.image.broker_settings[znodes.EVERY_BROKER].values == {"log.retention.ms": "-1"}
+    world.answered(broker, commit([Set(path=path, data=znodes.encode_settings({"log.retention.ms": "7"}), version=-1)]))
+    world.run(5)
+    assert broker.image.broker_settings[znodes.EVERY_BROKER].values == {"log.retention.ms": "7"}
+
+
 def test_a_node_of_a_strangers_among_the_incarnations_keeps_nobody_from_reading(world: World) -> None:
     first = world.started(1)
     world.answered(first, commit([Create(path=f"{znodes.INCARNATIONS}/notes")]))

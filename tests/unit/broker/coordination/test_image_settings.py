@@ -53,6 +53,16 @@ def test_what_cannot_be_used_is_passed_over_and_all_else_holds(settings: ImageSe
     assert len(caplog.records) == 2
 
 
+def test_nothing_is_deleted_where_it_cannot_be_read_what_is_to_be_kept(settings: ImageSettings) -> None:
+    """The setting below is seven days, or a cluster's hour: what was passed over may have said for ever."""
+    for values in ({"retention.ms": "forever"}, {"retention.bytes": "1 TB"}, {"cleanup.policy": "compakt"}):
+        found = settings.of_topic(image(values, every={"log.retention.ms": "3600000"}), "t")
+        assert (found.retention_ms, found.retention_bytes) == (-1, -1)
+    every = {"log.retention.ms": "forever"}
+    assert settings.of_topic(image(every=every), "t").retention_ms == -1
+    assert settings.of_topic(image({"retention.ms": "5"}, every=every), "t").retention_ms == 5, "its own says it"
+
+
 def test_an_answer_is_remembered_until_what_it_was_made_from_is_another(settings: ImageSettings) -> None:
     before = image({"min.insync.replicas": "2"})
     assert settings.of_topic(before, "t") is settings.of_topic(before, "t")
