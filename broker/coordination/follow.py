@@ -75,6 +75,11 @@ class ImageFollower:
         if self.is_known:
             listener(self.image, News(is_everything=True))
 
+    @property
+    def unanswered(self) -> str:
+        """Why some of it is not known; empty: nobody was refused an answer."""
+        return "; ".join(dict.fromkeys(look.unanswered for look in self._looks.values() if look.unanswered))
+
     # What the store says
 
     def connected(self, session_id: int) -> None:
@@ -221,6 +226,7 @@ class _Look:
         self._script = script
         self._asking: Asking[None] | None = None
         self._is_owed = False
+        self.unanswered = ""  # why the last look did not end well
 
     def begin(self) -> None:
         """From the beginning: the connection is a new one, and answers to earlier questions, if any come, are old."""
@@ -241,6 +247,7 @@ class _Look:
 
     def _end(self, _: None, error: BrokerError | None) -> None:
         self._asking = None
+        self.unanswered = "" if error is None else str(error)
         if error is not None:
             self._is_owed = True
             if not isinstance(error, AnswerLost):

@@ -105,6 +105,9 @@ class Start:
             self._say_at = now + SAY_SECONDS
             if self._member.away_since is not None:
                 logger.warning("waiting for ZooKeeper at %s: it does not answer", self._connect)
+            else:
+                why = self._member.follower.unanswered
+                logger.warning("not there yet, still %s%s", self._step.value, f": {why}" if why else "")
         image = self._member.image
         if self._step is _Step.READING and self._has_read(image):
             try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.coordination import znodes
-from broker.coordination.store import Node, Set
+from broker.coordination.store import Create, Node, Set
 from broker.errors import BrokerError
 from broker.metrics.collect import health, metrics_page
 from broker.storage.log_directory import LogDirectory
@@ -48,6 +48,18 @@ def test_a_start_waits_for_zookeeper_and_says_so(caplog: pytest.LogCaptureFixtur
     assert "waiting for ZooKeeper at zookeeper:2181: it does not answer" in caplog.text
     stage.zookeeper.start()
     assert stage.until(lambda: all(node.is_serving for node in stage.nodes), 20 * SECOND)
+
+
+def test_a_start_that_cannot_read_what_it_has_to_says_why(caplog: pytest.LogCaptureFixture, stage: ClusterStage) -> None:
+    path, node = znodes.broker_settings_path(znodes.EVERY_BROKER), stage.nodes[0]
+    _write_by_hand(stage, path, b"{}", is_new=True)
+    node.kill()
+    node.start()
+    stage.run(stage.world.now + 10 * SECOND)
+    assert not node.is_serving
+    assert "not there yet, still reading what the brokers agree on: settings of brokers cannot be read: <default>" in caplog.text
+    _write_by_hand(stage, path, znodes.encode_settings({}))
+    assert stage.until(lambda: node.is_serving, 20 * SECOND)
 
 
 def test_serving_goes_on_while_zookeeper_is_away_for_minutes_and_health_says_so(stage: ClusterStage) -> None:
@@ -172,12 +184,13 @@ def test_the_logs_of_a_topic_that_cannot_be_read_stay(stage: ClusterStage) -> No
     assert stage.until(lambda: not stage.ailments(), 60 * SECOND), stage.ailments()
 
 
-def _write_by_hand(stage: ClusterStage, path: str, data: bytes) -> None:
+def _write_by_hand(stage: ClusterStage, path: str, data: bytes, *, is_new: bool = False) -> None:
     """As a tool does; the invariants are about what brokers write."""
     observers, stage.zookeeper.observers = stage.zookeeper.observers, []
     store = stage.nodes[0].store
     assert store is not None
-    store.commit([Set(path=path, data=data, version=-1)], lambda outcome: None)
+    write = Create(path=path, data=data) if is_new else Set(path=path, data=data, version=-1)
+    store.commit([write], lambda outcome: None)
     stage.run(stage.world.now + 1 * SECOND)
     stage.zookeeper.observers = observers
     found = stage.zookeeper.read(path)
