@@ -570,7 +570,7 @@ def _delete_records(chance: random.Random) -> Callable[[Harness], None]:
     def action(harness: Harness) -> None:
         harness.flush()
         log = harness.engine.partitions.get("plain", index).log
-        log.delete_before(max(log.log_start_offset, int(log.end_offset * share)))
+        log.delete_before(max(log.log_start_offset, int(log.flushed_offset * share)))
 
     return action
 
