@@ -1,7 +1,8 @@
 """The ways of producing that are measured, and what is asked of each against Apache Kafka.
 
 Records have 200 bytes, as in the paper. Its figure 4 sends batches of 1 and of 50; the others are what clients do today: the
-default batch (16 KiB), their defaults as a whole (idempotent, acks=all), and acks=all that waits for the disk.
+default batch (16 KiB), their defaults as a whole (idempotent, acks=all), acks=all that waits for the disk, and a topic of twelve
+partitions, whose batches come together in requests, from one producer and from twelve.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class Load:
     name: str
     records: int
     properties: tuple[str, ...] = ()
+    partitions: int = 1
+    producers: int = 1  # each a process of its own, with its share of the records
     rate: Target | None = None
     cpu: Target | None = None
 
@@ -78,7 +81,24 @@ CLIENT_DEFAULTS = Load(
     rate=Target(ratio_min=1.2),
     cpu=Target(ratio_max=0.5),
 )
-LOADS = (BATCH_1, BATCH_1_UNACKNOWLEDGED, BATCH_50, DEFAULT_BATCH, CLIENT_DEFAULTS)
+MANY_PARTITIONS = Load(
+    name="producer, default batch, acks=1, 12 partitions",
+    records=2_000_000,
+    properties=("acks=1",),
+    partitions=12,
+    rate=Target(ratio_min=1.2),
+    cpu=Target(ratio_max=0.5),
+)
+MANY_PRODUCERS = Load(
+    name="12 producers, default batch, acks=1, 12 partitions",
+    records=2_400_000,
+    properties=("acks=1",),
+    partitions=12,
+    producers=12,
+    rate=Target(ratio_min=1.2),
+    cpu=Target(ratio_max=0.5),
+)
+LOADS = (BATCH_1, BATCH_1_UNACKNOWLEDGED, BATCH_50, DEFAULT_BATCH, CLIENT_DEFAULTS, MANY_PARTITIONS, MANY_PRODUCERS)
 
 FLUSHED = Load(
     name="producer, acks=all on disk, default batch",

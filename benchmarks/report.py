@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sysconfig
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,9 +96,18 @@ def _machine() -> str:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     parts = (
         f"{os.cpu_count()} cores ({_processor()})", f"{memory:.0f} GiB", f"Linux {platform.release().split('-')[0]}",
-        f"Python {platform.python_version()}", _java(),
+        _python(), _java(),
     )  # fmt: skip
     return ", ".join(part for part in parts if part)
+
+
+def _python() -> str:
+    """The interpreter of our side, and how it was built: with profile-guided optimisation it takes a tenth less CPU. Where nobody
+    asked for it when it was configured, a distribution may have added it all the same, as Debian does."""
+    asked = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    ways = [way for flag, way in (("--enable-optimizations", "PGO"), ("--with-lto", "LTO")) if flag in asked]
+    built = " and ".join(ways) or "no PGO or LTO asked for"
+    return f"Python {platform.python_version()} ({platform.python_compiler()}, {built})"
 
 
 def _java() -> str:

@@ -8,6 +8,7 @@ until all of it is visible to a consumer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,7 +49,8 @@ class Side(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSide:
-    """A broker of Kafka's protocol, or a cluster. Topics have one partition, as in the paper, and these settings."""
+    """A broker of Kafka's protocol, or a cluster. Topics have one partition, as in the paper, unless a load says
+    otherwise, and these settings."""
 
     server: LogbusBroker | ApacheKafka | BrokerCluster
     tools: JvmTools
@@ -68,14 +70,20 @@ class LogSide:
 
     def produce(self, load: Load, topic: str, *, records: int) -> Cost:
         """All of a load into a new topic."""
-        self._create(topic)
+        self._create(topic, load.partitions)
+        records -= records % load.producers
         return cost_of(self.server, records, lambda: self._send(load, topic, records), part=f"{topic}-0")
 
     def _send(self, load: Load, topic: str, records: int) -> float:
+        with ThreadPoolExecutor(load.producers) as processes:
+            rates = list(processes.map(lambda _: self._send_once(load, topic, records // load.producers), range(load.producers)))
+        self._wait_visible(topic, records, load.partitions)
+        return sum(rates)
+
+    def _send_once(self, load: Load, topic: str, records: int) -> float:
         summary = self.tools.producer_performance(
             self.server.bootstrap, topic, records=records, record_bytes=RECORD_BYTES, properties=load.properties
         )
-        self._wait_visible(topic, records)
         return producer_rate(summary)
 
     def consume(self, topic: str, *, records: int) -> Cost:
@@ -91,19 +99,18 @@ class LogSide:
         client = self._admin()
         client.delete_topics([topic], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
 
-    def _create(self, topic: str) -> None:
-        wanted = NewTopic(topic, num_partitions=1, config=dict(self.topic_config))
+    def _create(self, topic: str, partitions: int = 1) -> None:
+        wanted = NewTopic(topic, num_partitions=partitions, config=dict(self.topic_config))
         client = self._admin()  # held: a client that is collected takes its requests with it
         client.create_topics([wanted], request_timeout=TIMEOUT_SECONDS)[topic].result(TIMEOUT_SECONDS)
 
-    def _wait_visible(self, topic: str, records: int) -> None:
+    def _wait_visible(self, topic: str, records: int, partitions: int) -> None:
         """Until a consumer could see them all: on disk, as far as the broker's own rules ask for."""
-        client, partition = self._admin(), TopicPartition(topic, 0)
+        client, wanted = self._admin(), {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions)}
 
         def all_visible() -> bool:
-            asked = client.list_offsets({partition: OffsetSpec.latest()}, request_timeout=TIMEOUT_SECONDS)
-            end: int = asked[partition].result(TIMEOUT_SECONDS).offset
-            return end >= records
+            asked = client.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS)
+            return sum(answer.result(TIMEOUT_SECONDS).offset for answer in asked.values()) >= records
 
         if not wait_until(all_visible, deadline_seconds=TIMEOUT_SECONDS):
             raise TimeoutError(f"{topic}: {records} records were not visible after {TIMEOUT_SECONDS:.0f} s")

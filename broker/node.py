@@ -94,6 +94,7 @@ class Node:
             poller=poller,
             on_closed=self._engine.disconnected,
             is_open=self._engine.is_ready,
+            lane=self._engine.lane,
         )
 
     def _outside(self, helpers: HelperPool, poller: Poller[Any], clock: SystemClock) -> Outside:

@@ -16,6 +16,24 @@ if [ -z "$python" ]; then
   exit 1
 fi
 
+# The same Python (3.11, say) built with profile-guided optimisation takes a tenth less CPU: preferred where there is one and nobody
+# has named another.
+is_optimised() { "$1" -c 'import sys, sysconfig; sys.exit("--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or ""))' 2>/dev/null; }
+how="as it is found first"
+if [ -n "${PYTHON:-}" ]; then
+  how="as you named it"
+elif is_optimised "$python"; then
+  how="built with profile-guided optimisation"
+else
+  for candidate in $(type -ap "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')"); do
+    if is_optimised "$candidate"; then
+      python=$candidate how="built with profile-guided optimisation"
+      break
+    fi
+  done
+fi
+echo "taking $python ($("$python" -c 'import platform; print(platform.python_version())'), $how)" >&2
+
 uv=$(command -v uv || true)
 if [ -z "$uv" ]; then
   uv=.tools/uv/bin/uv

@@ -10,7 +10,7 @@ be sure of it when the turn ends: what is staged is not written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from broker.errors import BrokerError, StorageError
@@ -110,7 +110,7 @@ class ProduceTurn:
     def _write(self) -> dict[Partition, BrokerError]:
         failed: dict[Partition, BrokerError] = {}
         for partition, byte_count in self._touched.items():
-            log, traffic = partition.log, partition.traffic
+            log = partition.log
             end_offset, was_online = log.end_offset, not log.offline_reason
             try:
                 partition.write_staged()
@@ -119,12 +119,36 @@ class ProduceTurn:
                 if was_online and log.offline_reason:
                     self._went_offline(partition, error)
                 continue
-            traffic.messages_in += log.end_offset - end_offset
-            traffic.bytes_in += byte_count
-            self._written(partition, byte_count)
-            if self._is_awaited(partition):
-                self._want(partition)
+            self.written(partition, log.end_offset - end_offset, byte_count)
         return failed
+
+    def written(self, partition: Partition, record_count: int, byte_count: int) -> None:
+        """So many records were written to the partition's log."""
+        traffic = partition.traffic
+        traffic.messages_in += record_count
+        traffic.bytes_in += byte_count
+        self._written(partition, byte_count)
+        if self._is_awaited(partition):
+            self._want(partition)
+
+    def take_back(self, partition: Partition, error: Exception) -> None:
+        """A write of the fast lane has failed, or must not count."""
+        try:
+            partition.take_back(error)
+        except StorageError as refused:
+            if partition.log.offline_reason:
+                self._went_offline(partition, refused)
+
+    def settle(self, partition: Partition, batches: Sequence[tuple[int, int, int]], end_offset: int, byte_count: int) -> None:
+        """The fast lane has written these batches to an online log. StorageError: something failed that nobody expected, and the
+        partition is offline."""
+        record_count = end_offset - partition.log.end_offset
+        try:
+            partition.settle(batches, end_offset)
+        except StorageError as error:
+            self._went_offline(partition, error)
+            raise
+        self.written(partition, record_count, byte_count)
 
     def _refuse(self, why_not: Callable[[Partition], BrokerError | None]) -> None:
         """Nothing is written to a partition, nor acknowledged, of which this broker cannot be sure that it leads it. That goes

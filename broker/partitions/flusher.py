@@ -84,6 +84,7 @@ class Flusher:
         self._due: dict[Partition, _Unflushed] = {}  # none of them is in flight
         self._deadlines: list[tuple[float, int, _Unflushed]] = []
         self._sequence = count()
+        self.has_news = False  # whether there may be something to look at sooner than `next_deadline` said last
         self.on_flushed: Callable[[Partition, int], None] = lambda partition, byte_count: None
         self.on_failed: Callable[[Partition, StorageError], None] = lambda partition, error: None
 
@@ -113,6 +114,7 @@ class Flusher:
             known.is_wanted = True
         else:
             self._due[partition] = known
+            self.has_news = True
 
     def end_turn(self) -> None:
         """Start the flushes that are wanted or due, as many as a turn has room for."""
@@ -128,7 +130,7 @@ class Flusher:
                     self._start(partition, known, now)
 
     def _schedule(self, partition: Partition, known: _Unflushed) -> None:
-        known.is_scheduled = True
+        known.is_scheduled = self.has_news = True
         heapq.heappush(self._deadlines, (_deadline_of(partition, known), next(self._sequence), known))
 
     def _collect_due(self, now: float) -> None:
@@ -145,6 +147,7 @@ class Flusher:
 
     def next_deadline(self) -> float:
         """When there is something to look at; at once where a flush can start."""
+        self.has_news = False
         if self._due:
             now = self._clock.monotonic()
             return min(

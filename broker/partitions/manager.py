@@ -101,6 +101,10 @@ class PartitionManager:
             raise self._why_not(self.registry.get(topic), index)
         return partition
 
+    def led(self, topic: str, index: int) -> Partition | None:
+        """The same, without a reason where it is not led here."""
+        return self._led.get((topic, index))
+
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         """The same by the 16 bytes of its topic's id, as a fetch of version 13 and up asks."""
         partition = self._led_by_id.get((topic_id, index))
@@ -241,6 +245,7 @@ class PartitionManager:
         """It is gone: its topic is being deleted."""
         partition = self._partitions.pop((topic.name, index))
         self._hide(partition)
+        partition.log.disarm()
         partition.is_led = False
         self.on_removed(partition)
         partition.log.abandon(f"{partition.name} was deleted")
@@ -339,7 +344,7 @@ class PartitionManager:
         """Give the topic's open logs the settings that hold for it now."""
         config = self.settings.of_topic(topic.overrides)
         for index in range(topic.partition_count):
-            self._partitions[topic.name, index].log.config = config
+            self._partitions[topic.name, index].log.reconfigure(config)
 
     def topic_of(self, name: str | None, topic_id: uuid.UUID | None) -> Topic:
         """A topic by whichever of the two the request gives."""

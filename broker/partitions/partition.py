@@ -16,9 +16,9 @@ finds them. Nothing is staged on a partition that it does not lead.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NoReturn, Protocol
 from uuid import UUID
 
 from broker.coordination.local import INTERNAL_TOPICS
@@ -90,7 +90,7 @@ class Partition:
         self.producers = ProducerStates(producers_max=producers_max)
         self.producer_memory = ProducerMemory(self.producers, log, expiration_ms=producer_expiration_ms)
         self.traffic = Traffic()
-        self._staged_views: list[memoryview] = []
+        self.staged_views: list[memoryview] = []  # empty: nothing is staged
         self._staged_headers: list[BatchHeader] = []
         self._next_offset = log.end_offset
         if not log.offline_reason:
@@ -98,7 +98,7 @@ class Partition:
 
     @property
     def has_staged(self) -> bool:
-        return bool(self._staged_views)
+        return bool(self.staged_views)
 
     @property
     def replicated_offset(self) -> int:
@@ -118,6 +118,7 @@ class Partition:
     def become_leader(self, epoch: int) -> None:
         """This broker leads from now on, in `epoch`, which nobody has led in before: its records begin at the end of the log."""
         assert epoch >= self.leader_epoch, "epochs never fall"
+        self.log.disarm()
         if epoch != self.log.epochs.current:
             self.log.epochs.begin(epoch)
         self.is_led, self.leader, self.leader_epoch = True, NO_LEADER, epoch
@@ -132,6 +133,7 @@ class Partition:
 
     def resign(self) -> None:
         """This broker does not lead, and nobody knows yet who does. What is staged will not be written."""
+        self.log.disarm()
         self.discard_staged()
         self.is_led, self.leader = False, NO_LEADER
         self.replicated, self.lacks_replicas = None, False
@@ -159,42 +161,65 @@ class Partition:
         header = header.stamped(base_offset, self.leader_epoch)
         if is_numbered:
             self.producers.stage(header)
-        self._staged_views.append(batch.view)
+        self.staged_views.append(batch.view)
         self._staged_headers.append(header)
         self._next_offset = base_offset + header.last_offset_delta + 1
         return Staged(base_offset, False, header.max_timestamp)
 
     def write_staged(self) -> None:
         """Write all that is staged; StorageError: none of it is stored, and nothing is staged any more."""
-        views, headers = self._staged_views, self._staged_headers
+        views, headers = self.staged_views, self._staged_headers
         if not views:
             return
-        self._staged_views, self._staged_headers = [], []
+        self.staged_views, self._staged_headers = [], []
         was_online = not self.log.offline_reason
         try:
             self.log.append(views, headers)
             self.producers.apply_staged()
         except Exception as error:
-            if not isinstance(error, StorageError):  # the batches are written and their producers are not remembered
-                self.log.go_offline(f"{self.name}: what was written could not be noted: {error!r}")
             self.producers.discard_staged()
-            self._next_offset = self.log.end_offset
-            if was_online and self.log.offline_reason:
-                reason = self.log.offline_reason
-                is_disk = isinstance(error.__cause__, OSError)
-                logger.critical(
-                    "%s is offline until the broker is restarted: %s%s",
-                    self.name,
-                    reason,
-                    "" if is_disk else "; this is a defect of the broker",
-                    exc_info=None if is_disk else error,
-                )
-                raise StorageError(reason) from error
-            raise
+            self._not_written(error, was_online=was_online)
+
+    def _not_written(self, error: Exception, *, was_online: bool) -> NoReturn:
+        if not isinstance(error, StorageError):  # the batches are written and their producers are not remembered
+            self.log.go_offline(f"{self.name}: what was written could not be noted: {error!r}")
+        self._next_offset = self.log.end_offset
+        if was_online and self.log.offline_reason:
+            reason = self.log.offline_reason
+            is_disk = isinstance(error.__cause__, OSError)
+            logger.critical(
+                "%s is offline until the broker is restarted: %s%s",
+                self.name,
+                reason,
+                "" if is_disk else "; this is a defect of the broker",
+                exc_info=None if is_disk else error,
+            )
+            raise StorageError(reason) from error
+        raise error
+
+    # Writing in the fast lane
+
+    def settle(self, batches: Sequence[tuple[int, int, int]], end_offset: int) -> None:
+        """These batches, which end at `end_offset`, were written ahead, and their producers are staged: all of that counts from
+        now on. Of each the size, the last offset and the largest timestamp. StorageError: the log is offline."""
+        log = self.log
+        try:
+            log.segments.active.take_in(batches)
+            self.producers.apply_staged()
+            log.end_offset = self._next_offset = end_offset
+        except Exception as error:
+            self._not_written(error, was_online=True)
+
+    def take_back(self, error: Exception) -> NoReturn:
+        """A write ahead has failed, or must not count: nothing of it is stored. Raises StorageError."""
+        try:
+            self.log.take_back(error)
+        except StorageError as refused:
+            self._not_written(refused, was_online=True)
 
     def discard_staged(self) -> None:
         """Nothing of what is staged will be written."""
-        self._staged_views, self._staged_headers = [], []
+        self.staged_views, self._staged_headers = [], []
         self.producers.discard_staged()
         self._next_offset = self.log.end_offset
 

@@ -119,6 +119,14 @@ class ProducerStates:
             "nor one of its last batches again"
         )
 
+    def follows(self, producer_id: int, epoch: int, base_sequence: int) -> bool:
+        """Whether it is plain that the batch may be written: its producer is remembered, and this is what comes next. Where it is
+        not, `check` says why, or that it may all the same."""
+        state = self._staged.get(producer_id) or self._stored.get(producer_id)
+        return (
+            state is not None and state.epoch == epoch and base_sequence == (state.batches[-1].last_sequence + 1) & SEQUENCE_MASK
+        )
+
     def stage(self, header: BatchHeader) -> None:
         """Count a checked and stamped batch as sent, until `apply_staged` or `discard_staged`."""
         if header.producer_id != NO_PRODUCER_ID:

@@ -226,7 +226,7 @@ def encode_produce_response(answers: Sequence[ProduceAnswer], version: int) -> b
     """One entry per partition, partitions of one topic together, in the order first seen."""
     if len(answers) == 1 and answers[0].leader is None:
         (answer,) = answers
-        write_head = _topic_head if len(answer.topic) <= _NAME_CHARACTERS_MAX else _write_topic_head
+        write_head = topic_head if len(answer.topic) <= _NAME_CHARACTERS_MAX else _write_topic_head
         return (
             write_head(answer.topic, 1, 1, version)
             + _encode_answer(answer, version)
@@ -238,7 +238,7 @@ def encode_produce_response(answers: Sequence[ProduceAnswer], version: int) -> b
     flexible = version >= FLEXIBLE_FROM
     parts: list[bytes] = []
     for topic, rows in by_topic.items():
-        write_head = _topic_head if len(topic) <= _NAME_CHARACTERS_MAX else _write_topic_head
+        write_head = topic_head if len(topic) <= _NAME_CHARACTERS_MAX else _write_topic_head
         parts.append(write_head(topic, 0 if parts else len(by_topic), len(rows), version))
         parts.extend(_encode_answer(row, version) for row in rows)
         if flexible:
@@ -257,7 +257,7 @@ def _write_topic_head(topic: str, topic_count: int, partition_count: int, versio
 
 
 # The same bytes for every request of a producer. Only for names that may exist: others would be kept at any length, for nobody.
-_topic_head = lru_cache(maxsize=4096)(_write_topic_head)
+topic_head = lru_cache(maxsize=4096)(_write_topic_head)
 
 
 def _count(count: int, flexible: bool) -> bytes:

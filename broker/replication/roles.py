@@ -256,7 +256,7 @@ class Roles:
                         here.is_opening = True
                         places.append(Place(topic=here.topic, index=index, config=config))
             else:
-                here.partition.log.config = config
+                here.partition.log.reconfigure(config)
                 self._apply(here, topic)
         return places
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn, Protocol
 
 from broker.clock import Clock
 from broker.config import LogConfig
@@ -49,12 +50,20 @@ EMPTY_SEGMENTS_PASSED_MAX = 64  # by one read: each is a file to open, and the n
 CLOSED = "closed"  # why a log is offline that was in good order to its end
 
 
+class Armed(Protocol):
+    """Somebody who has looked at all of the log's state that seldom changes, and relies on it."""
+
+    def cancel(self) -> None:
+        """It has changed, or is about to."""
+
+
 class PartitionLog:
     """See the file's theory. Made by `open`."""
 
     def __init__(self, directory: Path, *, config: LogConfig, filesystem: FileSystem, clock: Clock, opened: OpenedLog) -> None:
         self.directory = directory
-        self.config = config  # replaced when the topic's settings change
+        self.config = config  # replaced by `reconfigure`
+        self._armed: Armed | None = None
         self.recovery: Recovery = opened.recovery
         self.offline_reason = opened.offline_reason  # empty: online
         self.end_offset = self.flushed_offset = opened.end_offset
@@ -154,15 +163,13 @@ class PartitionLog:
             active = self.roll()
         try:
             active.append(views, headers, size)
-        except OSError as error:
-            self._take_back(active, error)
         except Exception as error:
-            self.go_offline(f"{self.directory}: a write failed unexpectedly: {error!r}")
-            raise StorageError(self.offline_reason) from error
+            self.take_back(error)
         self.end_offset = headers[-1].next_offset
 
     def roll(self) -> Segment:
         """Seal the active segment and go on in a new one."""
+        self.disarm()
         self.before_roll()
         try:
             segment = Segment.create(
@@ -176,13 +183,46 @@ class PartitionLog:
         self._rolled_ms = self._clock.now_ms()
         return segment
 
-    def _take_back(self, active: Segment, error: OSError) -> None:
-        """Remove what a failed write left behind the last whole batch."""
+    def take_back(self, error: Exception) -> NoReturn:
+        """A write has failed: remove what it left behind the last whole batch. Raises StorageError; where that cannot be done, or
+        nobody knows what has failed, the log is offline."""
+        if not isinstance(error, OSError):
+            self.go_offline(f"{self.directory}: a write failed unexpectedly: {error!r}")
+            raise StorageError(self.offline_reason) from error
+        active = self.segments.active
         try:
             active.cut(active.size)
         except OSError as second:
             self.go_offline(f"cannot write {self.directory} ({error}), nor take the write back ({second})")
         raise StorageError(f"cannot write {self.directory}: {error}") from error
+
+    # Writing in the fast lane: docs/decisions/2026-11-23-fast-lane.md
+
+    def arm(self, armed: Armed) -> bool:
+        """Whether batches may be written by `write_ahead` of the active segment from now on, until `armed` is cancelled: there is
+        a segment with batches and indexes to go on with, and nothing is to be noted besides. One at a time."""
+        active = self.segments.active if not self.offline_reason else None
+        if active is None or self._cutting is not None or not self.epochs.is_noted or not active.size or active.index_saved:
+            return False
+        self.disarm()
+        self._armed = armed
+        return True
+
+    def disarm(self) -> None:
+        """The active segment, the epoch, the role, the settings or whether the log is online: one of them changes."""
+        armed, self._armed = self._armed, None
+        if armed is not None:
+            armed.cancel()
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """These settings hold from now on."""
+        self.disarm()
+        self.config = config
+
+    @property
+    def rolled_ms(self) -> int:
+        """When, by the wall clock, the active segment was begun, or the log opened."""
+        return self._rolled_ms
 
     # Flushing
 
@@ -282,6 +322,7 @@ class PartitionLog:
     def _begin_cut(self, offset: int, *, resets: bool) -> TruncationTicket:
         self.require_online()
         assert self.is_quiet, "the caller has waited: when_quiet"
+        self.disarm()
         try:
             self._cutting = TruncationTicket(
                 self._filesystem,
@@ -510,6 +551,7 @@ class PartitionLog:
     def go_offline(self, reason: str) -> None:
         """Refuse everything from now on, until the broker is started again; the first reason stays."""
         self.offline_reason = self.offline_reason or reason
+        self.disarm()
 
     def require_online(self) -> None:
         """StorageError with the reason where the log is offline."""

@@ -20,13 +20,14 @@ def should_roll(active: Segment, headers: Sequence[BatchHeader], size: int, *, c
     return (
         active.size + size > config.segment_bytes
         or active.index.is_full
-        or _age_of_records_ms(active, headers[0], age_ms) > _age_ms_max(config)
+        or _age_of_records_ms(active, headers[0], age_ms) > age_ms_max(config)
         or headers[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX
     )
 
 
-def _age_ms_max(config: LogConfig) -> int:
-    """What is being written is not compacted, so a bound on how long a record waits for that is a bound on the segment's age."""
+def age_ms_max(config: LogConfig) -> int:
+    """How old a segment may become. What is being written is not compacted, so a bound on how long a record waits for that is a
+    bound on the segment's age."""
     return min(config.roll_ms, config.compaction_lag_ms_max) if config.is_compacted else config.roll_ms
 
 

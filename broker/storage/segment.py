@@ -11,7 +11,7 @@ of a sealed segment that was forgotten are searched in their files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -164,6 +164,22 @@ class Segment:
         for header in headers:
             observe(position, header)
             position += header.length + LENGTH_END
+        self.size = position
+        self.index_saved = False
+
+    def write_ahead(self, views: Sequence[memoryview]) -> None:
+        """Write stamped batches behind the last one. They are none of the segment's until `take_in`, which is to follow at once;
+        on OSError the file may be longer."""
+        self._filesystem.write_at(self.file, views, self.size)
+
+    def take_in(self, batches: Iterable[tuple[int, int, int]]) -> None:
+        """What was written ahead belongs to the segment now: each batch's size, last offset and largest timestamp."""
+        position, observe = self.size, self.index.observe_batch
+        for size, last_offset, max_timestamp in batches:
+            if not position:
+                self.first_timestamp = max_timestamp
+            observe(position, size, last_offset, max_timestamp)
+            position += size
         self.size = position
         self.index_saved = False
 

@@ -87,14 +87,19 @@ class SegmentIndex:
 
     def observe(self, position: int, header: BatchHeader) -> None:
         """Take in the next batch of the segment, which begins at `position`."""
-        if header.max_timestamp > self.largest_timestamp:
-            self.largest_timestamp = header.max_timestamp
-            self.largest_relative_offset = header.base_offset + header.last_offset_delta - self.base_offset
+        last_offset = header.base_offset + header.last_offset_delta
+        self.observe_batch(position, header.length + LENGTH_END, last_offset, header.max_timestamp)
+
+    def observe_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """The same for who has these numbers and no header."""
+        if max_timestamp > self.largest_timestamp:
+            self.largest_timestamp = max_timestamp
+            self.largest_relative_offset = last_offset - self.base_offset
         if self._bytes_since_entry > self.interval_bytes:
-            self.offsets.append(header.base_offset + header.last_offset_delta - self.base_offset, position)
+            self.offsets.append(last_offset - self.base_offset, position)
             self.times.maybe_append(self.largest_timestamp, self.largest_relative_offset)
             self._bytes_since_entry = 0
-        self._bytes_since_entry += header.length + LENGTH_END
+        self._bytes_since_entry += size
 
     def complete(self) -> None:
         """Make the largest timestamp the last entry of the time index: before the indexes are saved."""

@@ -151,6 +151,7 @@ class SimServer:
             settle=self._engine.answer_staged,
             monotonic=self._node.clock.monotonic,
             listener="PLAINTEXT",
+            lane=None if self._engine.lane is None else self._engine.lane.connect(),
         )
         connection.output = SimOutput(self._node.disk)
         self._connections[sock] = connection
@@ -241,6 +242,7 @@ class SimNode:
         self.when_continued: list[Callable[[], None]] = []
         self.on_death: Callable[[], None] | None = None  # what happens to the machine where the process ends within a call
         self.starts = 0
+        self._took_lane = 0
         self.config = BrokerConfig(
             broker_id=broker_id,
             log_dirs=DATA,
@@ -365,7 +367,13 @@ class SimNode:
         self.network.process_ended(self.name)
         self.disk.release()
 
+    @property
+    def took_lane(self) -> int:
+        """How many produce requests took the fast lane, of all processes so far."""
+        return self._took_lane + (0 if self.engine is None else self.engine.counters.fast_lane)
+
     def _forget(self) -> None:
+        self._took_lane = self.took_lane
         self.engine = self._server = self.helpers = None
         self._wakes_at = -1
         self.on_death = None

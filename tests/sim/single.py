@@ -59,6 +59,7 @@ class Played:
     verdict: Verdict
     world: World
     history: History
+    took_lane: int = 0  # how many produce requests took the fast lane
     problem: str = ""  # what went wrong beside what the checker sees
 
     @property
@@ -151,7 +152,14 @@ class Stage:
             producer.close()
         if not problem:
             problem = self._drain()
-        return Played(story=self.story, verdict=check(self.history.events), world=world, history=self.history, problem=problem)
+        return Played(
+            story=self.story,
+            verdict=check(self.history.events),
+            world=world,
+            history=self.history,
+            took_lane=node.took_lane,
+            problem=problem,
+        )
 
     def _admin(self, name: str) -> Admin:
         return Admin(self.world, self.network, self.history, name, [self.node.name])

@@ -9,6 +9,7 @@ from typing import Any
 from broker.clock import ManualClock
 from broker.config import BrokerConfig
 from broker.counters import NetworkCounters
+from broker.handlers.fast_lane import FastLane
 from broker.handlers.reply import Parts, Pending
 from broker.network.connection import Connection
 from broker.network.poller import READ, RESET, Poller
@@ -103,11 +104,19 @@ class ScriptedWakeup:
 class Loop:
     """A server, and its world."""
 
-    def __init__(self, dispatch: Callable[[Request], Parts | Pending], **settings: Any) -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self,
+        dispatch: Callable[[Request], Parts | Pending],
+        *,
+        lane: FastLane | None = None,
+        clock: ManualClock | None = None,
+        turn: Any = None,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock or ManualClock()
         self.poller = ScriptedPoller(self.clock)
         self.listener = ScriptedListener()
-        self.turn = ScriptedTurn()
+        self.turn = turn or ScriptedTurn()
         self.network = NetworkCounters()
         self.defects: list[str] = []
         self.swept = 0
@@ -125,6 +134,7 @@ class Loop:
             each_sweep=self._sweep,
             defect=lambda what, error: self.defects.append(f"{what}: {error}"),
             poller=self.poller,
+            lane=lane,
         )
 
     def _sweep(self) -> None:

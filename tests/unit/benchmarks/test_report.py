@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -57,7 +58,9 @@ def test_a_machine_without_java_is_described_without_it(page, monkeypatch):
 
     monkeypatch.setattr(report, "java", no_java)
     report.write("ingest", FIGURES[1:], FULL)
-    assert f"Python {platform.python_version()}. Medians of 3 rounds" in page.read_text()
+    (told,) = re.findall(r"Python (\S+) \((.+)\)\. Medians of 3 rounds", page.read_text())
+    assert told[0] == platform.python_version()
+    assert platform.python_compiler() in told[1], "and how it was built"
 
 
 def test_a_page_that_lost_its_marks_is_not_overwritten(page):

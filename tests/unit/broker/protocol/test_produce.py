@@ -11,7 +11,7 @@ from kio.static.primitive import i16, i32, i32Timedelta, i64
 
 from broker.errors import ProtocolError
 from broker.protocol.primitives import PARTITIONS_MAX, write_uvarint
-from broker.protocol.produce import ProduceAnswer, _topic_head, check_counts, encode_produce_response, parse_produce
+from broker.protocol.produce import ProduceAnswer, check_counts, encode_produce_response, parse_produce, topic_head
 
 VERSIONS = range(3, 13)
 
@@ -165,7 +165,7 @@ def test_the_longest_names_are_echoed_and_the_longest_messages_cut_so_that_every
 
 
 def test_names_that_cannot_exist_are_not_remembered() -> None:
-    before = _topic_head.cache_info().currsize
+    before = topic_head.cache_info().currsize
     for number in range(20):
         encode_produce_response([ProduceAnswer(f"{number}" * 300, 0, error=3)], 9)
-    assert _topic_head.cache_info().currsize == before
+    assert topic_head.cache_info().currsize == before

@@ -100,7 +100,7 @@ class Scene:
 
     def open_next(self, *, was_there: bool = True, error: BaseException | None = None, is_missing: bool = False) -> Any:
         place, then, _ = self.logs.asked.pop(0)
-        log = SimpleNamespace(config=None, offline_reason="")
+        log = SimpleNamespace(config=None, offline_reason="", reconfigure=lambda config: None)
         partition = SimpleNamespace(
             name="clicks-0",
             topic="clicks",

@@ -1,0 +1,338 @@
+"""The fast lane: what producers usually send, checked, written and answered by one short piece of code.
+
+Half of the broker's CPU was not what it does but how much code it touches for each batch: beside a busy client all of that is
+cold. So the usual Produce request does not pass through framing, parser, handler, turn and output, but through `take`. It may do
+no more than the ordinary path would do with the same bytes, and it decides nothing: **at the first thing that is unusual or wrong
+it stops, having touched nothing**, and the ordinary path handles the request. Every refusal, error code and text is there, and
+only there. docs/decisions/2026-11-23-fast-lane.md says what may be added here and what may not;
+tests/property/broker/test_fast_lane.py holds both paths against each other.
+
+    what a request always has   is compared as a whole with what the connection has sent before (protocol/produce_shape.py)
+    a partition                 is found among those that are armed (partitions/armed.py)
+    a batch                     is unpacked once, goes through one chain of comparisons, and its checksum is taken
+    a whole request passed      its batches are stamped: from here on they are to be written
+    all requests in the buffer  one write for each partition. Where one fails, all of them are taken back and the stamps go: the
+                                ordinary path repeats the requests, and reports what it meets
+    all writes succeeded        offsets, indexes, producers, counters and flusher are brought up to date, then the answers leave
+
+Hot path: measured with perf, an instruction is an instruction, so names that are read twice are local, the records are not looked
+at by anything but the checksum, and the chain of comparisons has the order in which what is unusual is most likely.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from weakref import WeakValueDictionary
+
+from broker.clock import Clock
+from broker.counters import Counters
+from broker.handlers.turn import ProduceTurn
+from broker.partitions.armed import ArmedPartition, Home, arm
+from broker.partitions.flusher import Flusher
+from broker.partitions.manager import PartitionManager
+from broker.protocol.api import ApiKey
+from broker.protocol.framing import Request
+from broker.protocol.produce import parse_produce
+from broker.protocol.produce_shape import CONSTANT_START, FRAME_HEAD, ProduceShape, shape_of
+from broker.records.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, MAGIC, NO_PRODUCER_ID
+from broker.records.compression import CODEC_MAX, DECOMPRESSED_BYTES_MAX, begins_like
+from broker.records.crc import crc32c
+from broker.records.validation import RECORD_BYTES_MIN
+
+SHAPES_MAX = 16  # remembered for each connection: a producer has one for each topic
+_LEARNT_FROM = 64  # requests in a row that the lane could not take: from then on only every sixteenth is looked at
+_LEARNT_EACH = 16
+_HEADER = Struct(">qiibIhiqqqhii")
+_COUNT_INDEX_LENGTH = Struct(">iii")
+_INDEX_LENGTH = Struct(">ii")
+_INDEX = Struct(">i")
+_PRODUCE = int(ApiKey.PRODUCE)
+_NO_TAGS = b"\0\0\0"  # of the last partition, of the topic, of the request
+
+# Where in the buffer a batch lies, its size, and what its header says.
+Row = tuple[ArmedPartition, int, int, tuple[int, ...]]
+
+
+class _ArmedTopic:
+    """The armed partitions of one topic, for all connections that send to it."""
+
+    __slots__ = ("__weakref__", "partitions")
+
+    def __init__(self) -> None:
+        self.partitions: Home = {}
+
+
+class FastLane:
+    """What all connections have in common."""
+
+    def __init__(
+        self,
+        partitions: PartitionManager,
+        turn: ProduceTurn,
+        flusher: Flusher,
+        clock: Clock,
+        counters: Counters,
+        frame_bytes_max: int,
+    ) -> None:
+        self._partitions = partitions
+        self._turn = turn
+        self._flusher = flusher
+        self._topics: WeakValueDictionary[str, _ArmedTopic] = WeakValueDictionary()
+        self.clock = clock
+        self.counters = counters
+        self.frame_bytes_max = frame_bytes_max
+        self.request = 0  # the number of the request that is being read
+        self.is_passed_by = False  # whether a request has taken the ordinary path since `took_all` was asked last
+
+    def connect(self) -> ConnectionLane:
+        """For a new connection."""
+        return ConnectionLane(self)
+
+    def took_all(self) -> bool:
+        """Whether nothing was handled since this was asked last but what the lane has taken, and nothing became due by that."""
+        passed, self.is_passed_by = self.is_passed_by, False
+        return not passed and not self._flusher.has_news
+
+    def topic(self, name: str) -> _ArmedTopic:
+        """Kept for as long as a connection remembers it."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _ArmedTopic()
+        return topic
+
+    def arm(self, name: str, index: int, home: Home) -> None:
+        if index not in home and (partition := self._partitions.led(name, index)) is not None:
+            arm(partition, home)
+
+    def write(self, touched: list[ArmedPartition]) -> bool:
+        """Write what is gathered, and let it count. False: nothing of it is stored, and all is as it came."""
+        try:
+            for armed in touched:
+                armed.write_ahead(armed.views)
+        except Exception as error:
+            written = touched.index(armed) + 1
+            for armed in touched:
+                armed.undo()
+            for armed in touched[:written]:
+                self._turn.take_back(armed.partition, error)
+            return False
+        failure: Exception | None = None
+        for armed in touched:
+            try:
+                self._turn.settle(armed.partition, armed.batches, armed.end_offset, armed.size)
+            except Exception as error:
+                failure = error  # a defect: nobody can say what is stored
+            armed.reset()
+        if failure is not None:
+            raise failure
+        return True
+
+
+class ConnectionLane:
+    """What one connection usually sends."""
+
+    __slots__ = ("_homes", "_lane", "_misses", "_shapes", "answers")
+
+    def __init__(self, lane: FastLane) -> None:
+        self._lane = lane
+        self._shapes: list[tuple[ProduceShape, _ArmedTopic]] = []  # the one that was sent last is the first
+        self._misses = 0
+        self.answers: list[bytes] = []  # to what was taken, until the connection sends them
+
+    def pass_by(self) -> None:
+        """A request takes the ordinary path."""
+        self._lane.is_passed_by = True
+
+    def take(self, buffer: bytearray, view: memoryview, start: int, end: int, requests_max: int) -> int:
+        """Handle the usual requests that lie in the buffer, up to the first that is not one. Returns where that begins, or what
+        is there of the next one; `answers` has what those before it are answered. An exception: nobody knows what is stored, and
+        none of them is answered."""
+        if not self._shapes:
+            return start
+        touched: list[ArmedPartition] = []
+        try:
+            done, count = self._gather(buffer, view, start, end, requests_max, touched)
+            if not count or not self._lane.write(touched):
+                self.answers.clear()
+                return start
+        except Exception:
+            for armed in touched:
+                armed.undo()
+            self.answers.clear()
+            raise
+        self._misses = 0
+        counters = self._lane.counters
+        counters.requests[_PRODUCE] += count
+        counters.fast_lane += count
+        return done
+
+    def _gather(
+        self, buffer: bytearray, view: memoryview, start: int, end: int, requests_max: int, touched: list[ArmedPartition]
+    ) -> tuple[int, int]:
+        """Gather the batches of usual requests; where the first other one begins, and how many there are."""
+        lane, answers, count, now_ms = self._lane, self.answers, 0, 0
+        shape, topic = self._shapes[0]
+        while end - start > CONSTANT_START and count < requests_max:
+            length, api, correlation_id = FRAME_HEAD.unpack_from(buffer, start)
+            frame_end = start + 4 + length
+            if frame_end > end or length > lane.frame_bytes_max:
+                break
+            if api != shape.api or not buffer.startswith(shape.constant, start + CONSTANT_START):
+                known = self._find(api, buffer, start + CONSTANT_START)
+                if known is None:
+                    break
+                shape, topic = known
+            now_ms = now_ms or lane.clock.now_ms()
+            position = start + CONSTANT_START + len(shape.constant)
+            try:
+                rows = self._read(shape, topic.partitions, buffer, view, position, frame_end, now_ms)
+            except (StructError, IndexError):
+                break
+            if not rows:
+                break
+            if len(rows) == 1:
+                ((armed, position, size, header),) = rows
+                if not armed.views:
+                    touched.append(armed)
+                base_offset = armed.add(view, position, size, header)
+                if shape.acks:
+                    answers.append(shape.answer(correlation_id, armed.index, base_offset, armed.log.log_start_offset))
+            else:
+                told = []
+                for armed, position, size, header in rows:
+                    if not armed.views:
+                        touched.append(armed)
+                    told.append((armed.index, armed.add(view, position, size, header), armed.log.log_start_offset))
+                if shape.acks:
+                    answers.append(shape.answer_all(correlation_id, told))
+            start = frame_end
+            count += 1
+        return start, count
+
+    def _find(self, api: int, buffer: bytearray, position: int) -> tuple[ProduceShape, _ArmedTopic] | None:
+        shapes = self._shapes
+        for place, known in enumerate(shapes):
+            if known[0].api == api and buffer.startswith(known[0].constant, position):
+                del shapes[place]
+                shapes.insert(0, known)
+                return known
+        return None
+
+    def _read(
+        self,
+        shape: ProduceShape,
+        armed_partitions: Home,
+        buffer: bytearray,
+        view: memoryview,
+        position: int,
+        frame_end: int,
+        now_ms: int,
+    ) -> list[Row] | None:
+        """The batches of a request whose partitions begin at `position`; None where it is unusual in anything."""
+        lane = self._lane
+        lane.request += 1
+        request, is_flexible, waits = lane.request, shape.is_flexible, shape.acks == -1
+        if is_flexible:
+            left = buffer[position] - 1
+            position += 1
+            if left > 126:
+                return None
+        else:
+            (left,) = _INDEX.unpack_from(buffer, position)
+            position += 4
+        rows: list[Row] = []
+        while left > 0:
+            left -= 1
+            if is_flexible:
+                (index,) = _INDEX.unpack_from(buffer, position)
+                size = buffer[position + 4]
+                position += 5
+                if size >= 0x80:
+                    more = buffer[position]
+                    size += (more << 7) - 0x80
+                    position += 1
+                    if more >= 0x80:
+                        more = buffer[position]
+                        size += (more << 14) - 0x4000
+                        position += 1
+                        if more >= 0x80:
+                            return None
+                size -= 1
+            else:
+                index, size = _INDEX_LENGTH.unpack_from(buffer, position)
+                position += 8
+            end = position + size
+            armed = armed_partitions.get(index)
+            if armed is None or armed.request == request or size < BATCH_HEADER_BYTES or end > frame_end:
+                return None
+            armed.request = request
+            header = _HEADER.unpack_from(buffer, position)
+            (
+                base_offset,
+                length,
+                _,
+                magic,
+                crc,
+                attributes,
+                last_delta,
+                base_timestamp,
+                max_timestamp,
+                producer_id,
+                epoch,
+                sequence,
+                record_count,
+            ) = header
+            if (
+                length + LENGTH_END != size
+                or magic != MAGIC
+                or base_offset
+                or record_count <= 0
+                or last_delta != record_count - 1
+                or size > armed.message_bytes_max
+                or not 0 <= attributes <= CODEC_MAX
+                or max_timestamp < base_timestamp
+                or max_timestamp > now_ms + armed.timestamp_after_ms_max
+                or base_timestamp < now_ms - armed.timestamp_before_ms_max
+                or (waits and armed.waits_for_flush)
+                or not armed.takes(size, last_delta, max_timestamp, now_ms)
+            ):
+                return None
+            if attributes:
+                if record_count * RECORD_BYTES_MIN > DECOMPRESSED_BYTES_MAX:
+                    return None
+                if not begins_like(attributes, view[position + BATCH_HEADER_BYTES : end]):
+                    return None
+            elif record_count * RECORD_BYTES_MIN > size - BATCH_HEADER_BYTES:
+                return None
+            # What is remembered was judged before: a number or an epoch that cannot be follows nothing.
+            if producer_id != NO_PRODUCER_ID and not armed.partition.producers.follows(producer_id, epoch, sequence):
+                return None
+            if crc32c(view[position + CRC_START : end]) != crc:
+                return None
+            rows.append((armed, position, size, header))
+            position = end
+            if is_flexible and left:
+                if buffer[position]:
+                    return None
+                position += 1
+        if not is_flexible:
+            return rows if position == frame_end else None
+        return rows if position + 3 == frame_end and buffer.startswith(_NO_TAGS, position) else None
+
+    def learn(self, request: Request, frame: memoryview) -> None:
+        """A Produce request was handled by the ordinary path: the next one of its kind may be usual. `frame` is without its
+        length."""
+        self._misses += 1
+        if self._misses > _LEARNT_FROM and self._misses % _LEARNT_EACH:
+            return
+        shape = shape_of(frame)
+        if shape is None:
+            return
+        known = next((one for one in self._shapes if one[0].api == shape.api and one[0].constant == shape.constant), None)
+        if known is None:
+            known = shape, self._lane.topic(shape.topic)
+            self._shapes.insert(0, known)
+            del self._shapes[SHAPES_MAX:]
+        for part in parse_produce(request.body, request.version).partitions:
+            self._lane.arm(shape.topic, part.partition_index, known[1].partitions)

@@ -1,0 +1,101 @@
+"""What today's clients send takes the fast lane, as it comes: librdkafka, kafka-python, aiokafka and the Java client, with their
+defaults and with others. Which requests must not take it is tests/property/broker/test_fast_lane.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Producer
+from kafka import KafkaProducer
+
+from benchmarks.peers.logbus import LogbusBroker
+from tests.support.kafka_peer import jvm_tools_or_skip
+from tests.support.scraping import metrics_settings, scrape
+from tests.support.topics import create_topic, read_partition, read_topic
+
+RECORDS = 60
+VALUE = b"x" * 100
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
+    with LogbusBroker(tmp_path_factory.mktemp("broker"), settings=metrics_settings()) as running:
+        yield running
+
+
+class Share:
+    """What came in since this was made."""
+
+    def __init__(self, broker: LogbusBroker) -> None:
+        self._broker = broker
+        self._before = self._counts()
+
+    def _counts(self) -> tuple[float, float]:
+        found = scrape(self._broker)
+        return found["logbus_fast_lane_requests_total"], found['kafka_network_requestmetrics_requests_total{request="Produce"}']
+
+    def check(self) -> None:
+        """Most of it took the lane: the first requests for each partition, and of each producer, teach it."""
+        (lane, all_), (lane_before, all_before) = self._counts(), self._before
+        assert lane - lane_before > (all_ - all_before) / 2 > 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"enable.idempotence": True},
+        {"acks": 1, "compression.type": "lz4"},
+        {"compression.type": "zstd"},
+        {"compression.type": "snappy"},
+    ],
+)
+def test_librdkafka(ours: LogbusBroker, topic: str, settings: dict[str, Any]) -> None:
+    create_topic(ours.bootstrap, topic)
+    share = Share(ours)
+    producer = Producer({"bootstrap.servers": ours.bootstrap, "linger.ms": 0, **settings})
+    for _ in range(RECORDS):
+        producer.produce(topic, VALUE)
+        assert producer.flush(30) == 0
+    share.check()
+    assert [message.value() for message in read_partition(ours.bootstrap, topic)] == [VALUE] * RECORDS
+
+
+@pytest.mark.parametrize("settings", [{}, {"acks": 1, "enable_idempotence": False, "compression_type": "gzip"}])
+def test_kafka_python(ours: LogbusBroker, topic: str, settings: dict[str, Any]) -> None:
+    create_topic(ours.bootstrap, topic)
+    share = Share(ours)
+    producer = KafkaProducer(bootstrap_servers=ours.bootstrap, **settings)
+    offsets = [producer.send(topic, VALUE).get(30).offset for _ in range(RECORDS)]
+    producer.close()
+    assert offsets == list(range(RECORDS))
+    share.check()
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+def test_aiokafka(ours: LogbusBroker, topic: str, is_idempotent: bool) -> None:
+    create_topic(ours.bootstrap, topic)
+    share = Share(ours)
+
+    async def send() -> list[int]:
+        async with AIOKafkaProducer(bootstrap_servers=ours.bootstrap, enable_idempotence=is_idempotent) as producer:
+            return [(await producer.send_and_wait(topic, VALUE)).offset for _ in range(RECORDS)]
+
+    assert asyncio.run(send()) == list(range(RECORDS))
+    share.check()
+
+
+@pytest.mark.parametrize("properties", [(), ("acks=1", "batch.size=0", "linger.ms=0"), ("acks=all", "compression.type=snappy")])
+def test_the_java_client_with_several_partitions_in_a_request(
+    ours: LogbusBroker, topic: str, properties: tuple[str, ...]
+) -> None:
+    tools = jvm_tools_or_skip()
+    create_topic(ours.bootstrap, topic, partitions=3)
+    share = Share(ours)
+    tools.producer_performance(ours.bootstrap, topic, records=20_000, record_bytes=200, properties=properties)
+    share.check()
+    assert sum(map(len, read_topic(ours.bootstrap, topic).values())) == 20_000

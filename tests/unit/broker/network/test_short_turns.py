@@ -1,0 +1,150 @@
+"""A turn in which only the fast lane worked ends there; whatever else there is to do is done at its time all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.batches import plain_batch
+from tests.support.engine import Harness
+from tests.support.loop import LISTENING, Events, Loop
+from tests.support.sockets import ScriptedSocket
+from tests.support.two_lanes import produce_frame
+from tests.support.wire import Wanted, fetch_body
+
+READ = 1
+USUAL = produce_frame(9, 1, [(b"clicks", [(0, bytes(plain_batch(2)))])])
+
+
+class CountingTurn:
+    """An engine's turns, counted."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._engine = harness.engine
+        self.ended = 0
+
+    def drain_helpers(self) -> None:
+        self._engine.drain_helpers()
+
+    def end_turn(self) -> None:
+        self.ended += 1
+        self._engine.end_turn()
+
+    def answer_staged(self) -> None:
+        self._engine.answer_staged()
+
+    def next_deadline(self) -> float:
+        return self._engine.next_deadline()
+
+
+class Scene:
+    """A loop over a whole engine; each step says what is sent in a turn."""
+
+    def __init__(self, directory: Path) -> None:
+        self.harness = Harness(directory)
+        self.harness.create("clicks", 2)
+        self.turn = CountingTurn(self.harness)
+        self.loop = Loop(self.harness.engine.dispatch, lane=self.harness.engine.lane, clock=self.harness.clock, turn=self.turn)
+        self.sock = self.loop.connect()
+        self.reader = self.loop.connect()
+
+    def run(self, *steps: Callable[[], Events | None]) -> None:
+        self.loop.run(lambda: [(LISTENING, READ)], *steps)
+
+    def send(self, data: bytes = USUAL, sock: ScriptedSocket | None = None) -> Callable[[], Events]:
+        def step() -> Events:
+            (sock or self.sock).incoming += data
+            return self.loop.ready(sock or self.sock)
+
+        return step
+
+    def ended(self, by: list[int]) -> Callable[[], Events]:
+        """Note how many turns have been ended so far, in a turn in which nothing is ready."""
+
+        def step() -> Events:
+            by.append(self.turn.ended)
+            return []
+
+        return step
+
+    def note(self, by: list[int], step: Callable[[], Events]) -> Callable[[], Events]:
+        def noted() -> Events:
+            by.append(self.turn.ended)
+            return step()
+
+        return noted
+
+    @property
+    def answers(self) -> int:
+        return bytes(self.sock.sent).count(b"clicks")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.harness.close()
+
+
+def test_turns_of_the_lane_alone_are_short(scene: Scene) -> None:
+    ended: list[int] = []
+    scene.run(*[scene.note(ended, scene.send()) for _ in range(8)], scene.ended(ended))
+    assert ended[-1] - ended[3] == 0, "the first ones taught it"
+    assert scene.answers == 8
+
+
+def test_a_request_in_two_parts_is_answered(scene: Scene) -> None:
+    parts = [scene.send(piece) for _ in range(4) for piece in (USUAL[:50], USUAL[50:])]
+    scene.run(*[scene.send() for _ in range(4)], *parts)
+    assert scene.answers == 8
+
+
+def test_another_request_in_the_same_turn_makes_it_a_whole_one(scene: Scene) -> None:
+    ended: list[int] = []
+    strange = produce_frame(9, 1, [(b"clicks", [(0, bytes(plain_batch(2)))])], acks=2)
+    scene.run(*[scene.send() for _ in range(4)], scene.note(ended, scene.send(USUAL + strange)), scene.note(ended, scene.send()))
+    assert ended[1] == ended[0] + 1
+    assert scene.answers == 7
+
+
+def test_what_is_due_is_done_however_busy_the_lane_is(scene: Scene) -> None:
+    def step() -> Events:
+        scene.harness.clock.advance_ms(300)
+        return scene.send()()
+
+    scene.run(*[scene.send() for _ in range(4)], *[step for _ in range(12)])
+    assert scene.harness.helpers.jobs, "a second has passed: what was written is flushed"
+    assert scene.loop.swept >= 3
+
+
+def test_a_waiting_fetch_is_answered_when_the_lane_has_written(scene: Scene) -> None:
+    content = b"\0\x01\0\x0c\0\0\0\x09\0\x01r\0" + bytes(fetch_body(Wanted(topic="clicks", offset=8), wait_ms=60_000))
+    fetch = len(content).to_bytes(4, "big") + content
+
+    def flush_interval() -> Events:
+        scene.harness.clock.advance_ms(1_000)
+        return []
+
+    def flushed() -> Events:
+        scene.harness.helpers.run()
+        return []
+
+    before = [*[scene.send() for _ in range(4)], flush_interval, flushed]
+    scene.run(*before, scene.send(fetch, scene.reader), scene.send(), flushed, flushed)
+    assert b"value" in scene.reader.sent
+    assert scene.harness.engine.counters.fast_lane == 3
+
+
+def test_an_answer_that_the_socket_does_not_take_is_sent_later(scene: Scene) -> None:
+    def full() -> Events:
+        scene.sock.room = 10
+        return scene.send()()
+
+    def room() -> Events:
+        scene.sock.room = 1 << 20
+        return [(scene.sock.fileno(), 4)]
+
+    scene.run(*[scene.send() for _ in range(4)], full, room)
+    assert scene.answers == 5
