@@ -146,6 +146,19 @@ def test_a_connection_remembers_a_few_shapes_and_may_send_any_number(side: Side)
     assert len(connection._lane._shapes) == SHAPES_MAX
 
 
+def test_a_request_is_taken_when_all_of_it_is_here(side: Side) -> None:
+    """What the one before it has left in the buffer is the same, and does not count."""
+    producer = Producer(side)
+    producer.warm()
+    frame = producer.frame(0)
+    side.feed(1, frame[:-5])
+    assert not is_taken(side, side.turn)
+    assert producer.answered() == []
+    side.feed(1, frame[-5:])
+    assert is_taken(side, side.turn)
+    assert producer.answered() == [(0, 0, 6)]
+
+
 def test_a_request_that_names_a_partition_twice_is_not_taken(side: Side) -> None:
     producer = Producer(side)
     producer.warm()
