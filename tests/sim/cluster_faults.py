@@ -135,8 +135,10 @@ class ClusterFaults(Faults):
         super()._kill(node, fault)
 
     def _power_cut(self, node: SimNode, fault: Fault) -> None:
-        """Where a disk was replaced, not of the last member that has all of it: nobody could lead then until somebody asks for it."""
+        """Where a disk was replaced, only the process of the last member that has all of it ends: nobody could lead otherwise until
+        somebody asks for it."""
         if "disk" in self._powerless and not self._invariants.can_do_without(self._nodes.index(node)):
+            self._kill(node, fault)
             return
         self._loses_unflushed(node)
         node.cut_power()
