@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.retry import KazooRetry
@@ -40,6 +41,22 @@ SETTINGS = {
     "replica.lag.time.max.ms": "5000",
     "group.initial.rebalance.delay.ms": "0",
 }
+
+
+def wait_until_all_see(count: int, bootstraps: Iterable[str]) -> None:
+    """Each of these brokers knows of so many. It answers before it does, and refuses a topic of three replicas until then."""
+    for bootstrap in bootstraps:
+        # A client that lives on asks whichever broker it likes.
+        seen = processes.wait_until(
+            lambda bootstrap=bootstrap: (
+                len(  # type: ignore[misc]
+                    AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=PATIENCE_SECONDS).brokers
+                )
+                == count
+            ),
+            deadline_seconds=PATIENCE_SECONDS,
+        )
+        assert seen, f"{bootstrap} does not know of {count} brokers after {PATIENCE_SECONDS:.0f} s"
 
 
 class State(NamedTuple):
@@ -151,6 +168,7 @@ class RunningCluster:
     def __enter__(self) -> Self:
         try:
             self.start(self.brokers.values())
+            wait_until_all_see(len(self.brokers), (broker.bootstrap for broker in self.brokers.values()))
             self._truth.start()
         except BaseException:
             self.close()

@@ -30,6 +30,7 @@ from logbus.exit_codes import ExitCode
 from logbus.windows.cluster_facts import ClusterFacts, cluster_facts
 
 from benchmarks.peers.logbus import LogbusBroker
+from tests.support.clusters import wait_until_all_see
 from tests.support.zookeeper import RunningZooKeeper
 
 pytestmark = pytest.mark.skipif(os.environ.get("LOGBUS_TEST_BROKER") == "kafka", reason="these are our processes")
@@ -54,7 +55,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
             settings = {**SETTINGS, "broker.id": str(broker_id), "zookeeper.connect": f"{zookeeper.connect}/admin"}
             directory = tmp_path_factory.mktemp(f"broker{broker_id}")
             running[broker_id] = stack.enter_context(LogbusBroker(directory, settings=settings))
-        until(lambda: len(facts(running[1]).brokers) == 3, "three brokers")
+        wait_until_all_see(3, (broker.bootstrap for broker in running.values()))
         yield running
 
 

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient, NewTopic
 from logbus.local.processes import ReservedPorts
 
+from tests.support.clusters import wait_until_all_see
 from tests.support.zookeeper import RunningZooKeeper
 
 TOPIC = "clicks"
@@ -151,7 +152,7 @@ def _read_all(bootstrap: str, count: int) -> list[bytes]:
 @pytest.mark.skipif(os.environ.get("LOGBUS_TEST_BROKER") == "kafka", reason="these are our processes")
 def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowledge_nothing(brokers: Brokers) -> None:
     admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-    _wait_until(lambda: len(admin.list_topics(timeout=30).brokers) == 3, "three brokers")
+    wait_until_all_see(3, brokers.bootstrap.split(","))
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(20)
     sent = Acknowledged(brokers.bootstrap)
     sent.send(0, 600)
