@@ -12,10 +12,9 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, Pipeline
+from logbus.windows.model import HOUR, Pipeline, milliseconds
 from sqlalchemy import Engine, text
 
 TOPICS, HOURS, GROUPS = 50, 168, 20

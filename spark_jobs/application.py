@@ -20,7 +20,6 @@ from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.windows import attempts as attempts_of
 from logbus.windows import testimony
-from logbus.windows.boundaries import MILLISECOND, milliseconds
 from logbus.windows.definition import pipeline_of
 from logbus.windows.error_budget import samples_of
 from logbus.windows.fingerprint import combine
@@ -28,7 +27,7 @@ from logbus.windows.heartbeats import Heartbeat
 from logbus.windows.inferred_columns import INFER
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, FrozenWindow, Pipeline, Witness
+from logbus.windows.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, Witness, milliseconds
 from logbus.windows.retained import refuse_if_recreated, why_unreadable
 from logbus.windows.sent_numbers import join_streams
 from logbus.windows.stamped_hours import joined

@@ -21,9 +21,9 @@ from logbus.windows.model import Witness
 from logbus.windows.sent_numbers import Numbers, count_sent
 from logbus.windows.stamped_hours import NO_HOUR, Histogram, bounded, joined
 
-from spark_jobs.parsers import Parser, parser_for
+from spark_jobs.parsers import Parser, parser_for, storable
 from spark_jobs.parsing import Parsed, parse_chunk
-from spark_jobs.records import Records, headers_json, storable
+from spark_jobs.records import Records, headers_json
 from spark_jobs.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, ROW_FIELDS, TIMESTAMP, row_schema, timestamps
 from spark_jobs.sinks import TaskSink, sink_for
 from spark_jobs.task_job import StagedWindow, TaskJob, TaskResult

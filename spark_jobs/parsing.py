@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from spark_jobs.parsers import Filtered, Parser, Unparsable
+from spark_jobs.parsers import Filtered, Parser, Unparsable, parse_value
 from spark_jobs.schemas import to_batch
 
 # A chunk of this many is not worth halving again.
@@ -105,14 +105,6 @@ def add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, found: Gather
         return
     found.batches.append(batch)
     found.places.extend(rows)
-
-
-def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
-    if value is not None:
-        return parser.parse(value)
-    if parser.of_no_value is None:
-        raise Unparsable("NoValue", "the record has no value (a tombstone)")
-    return parser.of_no_value
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -15,6 +15,7 @@ from confluent_kafka import Message
 from logbus.windows.fingerprint import Header
 
 from spark_jobs.packing import Run
+from spark_jobs.parsers import storable
 
 HEADER_TYPE = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
 
@@ -115,8 +116,3 @@ def header_content(content: bytes | None) -> Any:
     except UnicodeDecodeError:
         text = "\0"
     return {"base64": base64.b64encode(content).decode()} if "\0" in text else text
-
-
-def storable(text: str) -> str:
-    """Any text as PostgreSQL can hold it."""
-    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()

@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from logbus.errors import ProduceFailed, UserError
-from logbus.windows.boundaries import milliseconds
+from logbus.windows.model import milliseconds
 
 DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before a record counts as failed
 POLL_EVERY_RECORDS = 1_000  # acknowledgements are taken so often; the client's own queue bounds the memory

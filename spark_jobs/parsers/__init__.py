@@ -12,7 +12,7 @@ from typing import Any
 
 from logbus.errors import UserError
 
-from spark_jobs.parsers.base import Filtered, Parser, Unparsable
+from spark_jobs.parsers.base import Filtered, Parser, Unparsable, parse_value, storable
 from spark_jobs.parsers.combined import combined_parser
 from spark_jobs.parsers.custom import custom_parser
 from spark_jobs.parsers.expression import regex_parser
@@ -40,4 +40,4 @@ def parser_for(name: str, settings: Mapping[str, Any]) -> Parser:
     return filtering(parser, settings["filter"]) if settings.get("filter") else parser
 
 
-__all__ = ["PARSERS", "Filtered", "Parser", "Unparsable", "parser_for"]
+__all__ = ["PARSERS", "Filtered", "Parser", "Unparsable", "parse_value", "parser_for", "storable"]

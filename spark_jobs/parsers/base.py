@@ -40,6 +40,15 @@ class Parser:
     of_no_value: Sequence[Any] | None = None
 
 
+def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
+    """The row of one record's value, which may have none."""
+    if value is not None:
+        return parser.parse(value)
+    if parser.of_no_value is None:
+        raise Unparsable("NoValue", "the record has no value (a tombstone)")
+    return parser.of_no_value
+
+
 def decode(value: bytes) -> str:
     """The value as text. PostgreSQL stores UTF-8 without NUL and nothing else."""
     try:
@@ -49,6 +58,11 @@ def decode(value: bytes) -> str:
     if "\0" in text:
         raise Unparsable("NulCharacter", f"a NUL character at {text.index(chr(0))}, which PostgreSQL's text cannot hold")
     return text
+
+
+def storable(text: str) -> str:
+    """Any text as PostgreSQL can hold it."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def shown(text: str) -> str:

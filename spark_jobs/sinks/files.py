@@ -19,7 +19,7 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 from logbus.warehouse.directory import Directory, window_folder
-from logbus.windows.boundaries import EPOCH
+from logbus.windows.model import EPOCH
 from pyarrow import fs
 
 from spark_jobs.schemas import row_schema

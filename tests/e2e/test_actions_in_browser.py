@@ -10,10 +10,9 @@ import pytest
 from confluent_kafka import Producer
 from logbus.local.demo import PIPELINE
 from logbus.warehouse.engine import connect
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, Interval, Pipeline, instant_text
+from logbus.windows.model import HOUR, Interval, Pipeline, instant_text, milliseconds
 from playwright.sync_api import FrameLocator, Page, expect
 from sqlalchemy import Engine
 

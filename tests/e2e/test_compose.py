@@ -20,10 +20,9 @@ import yaml
 from confluent_kafka import Producer
 from logbus.local.processes import Program, Supervisor, wait_until
 from logbus.warehouse.engine import connect
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline, WindowState
+from logbus.windows.model import Pipeline, WindowState, milliseconds
 
 from benchmarks import processes
 from benchmarks.processes import free_port

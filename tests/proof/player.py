@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from logbus.errors import LogbusError
-from logbus.reparsing import reparser_for
 from logbus.warehouse import commit
 from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import Upkeep, sink_for
@@ -26,6 +25,7 @@ from logbus.windows.model import Attempt, FrozenWindow, Interval, Pipeline
 from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState
 from spark_jobs.packing import Run
+from spark_jobs.parsers import parser_for
 from spark_jobs.records import Records
 from tests.proof.bench import Bench
 from tests.proof.by_hand import ByHand
@@ -273,7 +273,7 @@ class Player:
         work = Redrive(
             engine=self.bench.engine,
             pipeline=pipeline,
-            reparser=reparser_for(pipeline),
+            parser=parser_for(pipeline.parse, pipeline.settings),
             run_id="redrive",
             now=lambda: self.now,
         )

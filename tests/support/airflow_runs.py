@@ -11,8 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 from logbus.local.airflow_api import POLL_SECONDS, RUN_OVER_STATES, AirflowApi, DagRun
 from logbus.local.stack import LocalStack
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.model import Interval, instant_text
+from logbus.windows.model import Interval, instant_text, milliseconds
 
 from tests.support.topics import create_topic
 

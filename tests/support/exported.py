@@ -15,11 +15,10 @@ from confluent_kafka import Producer
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
 from logbus.windows.audit import audit_window
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.group_offsets import GroupOffsets
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import Interval, Pipeline
+from logbus.windows.model import Interval, Pipeline, milliseconds
 from logbus.windows.retention_store import RetentionStore
 
 from tests.support.broker import AnyBroker

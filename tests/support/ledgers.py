@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from logbus.warehouse.engine import connect
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, Interval, Pipeline
+from logbus.windows.model import FrozenWindow, Interval, Pipeline, milliseconds
 
 from tests.support.fake_log import FakeLog
 

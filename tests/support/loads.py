@@ -15,9 +15,8 @@ from operator import itemgetter
 from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
-from logbus.windows.boundaries import MILLISECOND
 from logbus.windows.definition import pipeline_of
-from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
+from logbus.windows.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, WindowCounts
 
 from spark_jobs.application import Reads, staged_window, to_reads
 from spark_jobs.load_task import load

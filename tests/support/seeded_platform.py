@@ -24,10 +24,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
 from logbus.windows.audit import audit_window
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, Attempt, Interval, Pipeline, TaskKey
+from logbus.windows.model import HOUR, Attempt, Interval, Pipeline, TaskKey, milliseconds
 from sqlalchemy import Engine
 
 from spark_jobs.application import Application

@@ -17,7 +17,6 @@ from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
 from logbus.pipeline_checks import is_own_parser
 from logbus.pipeline_options import refuse_unusable
-from logbus.reparsing import reparser_for
 from logbus.warehouse.engine import connect
 from logbus.windows import pipeline_dags, table_moves
 from logbus.windows.definition import differences, in_words, pipeline_of
@@ -75,7 +74,9 @@ def register(
     )
     refuse_unusable(pipeline)
     if not is_own_parser(parse):  # which may be installed only where Spark runs
-        reparser_for(pipeline)  # refuses a filter over columns that the parser does not have, for example
+        from spark_jobs.parsers import parser_for
+
+        parser_for(parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
     log, ledger = LogOffsets(options.client_config(bootstrap, client_config)), Ledger(connect(warehouse_url))
     done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
     tell_registration(done)

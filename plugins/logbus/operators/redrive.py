@@ -8,8 +8,6 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
-from logbus.reparsing import reparser_for
-from logbus.warehouse.redrive import Redrive
 from logbus.windows.model import Pipeline
 
 
@@ -36,6 +34,9 @@ class RedriveOperator(WindowOperator):
         self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
+        from logbus.warehouse.redrive import Redrive
+        from spark_jobs.parsers import parser_for
+
         warehouse, starts = self._warehouse(), self._starts(context)
         ledger = warehouse.ledger()
         with beyond_retry_fails_at_once():
@@ -45,7 +46,7 @@ class RedriveOperator(WindowOperator):
             redrive = Redrive(
                 engine=warehouse.get_engine(),
                 pipeline=pipeline,
-                reparser=reparser_for(pipeline),
+                parser=parser_for(pipeline.parse, pipeline.settings),
                 run_id=str(context["run_id"]),
                 now=self._now,
             )

@@ -32,9 +32,17 @@ from logbus.warehouse.staging import LEAF_CHECK
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
 from logbus.windows import fingerprint, producers, schema, stamped_hours, tally
 from logbus.windows.attempts import COMMITTED, LOCK_NOT_AVAILABLE, lock_if_current, sealed
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.error_budget import refuse_over_budget
-from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text
+from logbus.windows.model import (
+    OFFSET_GAPS,
+    Attempt,
+    FrozenWindow,
+    PartitionTally,
+    Pipeline,
+    WindowCounts,
+    instant_text,
+    milliseconds,
+)
 from logbus.windows.places import SCHEMA
 from logbus.windows.rows import count_values, to_counts
 from logbus.windows.sent_numbers import Numbers, join_streams
@@ -189,7 +197,7 @@ def commit_in(
 def refuse_mismatch(load: SealedWindow) -> None:
     """The equation, per window and partition: wrong rows are never public."""
     found = load.staged.tallies
-    gaps_allowed = bool(load.pipeline.settings.get(tally.OFFSET_GAPS))
+    gaps_allowed = bool(load.pipeline.settings.get(OFFSET_GAPS))
     filtered = {partition: read.filtered for partition, read in load.reads.items()}
     wrong = tally.problems(load.window, found, filtered, gaps_allowed=gaps_allowed)
     for partition in sorted({*found, *load.reads}):
@@ -211,7 +219,7 @@ def hint(load: SealedWindow, gaps_allowed: bool) -> str:
         return ""
     return (
         ". All that the broker gave is staged: if the topic is compacted or holds transactions, offsets without a record are as "
-        f'they should be, and the pipeline\'s setting {{"{tally.OFFSET_GAPS}": true}} says so'
+        f'they should be, and the pipeline\'s setting {{"{OFFSET_GAPS}": true}} says so'
     )
 
 

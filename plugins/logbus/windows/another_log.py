@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from logbus.errors import LogChanged
-from logbus.windows.boundaries import EPOCH
 from logbus.windows.fingerprint import as_text
-from logbus.windows.model import Witness, instant_text
+from logbus.windows.model import EPOCH, Witness, instant_text
 
 WHAT_HAPPENED = (
     "The broker's data was restored from a backup, a replica without these records became the leader (unclean.leader.election), "

@@ -21,7 +21,7 @@ from logbus.windows.accepted_losses import loss_text
 from logbus.windows.fingerprint import as_text, combine
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
+from logbus.windows.model import OFFSET_GAPS, AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.windows.other_records import other_records_text
 from logbus.windows.producers import check_producers
 from logbus.windows.retained import SET_ASIDE, lost_ranges
@@ -111,7 +111,7 @@ def table_problems(pipeline: Pipeline, window: FrozenWindow, found: Mapping[int,
         return
     if window.head_unknown and window.loss_accepted is None:
         yield f"{HEAD_UNKNOWN}, so nothing can prove it whole"
-    gaps_allowed = bool(pipeline.settings.get(tally.OFFSET_GAPS)) or counts.filtered > 0
+    gaps_allowed = bool(pipeline.settings.get(OFFSET_GAPS)) or counts.filtered > 0
     yield from tally.problems(window, found, {}, gaps_allowed=gaps_allowed)
     yield from ledger_problems(window, counts, found)
 

@@ -15,24 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from logbus.errors import UserError
 from logbus.windows.log_offsets import FoundRecord
-from logbus.windows.model import Pipeline, utc
+from logbus.windows.model import Pipeline, milliseconds
 
 # How far ahead of our clock a producer's clock may run before its stamps stop being evidence: a pipeline's own word, in minutes.
 MAX_AHEAD = "max_ahead_minutes"
 MAX_AHEAD_DEFAULT = timedelta(hours=1)  # Kafka's default for message.timestamp.after.max.ms: what is further ahead is refused
 MAX_AHEAD_LONGEST = timedelta(days=1)
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MILLISECOND = timedelta(milliseconds=1)
-
-
-def milliseconds(instant: datetime) -> int:
-    """Since the epoch, rounded up: a stamp in whole milliseconds is at or after the instant exactly if it is not below this."""
-    return -((EPOCH - utc(instant)) // MILLISECOND)
 
 
 def max_ahead(pipeline: Pipeline) -> timedelta:

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 
 from logbus.errors import LogbusError, TopicMissing, UserError
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.chain_loading import is_loaded
 from logbus.windows.chains import load_chains
 from logbus.windows.intervals import floor
@@ -28,7 +27,7 @@ from logbus.windows.lag import Lag, lag_over
 from logbus.windows.log_batches import Kind, LogBatches, Question, TopicPlaces
 from logbus.windows.log_offsets import FoundRecord, TopicFacts
 from logbus.windows.missing import PROBED_FROM
-from logbus.windows.model import Pipeline, Witness, utc
+from logbus.windows.model import Pipeline, Witness, milliseconds, utc
 from logbus.windows.retention_model import RetentionPolicy
 from logbus.windows.retention_store import policies_by_topic
 from logbus.windows.rows import Row, pipeline_rows, to_pipeline

@@ -11,9 +11,8 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Subquery, and_, cast, extract, false, func, select
 
 from logbus.windows import schema
-from logbus.windows.boundaries import EPOCH
 from logbus.windows.cells import HOURS_REMEMBERED, WindowFacts
-from logbus.windows.model import Interval
+from logbus.windows.model import EPOCH, Interval
 
 WINDOW, RANGE, ATTEMPT = schema.window, schema.window_range, schema.attempt
 

@@ -34,7 +34,17 @@ from logbus.windows.broker_questions import LATEST, READ_COMMITTED
 from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.giving_up import ACCEPT_LOSS, loadable
 from logbus.windows.log_offsets import FoundRecord, OffsetLog, TopicFacts
-from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline, Witness, instant_text
+from logbus.windows.model import (
+    EPOCH,
+    MILLISECOND,
+    FrozenWindow,
+    Interval,
+    OffsetRange,
+    Pipeline,
+    Witness,
+    instant_text,
+    milliseconds,
+)
 from logbus.windows.retained import refuse_if_recreated
 from logbus.windows.rows import Row, load_windows, pipeline_row, to_pipeline
 
@@ -202,7 +212,7 @@ def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], t
     is_committed = pipeline.isolation_level == READ_COMMITTED
     written = log.end_offsets(pipeline.topic, facts.partitions, LATEST) if is_committed else {}
     ends = log.end_offsets(pipeline.topic, facts.partitions, pipeline.isolation_level)
-    instants = {at: boundaries.milliseconds(at) for at in (intervals[0].start, *(one.end for one in intervals))}
+    instants = {at: milliseconds(at) for at in (intervals[0].start, *(one.end for one in intervals))}
     by_stamp = log.first_at_or_after_each(pipeline.topic, facts.partitions, [0, *instants.values()])
     first = {at: by_stamp[stamp] for at, stamp in instants.items()}
     starts = log.start_offsets(pipeline.topic, facts.partitions)
@@ -257,7 +267,7 @@ def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, lo
                 continue  # the hour before is frozen and with it our beginning: to look for that would be to read that hour again
             around, end = chain.neighbours(partition, at), seen.end_offsets[partition]
             records = log.records(pipeline.topic, partition, max(around.lower, seen.start_offsets[partition]), end)
-            scanned[partition, at] = boundaries.scan(records, at_ms=boundaries.milliseconds(at), horizon=horizon, end_offset=end)
+            scanned[partition, at] = boundaries.scan(records, at_ms=milliseconds(at), horizon=horizon, end_offset=end)
     return replace(seen, scanned=scanned)
 
 
@@ -334,7 +344,7 @@ class Freeze:
         left = self.seen.found(partition, at).first_stamped
         if left is None or left.timestamp_ms > boundaries.horizon_ms(self.now, ahead):
             return self.now + ahead
-        return boundaries.EPOCH + left.timestamp_ms * boundaries.MILLISECOND + self.pipeline.lateness + ahead
+        return EPOCH + left.timestamp_ms * MILLISECOND + self.pipeline.lateness + ahead
 
     def insert(self, ranges: Sequence[OffsetRange], *, head_unknown: bool) -> FrozenWindow:
         window, part = schema.window, schema.window_range

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from logbus.errors import UserError
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.broker_questions import LATEST, Place
 from logbus.windows.group_offsets import Groups, refuse_if_active
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import FrozenWindow
+from logbus.windows.model import FrozenWindow, milliseconds
 from logbus.windows.retained import refuse_if_recreated
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from logbus.windows.boundaries import EPOCH
-from logbus.windows.model import Interval, utc
+from logbus.windows.model import EPOCH, Interval, utc
 
 
 def floor(instant: datetime, length: timedelta) -> datetime:

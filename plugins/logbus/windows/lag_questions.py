@@ -14,7 +14,7 @@ from datetime import datetime
 from logbus.windows import boundaries
 from logbus.windows.intervals import floor, instant
 from logbus.windows.log_offsets import FoundRecord, OffsetLog
-from logbus.windows.model import Pipeline
+from logbus.windows.model import Pipeline, milliseconds
 from logbus.windows.stretches import Stretch
 
 Undone = Mapping[int, Sequence[Stretch]]
@@ -45,7 +45,7 @@ def ask(log: OffsetLog, pipeline: Pipeline, tails: Mapping[int, int], now: datet
     topic, until = pipeline.topic, floor(now - pipeline.lateness, pipeline.interval)
     horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     ends = log.end_offsets(topic, tails, pipeline.isolation_level)
-    first = log.first_at_or_after(topic, tails, boundaries.milliseconds(until))
+    first = log.first_at_or_after(topic, tails, milliseconds(until))
     starts = log.start_offsets(topic, tails)
     closed: dict[int, int] = {}
     read: dict[int, Sequence[FoundRecord]] = {}
@@ -53,7 +53,7 @@ def ask(log: OffsetLog, pipeline: Pipeline, tails: Mapping[int, int], now: datet
         if boundaries.needs_scan(first.get(part), horizon):
             records = log.records(topic, part, max(tail, starts[part]), ends[part])
             read[part] = rising(records, horizon)
-            beyond = next((one for one in read[part] if one.timestamp_ms >= boundaries.milliseconds(until)), None)
+            beyond = next((one for one in read[part] if one.timestamp_ms >= milliseconds(until)), None)
             closed[part] = ends[part] if beyond is None else beyond.offset
         else:
             closed[part] = boundaries.decide(first.get(part), ends[part])
@@ -71,7 +71,7 @@ def rising(records: Iterable[FoundRecord], horizon: int) -> list[FoundRecord]:
 
 def first_record_at(log: OffsetLog, pipeline: Pipeline, undone: Undone, seen: Seen, hour: datetime) -> datetime | None:
     """The timestamp of the first record from the hour on that is behind; None where only records of other hours are."""
-    found = log.first_at_or_after(pipeline.topic, undone, boundaries.milliseconds(hour))
+    found = log.first_at_or_after(pipeline.topic, undone, milliseconds(hour))
     stamps = [
         instant(record.timestamp_ms) for part, record in found.items() if is_behind(record, undone[part], seen.closed[part])
     ]

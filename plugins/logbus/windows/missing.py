@@ -28,12 +28,11 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from logbus.windows import boundaries
 from logbus.windows.chain_loading import is_loaded, load_chain
 from logbus.windows.intervals import ceiling, floor, instant, intervals
 from logbus.windows.lag_questions import Seen, ask, rising
 from logbus.windows.log_offsets import FoundRecord, OffsetLog
-from logbus.windows.model import FrozenWindow, Interval, Pipeline, instant_text, utc
+from logbus.windows.model import FrozenWindow, Interval, Pipeline, instant_text, milliseconds, utc
 from logbus.windows.retained import refuse_if_recreated
 from logbus.windows.rows import pipeline_row, to_pipeline
 from logbus.windows.stretches import PipelineChain, anchor_of, tail_of
@@ -289,7 +288,7 @@ class Piece:
         return self.upper[part] if record is None else min(max(record.offset, self.lower[part]), self.upper[part])
 
     def first_read(self, at: datetime) -> dict[int, FoundRecord]:
-        at_ms = boundaries.milliseconds(at)
+        at_ms = milliseconds(at)
         found = {part: next((one for one in stamps if one.timestamp_ms >= at_ms), None) for part, stamps in self.read.items()}
         return {part: record for part, record in found.items() if record is not None}
 
@@ -309,7 +308,7 @@ def told_apart(
         if left is not None and len(instants) > left:
             return told + [(piece.span, False) for piece in waiting]
         left = None if left is None else left - len(instants)
-        asked = [boundaries.milliseconds(at) for at in instants]
+        asked = [milliseconds(at) for at in instants]
         found = log.first_at_or_after_each(pipeline.topic, plain, asked) if asked else {}
         waiting = [
             smaller

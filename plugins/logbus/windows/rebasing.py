@@ -15,11 +15,10 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine, select, update
 
 from logbus.windows import boundaries, schema
-from logbus.windows.boundaries import EPOCH, MILLISECOND
 from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.clusters import refuse_another_cluster
 from logbus.windows.log_offsets import OffsetLog, TopicFacts
-from logbus.windows.model import Interval, Pipeline, instant_text
+from logbus.windows.model import EPOCH, MILLISECOND, Interval, Pipeline, instant_text
 from logbus.windows.retained import SET_ASIDE
 from logbus.windows.rows import Row, load_windows, pipeline_row, to_pipeline
 from logbus.windows.witnesses import differences

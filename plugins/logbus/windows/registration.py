@@ -25,7 +25,7 @@ from logbus.windows.error_budget import budget_of
 from logbus.windows.fixed import refuse_fixed, refuse_moved
 from logbus.windows.log_offsets import OffsetLog
 from logbus.windows.migrations import create_ledger
-from logbus.windows.model import Pipeline
+from logbus.windows.model import Pipeline, milliseconds
 from logbus.windows.rows import pipeline_row, pipeline_values, to_pipeline
 from logbus.windows.table_names import parse_table
 from logbus.windows.table_owners import refuse_shared_table
@@ -170,7 +170,7 @@ def anchor_offsets(
     """Where the chain of windows begins in each partition: its first record, or the boundary at the pipeline's start."""
     if pipeline.starts_at is None:
         return {partition: start_offsets[partition] for partition in partitions}
-    at_ms, horizon = boundaries.milliseconds(pipeline.starts_at), boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
+    at_ms, horizon = milliseconds(pipeline.starts_at), boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     ends = log.end_offsets(pipeline.topic, partitions, pipeline.isolation_level)
     first = log.first_at_or_after(pipeline.topic, partitions, at_ms)
     found = {}

@@ -16,13 +16,13 @@ from typing import Any
 from sqlalchemy import Engine, select
 
 from logbus.errors import LogbusError, UserError
-from logbus.windows import boundaries, schema
+from logbus.windows import schema
 from logbus.windows.broker_questions import LATEST
 from logbus.windows.chain_loading import is_settled_and_gone, load_chain
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_admin import LogAdmin
 from logbus.windows.log_offsets import TopicFacts
-from logbus.windows.model import utc
+from logbus.windows.model import milliseconds, utc
 from logbus.windows.own_limits import LIMIT_SETTINGS, NO_LIMIT, RETENTION_BYTES, age_kept, deletes, limits_in_force
 from logbus.windows.retention import plan_topic
 from logbus.windows.retention_model import DELETE, Held, RetentionPolicy, TopicPlan, TopicState
@@ -145,7 +145,7 @@ class Retention:
         """By partition the first record that the policy keeps for its age."""
         if policy.retain is None:
             return {}
-        found = self.log.first_at_or_after(facts.name, facts.partitions, boundaries.milliseconds(utc(now) - policy.retain))
+        found = self.log.first_at_or_after(facts.name, facts.partitions, milliseconds(utc(now) - policy.retain))
         return {partition: found[partition].offset if partition in found else end for partition, end in ends.items()}
 
     def _chains(self, topic: str, facts: TopicFacts) -> list[PipelineChain]:

@@ -21,9 +21,9 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, 
 
 from logbus.errors import PipelineUnknown
 from logbus.windows import schema
-from logbus.windows.boundaries import EPOCH, MILLISECOND, max_ahead, milliseconds
+from logbus.windows.boundaries import max_ahead
 from logbus.windows.coverage import missing_span
-from logbus.windows.model import FrozenWindow, Interval, Pipeline, instant_text
+from logbus.windows.model import EPOCH, MILLISECOND, FrozenWindow, Interval, Pipeline, instant_text, milliseconds
 from logbus.windows.rows import pipeline_row, to_pipeline
 
 Histogram = Mapping[int, int]

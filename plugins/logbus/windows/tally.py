@@ -16,10 +16,6 @@ from logbus.windows.fingerprint import MODULUS
 from logbus.windows.model import FrozenWindow, OffsetRange, PartitionTally
 from logbus.windows.values import Checksum
 
-# A pipeline's own word that its topic has offsets without a record: `{"offset_gaps": true}`. Compaction and transactions make
-# them, and no stock client can see why an offset is missing.
-OFFSET_GAPS = "offset_gaps"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSource:

@@ -19,8 +19,7 @@ from logbus.windows.another_log import another_log, record_changed
 from logbus.windows.broker_questions import LATEST
 from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Pipeline, Witness
-from logbus.windows.tally import OFFSET_GAPS
+from logbus.windows.model import OFFSET_GAPS, Pipeline, Witness
 
 # How far back a record is looked for, where the offsets just before a boundary hold none: the markers of transactions, holes of
 # compaction. A boundary behind more of them has no witness.

@@ -12,8 +12,8 @@ import pytest
 from logbus.errors import OtherRecords
 from logbus.warehouse.engine import connect
 from logbus.windows import attempts
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.log_admin import TopicAdmin
+from logbus.windows.model import milliseconds
 from sqlalchemy import Engine, text
 
 from benchmarks.processes import wait_until

@@ -19,9 +19,8 @@ from logbus.errors import (
     WindowOverlap,
 )
 from logbus.windows import schema
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import Interval, WindowState, Witness
+from logbus.windows.model import Interval, WindowState, Witness, milliseconds
 from sqlalchemy import select
 
 from tests.support.fake_log import NO_TIMESTAMP

@@ -10,11 +10,10 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer, TopicPartition
 from logbus.cli import main
 from logbus.warehouse.engine import connect
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.history import window_history
 from logbus.windows.ledger import Ledger
 from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Interval, Pipeline
+from logbus.windows.model import Interval, Pipeline, milliseconds
 
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.lag import lag_over
-from logbus.windows.model import OffsetRange, Pipeline
+from logbus.windows.model import OffsetRange, Pipeline, milliseconds
 from logbus.windows.stretches import Anchor
 
 from tests.support.fake_log import FakeLog

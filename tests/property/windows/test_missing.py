@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.windows.boundaries import Neighbours, clamp, decide, milliseconds
+from logbus.windows.boundaries import Neighbours, clamp, decide
 from logbus.windows.lag_questions import ask
 from logbus.windows.missing import find_gaps
-from logbus.windows.model import FrozenWindow, OffsetRange, Pipeline
+from logbus.windows.model import FrozenWindow, OffsetRange, Pipeline, milliseconds
 from logbus.windows.stretches import tail_of
 
 from tests.support.fake_log import FakeLog

@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from logbus.operators import redrive as redrive_module
 from logbus.operators.redrive import RedriveOperator
+from logbus.warehouse import redrive
 from logbus.warehouse.redrive import Redriven
 from logbus.windows.model import FrozenWindow, Pipeline
 
@@ -34,7 +34,7 @@ class FakeRedrive:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, datetime]]:
-    monkeypatch.setattr(redrive_module, "Redrive", FakeRedrive)
+    monkeypatch.setattr(redrive, "Redrive", FakeRedrive)
     monkeypatch.setattr(FakeRedrive, "asked", [])
     return FakeRedrive.asked
 

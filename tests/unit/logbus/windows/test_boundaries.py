@@ -7,12 +7,12 @@ from logbus.errors import UserError
 from logbus.windows import boundaries
 from logbus.windows.boundaries import Neighbours
 from logbus.windows.log_offsets import FoundRecord
-from logbus.windows.model import Pipeline
+from logbus.windows.model import Pipeline, milliseconds
 
 NOON = datetime(2015, 5, 17, 12, tzinfo=UTC)
-AT = boundaries.milliseconds(NOON)
+AT = milliseconds(NOON)
 HORIZON = boundaries.horizon_ms(NOON)
-IN_2099 = boundaries.milliseconds(datetime(2099, 1, 1, tzinfo=UTC))
+IN_2099 = milliseconds(datetime(2099, 1, 1, tzinfo=UTC))
 
 
 def record(offset: int, timestamp_ms: int) -> FoundRecord:
@@ -30,7 +30,7 @@ def record(offset: int, timestamp_ms: int) -> FoundRecord:
     ],
 )
 def test_milliseconds_round_up_so_that_at_or_after_stays_exact(instant: datetime, expected: int) -> None:
-    assert boundaries.milliseconds(instant) == expected
+    assert milliseconds(instant) == expected
 
 
 def test_the_boundary_is_the_first_record_at_or_after_the_instant() -> None:
@@ -47,7 +47,7 @@ def test_a_record_appended_after_the_end_was_read_does_not_move_the_boundary_beh
 
 @pytest.mark.parametrize(("ahead", "expected"), [(timedelta(hours=1), False), (timedelta(hours=1, milliseconds=1), True)])
 def test_a_stamp_more_than_an_hour_ahead_of_the_clock_is_no_evidence(ahead: timedelta, expected: bool) -> None:
-    assert boundaries.needs_scan(record(0, boundaries.milliseconds(NOON + ahead)), HORIZON) is expected
+    assert boundaries.needs_scan(record(0, milliseconds(NOON + ahead)), HORIZON) is expected
 
 
 def test_the_search_goes_on_behind_a_stamp_of_2099() -> None:

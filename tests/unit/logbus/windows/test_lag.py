@@ -7,9 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.lag import MANAGED, Lag, lag_over
-from logbus.windows.model import Pipeline
+from logbus.windows.model import Pipeline, milliseconds
 from logbus.windows.retention_model import RetentionPolicy
 from logbus.windows.stretches import Anchor, PipelineChain
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from logbus.windows.boundaries import milliseconds
 from logbus.windows.lag import lag_over
 from logbus.windows.lag_questions import ask
 from logbus.windows.missing import QUESTIONS_MAX, Gap, Missing, behind, empty, find_gaps, ledger_gaps
-from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline
+from logbus.windows.model import FrozenWindow, Interval, OffsetRange, Pipeline, milliseconds
 from logbus.windows.stretches import Anchor, PipelineChain, tail_of
 
 from tests.support.fake_log import NO_TIMESTAMP, FakeLog

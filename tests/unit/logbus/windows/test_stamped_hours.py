@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logbus.windows import stamped_hours
-from logbus.windows.boundaries import EPOCH
+from logbus.windows.model import EPOCH, Interval, Pipeline
 from logbus.windows.model import HOUR as HOUR_LONG
-from logbus.windows.model import Interval, Pipeline
 from logbus.windows.stamped_hours import FAR_HOURS, NO_HOUR, HourCount, StampedHours, bounded, holding_span, joined
 
 from tests.support.ledgers import at

@@ -101,3 +101,8 @@ def test_values_that_are_not_of_their_columns_types_make_dead_letters_and_stop_n
 def test_a_filter_over_no_column_is_refused(wanted: Any) -> None:
     with pytest.raises(UserError, match=r"settings\.filter"):
         parser_for("lines", {"filter": wanted})
+
+
+def test_a_parser_nobody_knows_is_the_callers_mistake() -> None:
+    with pytest.raises(UserError, match="combined, json"):
+        parser_for("cobol", {})
