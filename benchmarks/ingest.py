@@ -21,14 +21,14 @@ from typing import Any
 
 from logbus import spark_submit
 from logbus.collector.ship import ship
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
+from logbus.model import FrozenWindow, Interval, Pipeline
+from logbus.proof.audit import audit_window, raise_if_wrong
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect, libpq_uri
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window, raise_if_wrong
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import FrozenWindow, Interval, Pipeline
 from rich.console import Console
 from sqlalchemy import text
 

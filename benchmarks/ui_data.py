@@ -12,9 +12,9 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, Pipeline, milliseconds
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import HOUR, Pipeline, milliseconds
 from sqlalchemy import Engine, text
 
 TOPICS, HOURS, GROUPS = 50, 168, 20

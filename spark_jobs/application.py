@@ -16,31 +16,31 @@ from itertools import groupby, islice
 from typing import Any
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
+from logbus.fingerprint import combine
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger import attempts as attempts_of
+from logbus.ledger import testimony
+from logbus.ledger.definition import pipeline_of
+from logbus.ledger.error_budget import samples_of
+from logbus.ledger.heartbeats import Heartbeat
+from logbus.ledger.inferred_columns import INFER
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.retained import refuse_if_recreated, why_unreadable
+from logbus.ledger.stamped_hours import joined
+from logbus.ledger.testimony import Called, Place
+from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, Witness, milliseconds
+from logbus.parsing import parser_for
+from logbus.proof.sent_numbers import join_streams
 from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
-from logbus.windows import attempts as attempts_of
-from logbus.windows import testimony
-from logbus.windows.definition import pipeline_of
-from logbus.windows.error_budget import samples_of
-from logbus.windows.fingerprint import combine
-from logbus.windows.heartbeats import Heartbeat
-from logbus.windows.inferred_columns import INFER
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, Witness, milliseconds
-from logbus.windows.retained import refuse_if_recreated, why_unreadable
-from logbus.windows.sent_numbers import join_streams
-from logbus.windows.stamped_hours import joined
-from logbus.windows.testimony import Called, Place
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
 from spark_jobs.inference import inferred_columns, sampled_values
+from spark_jobs.job import StagedWindow, TaskJob, TaskResult
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from spark_jobs.packing import TaskPlan, pack
-from spark_jobs.parsers import parser_for
 from spark_jobs.spark_job import runner_for
-from spark_jobs.task_job import StagedWindow, TaskJob, TaskResult
 
 # A job per window costs a second each; a job for everything would throw all away when it fails.
 WINDOWS_PER_JOB_MAX = 84

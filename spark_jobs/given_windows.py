@@ -14,8 +14,8 @@ import json
 from collections.abc import Mapping
 
 from logbus.errors import UserError
+from logbus.ledger.handover import HandedWindows, parse_text
 from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, WINDOWS_VARIABLE
-from logbus.windows.handover import HandedWindows, parse_text
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.packing import pack

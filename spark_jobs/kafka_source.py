@@ -1,6 +1,6 @@
 """Reading the offsets of a task's plan, exactly, with the stock Python client: no jars.
 
-Whatever is missing raises (see `logbus.windows.exact_reader`), so a task that ends well has read its ranges to the end.
+Whatever is missing raises (see `logbus.kafka.exact_reader`), so a task that ends well has read its ranges to the end.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from logbus.windows.exact_reader import exact_consumer, read_lists
+from logbus.kafka.exact_reader import exact_consumer, read_lists
 
 from spark_jobs.packing import TaskPlan
 from spark_jobs.records import Records, of_messages

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from logbus.errors import LogbusError, UserError
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
 from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, RESULT_PREFIX, WAREHOUSE_URL_VARIABLE
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
 from sqlalchemy.exc import DBAPIError
 
 from spark_jobs.application import Application

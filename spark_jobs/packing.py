@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from logbus.windows.model import FrozenWindow
+from logbus.model import FrozenWindow
 
 # Below this many records a further task costs more than it saves.
 RECORDS_PER_TASK_MIN = 2_000

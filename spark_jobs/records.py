@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
-from logbus.windows.fingerprint import Header
+from logbus.fingerprint import Header
+from logbus.parsing import storable
 
 from spark_jobs.packing import Run
-from spark_jobs.parsers import storable
 
 HEADER_TYPE = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
 

@@ -16,15 +16,15 @@ from typing import Any
 
 from logbus import spark_submit
 from logbus.errors import LoadFailed
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.catch_up import LoadPlan, telling
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.migrations import create_ledger
+from logbus.ledger.standing import why_not_loaded
+from logbus.model import Attempt, AuditReport, FrozenWindow
+from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
-from logbus.windows.audit import audit_window
-from logbus.windows.catch_up import LoadPlan, telling
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.migrations import create_ledger
-from logbus.windows.model import Attempt, AuditReport, FrozenWindow
-from logbus.windows.standing import why_not_loaded
 
 Say = Callable[[str], None]
 STOP_SECONDS_MAX = 10.0  # a JVM that is asked to end runs its shutdown hooks first

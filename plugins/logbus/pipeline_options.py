@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from logbus.errors import UserError
+from logbus.model import Pipeline
 from logbus.pipeline_checks import advice, check_pipeline
-from logbus.windows.model import Pipeline
 
 FIELDS: Mapping[str, str] = {
     "lateness": "how long after its end an hour stays open for records still on their way (timedelta)",

@@ -28,6 +28,8 @@ from logbus.assets import table_asset
 from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.catch_up import WINDOWS_UNASKED_MAX
+from logbus.model import HOUR, Pipeline
 from logbus.operators.audit_window import AuditWindowOperator
 from logbus.operators.catch_up import FreezeClosedWindowsOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
@@ -35,8 +37,6 @@ from logbus.operators.load_window import WINDOWS_PER_APPLICATION_MAX, LoadWindow
 from logbus.operators.spark_window_operator import POOL_DEFAULT
 from logbus.pipeline_options import as_pipeline, define_pipeline
 from logbus.timetable import WindowTimetable
-from logbus.windows.catch_up import WINDOWS_UNASKED_MAX
-from logbus.windows.model import HOUR, Pipeline
 
 __all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "many_topics"]
 

@@ -11,8 +11,8 @@ from typing import cast
 
 from logbus.errors import UserError
 
+from spark_jobs.job import TaskJob
 from spark_jobs.sinks.base import TaskSink
-from spark_jobs.task_job import TaskJob
 
 # (the job, the parser's columns: name to PostgreSQL type, the task attempt's number) to a sink
 MakeSink = Callable[[TaskJob, Mapping[str, str], int], TaskSink]

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from spark_jobs.task_job import StagedWindow
+from spark_jobs.job import StagedWindow
 
 
 class TaskSink(Protocol):

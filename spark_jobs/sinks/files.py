@@ -18,13 +18,13 @@ from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from logbus.model import EPOCH
+from logbus.parsing.schemas import row_schema
 from logbus.warehouse.directory import Directory, window_folder
-from logbus.windows.model import EPOCH
 from pyarrow import fs
 
-from spark_jobs.schemas import row_schema
+from spark_jobs.job import StagedWindow, TaskJob
 from spark_jobs.sinks.postgres import PostgresSink
-from spark_jobs.task_job import StagedWindow, TaskJob
 
 COMPRESSION = "zstd"
 

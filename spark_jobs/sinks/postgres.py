@@ -15,10 +15,10 @@ import adbc_driver_postgresql
 import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import AdbcConnection, AdbcStatement, StatementOptions
-from logbus.windows.places import STAGING_SCHEMA, TASK_COLUMN
+from logbus.ledger.places import STAGING_SCHEMA, TASK_COLUMN
+from logbus.parsing.schemas import is_json
 
-from spark_jobs.schemas import is_json
-from spark_jobs.task_job import StagedWindow, TaskJob
+from spark_jobs.job import StagedWindow, TaskJob
 
 # PostgreSQL's binary form of jsonb is its text behind one version byte, which COPY takes as it comes.
 JSONB_VERSION = pa.scalar(b"\x01", pa.binary())

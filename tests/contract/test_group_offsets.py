@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import pytest
 from logbus.errors import GroupActive
-from logbus.windows import group_seek
-from logbus.windows.group_offsets import GroupOffsets, Groups
-from logbus.windows.group_seek import TopicChoice
-from logbus.windows.log_offsets import LogOffsets, OffsetLog
+from logbus.kafka.groups import GroupOffsets, Groups
+from logbus.kafka.topics import LogOffsets, OffsetLog
+from logbus.status import group_seek
+from logbus.status.group_seek import TopicChoice
 
 from tests.support.broker import AnyBroker, any_broker
 from tests.support.consumers import GROUP_SETTINGS, GroupMember, poll_until, produce_numbers

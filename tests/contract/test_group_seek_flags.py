@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from logbus.cli import main
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.log_admin import TopicAdmin
+from logbus.kafka.groups import GroupOffsets
+from logbus.kafka.topic_settings import TopicAdmin
 
 from tests.support.broker import AnyBroker
 from tests.support.jvm_session import TOOLS, run_tools

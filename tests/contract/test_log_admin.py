@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from logbus.errors import TopicMissing, UserError
-from logbus.windows.log_admin import LogAdmin, TopicAdmin
+from logbus.kafka.topic_settings import LogAdmin, TopicAdmin
 
 from benchmarks.processes import wait_until
 from tests.support.consumers import produce_numbers

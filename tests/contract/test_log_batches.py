@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 from logbus.errors import TopicMissing
-from logbus.windows.log_admin import SettingsLog, TopicAdmin
-from logbus.windows.log_batches import Kind, LogBatches, Question, TopicBatches, TopicPlaces
+from logbus.kafka.batches import Kind, LogBatches, Question, TopicBatches, TopicPlaces
+from logbus.kafka.topic_settings import SettingsLog, TopicAdmin
 
 from tests.support.consumers import produce_numbers
 from tests.support.fake_batches import FakeBatches

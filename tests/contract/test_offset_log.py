@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import Producer
 from logbus.errors import BrokerUnavailable, TopicMissing
-from logbus.windows.log_offsets import FoundRecord, LogOffsets, OffsetLog
+from logbus.kafka.topics import FoundRecord, LogOffsets, OffsetLog
 
 from tests.support.broker import broker  # noqa: F401
 from tests.support.fake_log import FakeLog

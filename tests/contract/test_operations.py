@@ -17,12 +17,12 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 from logbus.cli import main
 from logbus.commands import options
+from logbus.kafka.groups import GroupOffsets
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval, Pipeline
+from logbus.status.group_checkpoint import commit_ends
 from logbus.warehouse.engine import connect
-from logbus.windows.group_checkpoint import commit_ends
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import Interval, Pipeline
 from sqlalchemy import text
 
 from tests.support.topics import create_topic

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
 from logbus.local.demo import PIPELINE
+from logbus.model import HOUR, Interval, Pipeline, instant_text, milliseconds
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, Interval, Pipeline, instant_text, milliseconds
 from playwright.sync_api import FrameLocator, Page, expect
 from sqlalchemy import Engine
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import Producer
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
 from logbus.local.processes import Program, Supervisor, wait_until
+from logbus.model import Pipeline, WindowState, milliseconds
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline, WindowState, milliseconds
 
 from benchmarks import processes
 from benchmarks.processes import free_port

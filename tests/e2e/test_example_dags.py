@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
+from logbus.ledger.ledger import Ledger
 from logbus.local.airflow_api import AirflowApi, DagRun
 from logbus.local.stack import LocalStack
+from logbus.model import Interval, instant_text
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import Interval, instant_text
 from sqlalchemy import Engine, text
 
 from tests.support.airflow_runs import (

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from logbus.kafka.groups import GroupOffsets
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.ledger.ledger import Ledger
 from logbus.local.airflow_api import AirflowApi, DagRun
+from logbus.model import FrozenWindow, instant_text
+from logbus.retention.model import RetentionPolicy
+from logbus.retention.store import RetentionStore
 from logbus.warehouse.engine import connect
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import FrozenWindow, instant_text
-from logbus.windows.retention_model import RetentionPolicy
-from logbus.windows.retention_store import RetentionStore
 from sqlalchemy import Engine
 
 from tests.support.demos import SecondDemo

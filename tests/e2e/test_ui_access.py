@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
+from logbus.ledger.migrations import create_ledger
 from logbus.local.stack import project_directory
+from logbus.model import TaskKey, instant_text
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
-from logbus.windows.migrations import create_ledger
-from logbus.windows.model import TaskKey, instant_text
 from sqlalchemy import Engine
 
 from tests.support.api_server import DAGS, ApiServer

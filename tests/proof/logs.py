@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
-from logbus.windows.log_offsets import LogOffsets, OffsetLog
+from logbus.kafka.topics import LogOffsets, OffsetLog
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.proof.truth import Record

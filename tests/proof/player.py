@@ -12,20 +12,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from logbus.errors import LogbusError
+from logbus.ledger.catch_up import runs
+from logbus.ledger.freezing import freeze_together
+from logbus.ledger.ledger import Ledger
+from logbus.model import Attempt, FrozenWindow, Interval, Pipeline
+from logbus.parsing import parser_for
+from logbus.proof.audit import audit_window
+from logbus.status.checkup import check_all
 from logbus.warehouse import commit
 from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import Upkeep, sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.catch_up import runs
-from logbus.windows.checkup import check_all
-from logbus.windows.freezing import freeze_together
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import Attempt, FrozenWindow, Interval, Pipeline
 
 from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState
 from spark_jobs.packing import Run
-from spark_jobs.parsers import parser_for
 from spark_jobs.records import Records
 from tests.proof.bench import Bench
 from tests.proof.by_hand import ByHand

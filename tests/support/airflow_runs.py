@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 from logbus.local.airflow_api import POLL_SECONDS, RUN_OVER_STATES, AirflowApi, DagRun
 from logbus.local.stack import LocalStack
-from logbus.windows.model import Interval, instant_text, milliseconds
+from logbus.model import Interval, instant_text, milliseconds
 
 from tests.support.topics import create_topic
 

@@ -16,15 +16,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from logbus.model import HOUR, Pipeline, milliseconds
+from logbus.parsing import parser_for
+from logbus.proof.audit import audit_window
+from logbus.retention.model import RetentionPolicy
+from logbus.retention.store import RetentionStore
 from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.model import HOUR, Pipeline, milliseconds
-from logbus.windows.retention_model import RetentionPolicy
-from logbus.windows.retention_store import RetentionStore
 from sqlalchemy import text
 
-from spark_jobs.parsers import parser_for
 from tests.support.seeded_platform import HEAD, PARTITIONS, SeededPlatform, Story
 from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic
 

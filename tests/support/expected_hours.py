@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from logbus.windows.model import HOUR
+from logbus.model import HOUR
 
 from tests.support.platform_facts import Facts, Row
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import Producer
+from logbus.kafka.groups import GroupOffsets
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval, Pipeline, milliseconds
+from logbus.proof.audit import audit_window
+from logbus.retention.store import RetentionStore
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import Interval, Pipeline, milliseconds
-from logbus.windows.retention_store import RetentionStore
 
 from tests.support.broker import AnyBroker
 from tests.support.exporting import Samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from logbus.windows.group_offsets import GroupFacts, Place, active
+from logbus.kafka.groups import GroupFacts, Place, active
 
 
 class FakeGroups:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-from logbus.windows.model import HOUR
+from logbus.model import HOUR
 
 from tests.support import expected_hours
 from tests.support.expected_hours import LABELS, MEANINGS, Behind, Hour, hour_of

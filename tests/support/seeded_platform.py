@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import HOUR, Attempt, Interval, Pipeline, TaskKey, milliseconds
+from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, Attempt, Interval, Pipeline, TaskKey, milliseconds
 from sqlalchemy import Engine
 
 from spark_jobs.application import Application

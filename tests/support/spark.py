@@ -18,10 +18,10 @@ import pytest
 from logbus import connector_jars as connector
 from logbus import spark_submit
 from logbus.errors import UserError
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import Attempt
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Attempt
 from pyspark.sql import SparkSession
 
 from benchmarks.peers.maven import cache

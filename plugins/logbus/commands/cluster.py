@@ -10,7 +10,7 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.errors import UnderReplicated
-from logbus.windows.cluster_facts import ClusterFacts, PartitionHolders, cluster_facts
+from logbus.kafka.cluster_facts import ClusterFacts, PartitionHolders, cluster_facts
 
 
 @click.command("cluster")

@@ -21,9 +21,9 @@ from logbus.console import formatting
 from logbus.console.formatting import Render
 from logbus.console.positions import Kind, Span, chosen_partitions, parse_span, stretches
 from logbus.console.reading import Reading, Wish, consumer
-from logbus.windows.broker_questions import ISOLATION_LEVELS
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.log_offsets import LogOffsets
+from logbus.kafka.admin import ISOLATION_LEVELS
+from logbus.kafka.groups import GroupOffsets
+from logbus.kafka.topics import LogOffsets
 
 FORMS = (options.TABLE, options.JSON)
 RESETS: Mapping[Kind, str] = {Kind.BEGINNING: "earliest", Kind.END: "latest", Kind.STORED: "earliest"}

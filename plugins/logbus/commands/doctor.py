@@ -10,21 +10,21 @@ import click
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_pipelines
+from logbus.doctor.airflow_home import check_airflow
+from logbus.doctor.broker import check_broker, check_disk
+from logbus.doctor.clocks import check_clocks
+from logbus.doctor.java import check_java
+from logbus.doctor.looking import Check, Surroundings, look
+from logbus.doctor.spark import check_jars, check_spark, check_spark_submit
+from logbus.doctor.versions import check_versions
 from logbus.errors import WarehouseUnavailable
 from logbus.exit_codes import ExitCode
-from logbus.surroundings.airflow_home import check_airflow
-from logbus.surroundings.broker import check_broker, check_disk
-from logbus.surroundings.clocks import check_clocks
-from logbus.surroundings.java import check_java
-from logbus.surroundings.looking import Check, Surroundings, look
-from logbus.surroundings.spark import check_jars, check_spark, check_spark_submit
-from logbus.surroundings.versions import check_versions
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.migrations import REVISION, create_ledger, ledger_revision
+from logbus.status import checkup
+from logbus.status.checkup import Finding, Severity
 from logbus.warehouse.engine import connect
-from logbus.windows import checkup
-from logbus.windows.checkup import Finding, Severity
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.migrations import REVISION, create_ledger, ledger_revision
 
 # Somebody waits for the answer; a broker that is there answers in milliseconds.
 BROKER_SECONDS_MAX = 5.0

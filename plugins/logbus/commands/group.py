@@ -9,9 +9,9 @@ import click
 
 from logbus.commands import group_seek, options, output
 from logbus.errors import GroupMissing
-from logbus.windows.all_groups import GroupBatches, GroupReading, Member, end_offsets_of, lag_at
-from logbus.windows.broker_questions import Place
-from logbus.windows.group_offsets import GroupOffsets
+from logbus.kafka.admin import Place
+from logbus.kafka.group_list import GroupBatches, GroupReading, Member, end_offsets_of, lag_at
+from logbus.kafka.groups import GroupOffsets
 
 # Somebody waits; a broker that is there answers in milliseconds.
 ANSWER_SECONDS_MAX = 5.0

@@ -14,12 +14,12 @@ import click
 
 from logbus.commands import options, output
 from logbus.errors import UserError
-from logbus.windows import group_seek
-from logbus.windows.broker_questions import Place
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.group_seek import Move, Target, TopicChoice
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import parse_instant
+from logbus.kafka.admin import Place
+from logbus.kafka.groups import GroupOffsets
+from logbus.kafka.topics import LogOffsets
+from logbus.model import parse_instant
+from logbus.status import group_seek
+from logbus.status.group_seek import Move, Target, TopicChoice
 
 DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", re.IGNORECASE)
 

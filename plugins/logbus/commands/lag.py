@@ -11,12 +11,12 @@ from rich.table import Table
 from logbus.commands import options, output
 from logbus.commands.completing import complete_pipelines
 from logbus.errors import Behind, BrokerUnavailable, LogbusError, PipelineUnknown, TopicMissing
-from logbus.windows.exact_reader import read_range
-from logbus.windows.lag import Lag, Measure, lag_of
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import instant_text
-from logbus.windows.stamped_hours import elsewhere_notes
+from logbus.kafka.exact_reader import read_range
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.stamped_hours import elsewhere_notes
+from logbus.model import instant_text
+from logbus.status.lag import Lag, Measure, lag_of
 
 
 @click.command("lag")

@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from logbus.commands import options
-from logbus.windows.accepted_losses import loss_text
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Interval, instant_text
-from logbus.windows.rebasing import Rebase
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.accepted_losses import loss_text
+from logbus.ledger.rebasing import Rebase
+from logbus.model import Interval, instant_text
 
 SHOWN_MAX = 24  # hours named one by one
 

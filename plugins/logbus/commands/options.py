@@ -18,10 +18,10 @@ import click
 
 from logbus.commands.completing import complete_groups, complete_pipelines, complete_topics
 from logbus.errors import UserError
-from logbus.windows.model import parse_instant
+from logbus.model import parse_instant
 
 if TYPE_CHECKING:
-    from logbus.windows.ledger import Ledger
+    from logbus.ledger.ledger import Ledger
 
 TABLE, JSON = "table", "json"
 # Parts of the names of librdkafka's settings that hold credentials: a command line shows in `ps` and in a shell's history.
@@ -229,9 +229,9 @@ def settings_of(path: Path) -> Mapping[str, Any]:
 
 def open_ledger(warehouse_url: str) -> Ledger:
     """The ledger, made or brought up to date if need be."""
+    from logbus.ledger.ledger import Ledger
+    from logbus.ledger.migrations import create_ledger
     from logbus.warehouse.engine import connect
-    from logbus.windows.ledger import Ledger
-    from logbus.windows.migrations import create_ledger
 
     engine = connect(warehouse_url)
     create_ledger(engine)

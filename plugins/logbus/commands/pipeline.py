@@ -15,15 +15,15 @@ from logbus.commands import losses, options, output
 from logbus.commands.completing import complete_pipelines, complete_topics
 from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger import pipeline_dags, table_moves
+from logbus.ledger.definition import differences, in_words, pipeline_of
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.registration import Registration
+from logbus.model import Pipeline
 from logbus.pipeline_checks import is_own_parser
 from logbus.pipeline_options import refuse_unusable
 from logbus.warehouse.engine import connect
-from logbus.windows import pipeline_dags, table_moves
-from logbus.windows.definition import differences, in_words, pipeline_of
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
-from logbus.windows.registration import Registration
 
 
 @click.group("pipeline")
@@ -74,7 +74,7 @@ def register(
     )
     refuse_unusable(pipeline)
     if not is_own_parser(parse):  # which may be installed only where Spark runs
-        from spark_jobs.parsers import parser_for
+        from logbus.parsing import parser_for
 
         parser_for(parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
     log, ledger = LogOffsets(options.client_config(bootstrap, client_config)), Ledger(connect(warehouse_url))

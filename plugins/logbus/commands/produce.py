@@ -20,8 +20,8 @@ from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stop, Stopped, stopping
 from logbus.console.lines import LineFormat, records, unescaped
 from logbus.errors import UserError
-from logbus.producing import Sending, open_sending, summary
-from logbus.windows.log_offsets import LogOffsets
+from logbus.kafka.producing import Sending, open_sending, summary
+from logbus.kafka.topics import LogOffsets
 
 ANSWER_SECONDS_MAX = 5.0  # until it is known that the topic is there
 FINISH_SECONDS_MAX = 10.0  # for what is under way when somebody stops the command

@@ -10,10 +10,10 @@ from typing import Any
 from logbus.commands import options
 from logbus.commands.window_views import behind_text
 from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.missing import Gap, behind, empty
-from logbus.windows.model import FrozenWindow, Pipeline, instant_text
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.missing import Gap, behind, empty
+from logbus.model import FrozenWindow, Pipeline, instant_text
 
 # Looking at the ledger must not wait half a minute for a broker that is not there.
 BROKER_SECONDS_MAX = 5.0

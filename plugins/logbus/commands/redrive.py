@@ -9,9 +9,9 @@ import click
 from rich.table import Table
 
 from logbus.commands import options, output
+from logbus.model import FrozenWindow, instant_text
+from logbus.parsing import parser_for
 from logbus.warehouse.redrive import Redrive, Redriven
-from logbus.windows.model import FrozenWindow, instant_text
-from spark_jobs.parsers import parser_for
 
 
 @click.command("redrive")

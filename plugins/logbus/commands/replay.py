@@ -15,14 +15,15 @@ from logbus import spark_submit
 from logbus.commands import options, output
 from logbus.commands.interrupting import raising
 from logbus.commands.load import show_reports
+from logbus.kafka.exact_reader import exact_consumer, read_with
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
-from logbus.windows import comparison, replay
-from logbus.windows.comparison import Reading
-from logbus.windows.exact_reader import exact_consumer, read_with
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import FrozenWindow, OffsetRange, instant_text
-from logbus.windows.replay import ReplayPlan, ReplayWindow, Span
+from logbus.model import FrozenWindow, OffsetRange, instant_text
+from logbus.proof import comparison
+from logbus.proof.comparison import Reading
+from logbus.status import replay
+from logbus.status.replay import ReplayPlan, ReplayWindow, Span
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

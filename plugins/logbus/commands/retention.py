@@ -13,10 +13,10 @@ from rich.table import Table
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.errors import RetentionOverdue
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.retention_model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
-from logbus.windows.retention_run import Retention, RetentionReport
-from logbus.windows.retention_store import RetentionStore
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.retention.model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
+from logbus.retention.run import Retention, RetentionReport
+from logbus.retention.store import RetentionStore
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
 NONE_MANAGED = (

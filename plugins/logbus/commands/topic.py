@@ -21,12 +21,12 @@ from logbus.commands.topic_views import (
     text,
 )
 from logbus.errors import TopicMissing, UserError
-from logbus.windows.all_topics import TopicReading, read_topics
-from logbus.windows.broker_facts import log_directories, partition_bytes
-from logbus.windows.broker_questions import Place
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.still_needed import Unloaded, unloaded_of
-from logbus.windows.topic_orders import BROKERS_CHOICE, TopicOrders
+from logbus.kafka.admin import Place
+from logbus.kafka.broker_facts import log_directories, partition_bytes
+from logbus.kafka.topic_list import TopicReading, read_topics
+from logbus.kafka.topic_orders import BROKERS_CHOICE, TopicOrders
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.status.still_needed import Unloaded, unloaded_of
 
 # Somebody waits; a broker that is there answers in milliseconds.
 ANSWER_SECONDS_MAX = 5.0
@@ -279,8 +279,8 @@ def still_needed(warehouse_url: str | None, config: Mapping[str, Any], names: Se
     if warehouse_url is None:
         output.say("no warehouse is named: nobody looks whether a pipeline still needs the records (--warehouse)")
         return []
+    from logbus.ledger.migrations import create_ledger, ledger_revision
     from logbus.warehouse.engine import connect
-    from logbus.windows.migrations import create_ledger, ledger_revision
 
     engine = connect(warehouse_url)
     if ledger_revision(engine) is None:

@@ -13,16 +13,16 @@ from logbus.commands import losses, options, output, window_views
 from logbus.commands.progress import ProgressView
 from logbus.errors import AuditMismatch
 from logbus.exit_codes import ExitCode
+from logbus.kafka.exact_reader import read_range
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.missing import behind, empty
+from logbus.model import OffsetRange, Pipeline, instant_text, parse_instant
+from logbus.proof import comparison
+from logbus.proof.audit import audit_window
+from logbus.proof.comparison import Reading
+from logbus.proof.history import WindowHistory, window_history
 from logbus.warehouse.sinks import each_sink_once
-from logbus.windows import comparison
-from logbus.windows.audit import audit_window
-from logbus.windows.comparison import Reading
-from logbus.windows.exact_reader import read_range
-from logbus.windows.history import WindowHistory, window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.missing import behind, empty
-from logbus.windows.model import OffsetRange, Pipeline, instant_text, parse_instant
 
 
 @click.group("window")

@@ -9,15 +9,15 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from logbus.windows.accepted_losses import loss_text
-from logbus.windows.attempts import FAILED
-from logbus.windows.comparison import Difference, Reading
-from logbus.windows.history import AttemptRecord, WindowHistory
-from logbus.windows.missing import Gap, Missing, behind, empty, oldest
-from logbus.windows.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
-from logbus.windows.other_records import other_records_text
-from logbus.windows.producers import StreamCount
-from logbus.windows.values import Published
+from logbus.ledger.accepted_losses import loss_text
+from logbus.ledger.attempts import FAILED
+from logbus.ledger.missing import Gap, Missing, behind, empty, oldest
+from logbus.ledger.values import Published
+from logbus.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
+from logbus.proof.comparison import Difference, Reading
+from logbus.proof.history import AttemptRecord, WindowHistory
+from logbus.proof.other_records import other_records_text
+from logbus.proof.producers import StreamCount
 
 ERROR_CHARACTERS_SHOWN = 100
 STREAMS_SHOWN_MAX = 10

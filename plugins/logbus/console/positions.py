@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from logbus.errors import UserError
-from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import milliseconds, parse_instant
+from logbus.kafka.topics import OffsetLog
+from logbus.model import milliseconds, parse_instant
 
 
 class Kind(StrEnum):

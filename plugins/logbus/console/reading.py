@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from logbus.console.positions import Stretch
 from logbus.errors import BrokerUnavailable, LogbusError, TopicMissing, UserError
-from logbus.windows.admin_requests import MISSING
+from logbus.kafka.requests import MISSING
 
 BATCH_RECORDS = 1_000
 POLL_SECONDS = 0.5  # how long a signal may wait for the client to come back

@@ -14,8 +14,8 @@ from typing import Any
 from confluent_kafka.admin import OffsetSpec
 
 from logbus.errors import LogbusError, UserError
-from logbus.windows.all_groups import GroupBatches, GroupReading
-from logbus.windows.broker_questions import INTERNAL_PREFIX, Place
+from logbus.kafka.admin import INTERNAL_PREFIX, Place
+from logbus.kafka.group_list import GroupBatches, GroupReading
 
 NO_LEADER = -1
 

@@ -16,11 +16,11 @@ from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from logbus.errors import LedgerMissing, WarehouseUnavailable
-from logbus.windows import schema
-from logbus.windows.attempts import COMMITTED, FAILED, SUPERSEDED
-from logbus.windows.model import WindowState
-from logbus.windows.rows import ATTEMPT_RUNNING
-from logbus.windows.stamped_hours import newest_stamped
+from logbus.ledger import schema
+from logbus.ledger.attempts import COMMITTED, FAILED, SUPERSEDED
+from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.ledger.stamped_hours import newest_stamped
+from logbus.model import WindowState
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
 

@@ -13,9 +13,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from logbus.errors import UserError
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.log_offsets import LogOffsets
+from logbus.kafka.groups import GroupOffsets
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.kafka.topics import LogOffsets
 
 SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # of librdkafka's settings that hold credentials
 

@@ -10,9 +10,9 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus.errors import UserError
+from logbus.ledger.catch_up import WINDOWS_UNASKED_MAX, telling
+from logbus.model import instant_text, parse_instant
 from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
-from logbus.windows.catch_up import WINDOWS_UNASKED_MAX, telling
-from logbus.windows.model import instant_text, parse_instant
 
 
 class FreezeClosedWindowsOperator(WindowOperator):

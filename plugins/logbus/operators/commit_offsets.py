@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
-from logbus.windows.group_checkpoint import commit_ends
+from logbus.status.group_checkpoint import commit_ends
 
 
 class CommitOffsetsOperator(WindowOperator):

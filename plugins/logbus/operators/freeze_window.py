@@ -6,10 +6,10 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from logbus.model import instant_text
 from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
 from logbus.run_interval import run_interval
 from logbus.triggers.window_closed import WindowClosedTrigger
-from logbus.windows.model import instant_text
 
 
 class FreezeWindowOperator(WindowOperator):

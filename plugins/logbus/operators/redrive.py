@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from logbus.model import Pipeline
 from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
-from logbus.windows.model import Pipeline
 
 
 class RedriveOperator(WindowOperator):
@@ -34,8 +34,8 @@ class RedriveOperator(WindowOperator):
         self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
+        from logbus.parsing import parser_for
         from logbus.warehouse.redrive import Redrive
-        from spark_jobs.parsers import parser_for
 
         warehouse, starts = self._warehouse(), self._starts(context)
         ledger = warehouse.ledger()

@@ -7,12 +7,12 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from logbus.model import instant_text
 from logbus.operators.catch_up import optional_instant
 from logbus.operators.load_window import LoadWindowOperator, is_said
 from logbus.operators.window_operator import beyond_retry_fails_at_once, window_starts
-from logbus.windows import replay
-from logbus.windows.model import instant_text
-from logbus.windows.replay import Span
+from logbus.status import replay
+from logbus.status.replay import Span
 
 
 class ReplayOperator(LoadWindowOperator):

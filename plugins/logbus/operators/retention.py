@@ -11,9 +11,9 @@ from airflow.sdk import BaseOperator, Context
 from logbus.errors import RetentionOverdue
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.retention.model import RetentionPolicy
+from logbus.retention.run import Retention, RetentionReport
 from logbus.triggers.window_closed import utc_now
-from logbus.windows.retention_model import RetentionPolicy
-from logbus.windows.retention_run import Retention, RetentionReport
 
 TRUE_WORDS = ("true", "yes", "1", "on")
 

@@ -8,11 +8,11 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus.errors import UserError
+from logbus.model import parse_instant
 from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
-from logbus.windows import group_seek
-from logbus.windows.group_checkpoint import take_turn
-from logbus.windows.group_seek import Move, Target, TopicChoice
-from logbus.windows.model import parse_instant
+from logbus.status import group_seek
+from logbus.status.group_checkpoint import take_turn
+from logbus.status.group_seek import Move, Target, TopicChoice
 
 WINDOW = "window"
 TARGETS: Mapping[str, Callable[[str], Target]] = {

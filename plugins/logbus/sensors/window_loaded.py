@@ -16,13 +16,13 @@ from airflow.sdk import Context
 
 from logbus.errors import UserError
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.coverage import missing_span
+from logbus.ledger.stamped_hours import missing_of_stamped, windows_holding
 from logbus.links import WindowLink
+from logbus.model import Interval, Pipeline, instant_text
 from logbus.run_interval import run_interval
 from logbus.sensors.window_sensor import WindowSensor
 from logbus.triggers.window_loaded import WindowLoadedTrigger
-from logbus.windows.coverage import missing_span
-from logbus.windows.model import Interval, Pipeline, instant_text
-from logbus.windows.stamped_hours import missing_of_stamped, windows_holding
 
 
 class WindowLoadedSensor(WindowSensor):

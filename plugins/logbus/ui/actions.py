@@ -15,14 +15,14 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval, instant_text
+from logbus.proof.history import WindowHistory, window_history
+from logbus.status import replay
+from logbus.status.replay import Span
 from logbus.ui import access
 from logbus.ui.asked import Asked, AskedDep, answer, told, wanted_instant
 from logbus.ui.dag_runs import AirflowRest, DagRun, run_url
-from logbus.windows import replay
-from logbus.windows.history import WindowHistory, window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import Interval, instant_text
-from logbus.windows.replay import Span
 
 REDRIVE_DAG = "logbus_redrive"
 SINK_WITH_ROWS = "postgres"  # the one that is changed row by row

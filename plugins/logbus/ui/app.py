@@ -16,11 +16,11 @@ from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
+from logbus.ledger.ledger import Ledger
 from logbus.triggers.window_closed import utc_now
 from logbus.ui import access, actions, routes, shell
 from logbus.ui.asked import AskedDep, instant, told
 from logbus.ui.sources import Sources
-from logbus.windows.ledger import Ledger
 
 WINDOWS_SHOWN_MAX = 500  # three weeks of hours; a page with more is not read
 

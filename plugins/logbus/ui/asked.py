@@ -13,14 +13,14 @@ from fastapi import Depends, HTTPException, Request, Response
 from logbus.errors import BrokerUnavailable, PipelineUnknown, TopicMissing, UserError, WindowUnknown
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.model import parse_instant
+from logbus.status.registered import Registered
 from logbus.ui import access
 from logbus.ui.access import GetUserDep
 from logbus.ui.errors import NoLedger, ledger_errors, shown
+from logbus.ui.overview import Reading
 from logbus.ui.parts import NOT_KEPT
 from logbus.ui.sources import Source, Sources
-from logbus.windows.model import parse_instant
-from logbus.windows.overview import Reading
-from logbus.windows.registered import Registered
 
 Value = TypeVar("Value")
 

@@ -12,19 +12,19 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
 
 from logbus.errors import BrokerUnavailable, UserError
-from logbus.ui import actions
+from logbus.kafka.group_list import group_json
+from logbus.kafka.topic_list import TopicOwners, topic_json
+from logbus.model import Interval, instant_text
+from logbus.status import fleet_ledger
+from logbus.status.registered import Registered
+from logbus.ui import actions, overview
 from logbus.ui.asked import NO_LEDGER_ADVICE, Asked, AskedDep, answer, instant, told
 from logbus.ui.dag_runs import AirflowRest, log_url
 from logbus.ui.errors import ledger_errors
+from logbus.ui.overview import HOURS_DEFAULT, HOURS_MAX, Reading, View
 from logbus.ui.parts import Part, answer_of, object_begun, rest_of_object
 from logbus.ui.sources import PIPELINES, Source
-from logbus.windows import fleet_ledger, overview
-from logbus.windows.all_groups import group_json
-from logbus.windows.all_topics import TopicOwners, topic_json
-from logbus.windows.model import Interval, instant_text
-from logbus.windows.overview import HOURS_DEFAULT, HOURS_MAX, Reading, View
-from logbus.windows.registered import Registered
-from logbus.windows.window_detail import detail
+from logbus.ui.window_detail import detail
 
 REFRESH_SECONDS = 10  # how often an open page asks again
 

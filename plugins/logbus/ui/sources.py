@@ -18,20 +18,20 @@ from sqlalchemy import Engine
 from logbus.errors import LogbusError, UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.kafka.admin import Place
+from logbus.kafka.batches import PAGE_TIMEOUT_SECONDS, LogBatches, Question, TopicPlaces
+from logbus.kafka.broker_facts import log_directories, partition_bytes
+from logbus.kafka.group_list import GroupBatches, GroupReading, end_offsets_of
+from logbus.kafka.rates import Rates
+from logbus.kafka.topic_list import TopicReading, read_topics, with_rates
+from logbus.kafka.topics import LogOffsets
+from logbus.model import Interval
+from logbus.status.registered import read_registered
 from logbus.ui.errors import NotConfigured, ledger_errors
+from logbus.ui.overview import Reading, SpanReading, pipelines_json, read, read_span
 from logbus.ui.parts import Part, json_part, object_begun
 from logbus.ui.shared import KEPT_SECONDS, Shared
 from logbus.warehouse.engine import connect
-from logbus.windows.all_groups import GroupBatches, GroupReading, end_offsets_of
-from logbus.windows.all_topics import TopicReading, read_topics, with_rates
-from logbus.windows.broker_facts import log_directories, partition_bytes
-from logbus.windows.broker_questions import Place
-from logbus.windows.log_batches import PAGE_TIMEOUT_SECONDS, LogBatches, Question, TopicPlaces
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Interval
-from logbus.windows.overview import Reading, SpanReading, pipelines_json, read, read_span
-from logbus.windows.rates import Rates
-from logbus.windows.registered import read_registered
 
 Value = TypeVar("Value")
 

@@ -23,17 +23,15 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select, text, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 
+from logbus import fingerprint
 from logbus.errors import EquationMismatch, LoadFailed
-from logbus.warehouse import checksum
-from logbus.warehouse.names import TableName, leaf_name, parse_table, quoted, staging
-from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
-from logbus.warehouse.same_records import LoadedRecords, other_records
-from logbus.warehouse.staging import LEAF_CHECK
-from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
-from logbus.windows import fingerprint, producers, schema, stamped_hours, tally
-from logbus.windows.attempts import COMMITTED, LOCK_NOT_AVAILABLE, lock_if_current, sealed
-from logbus.windows.error_budget import refuse_over_budget
-from logbus.windows.model import (
+from logbus.ledger import schema, stamped_hours
+from logbus.ledger.attempts import COMMITTED, LOCK_NOT_AVAILABLE, lock_if_current, sealed
+from logbus.ledger.error_budget import refuse_over_budget
+from logbus.ledger.places import SCHEMA
+from logbus.ledger.rows import count_values, to_counts
+from logbus.ledger.values import Checksum, Published
+from logbus.model import (
     OFFSET_GAPS,
     Attempt,
     FrozenWindow,
@@ -43,10 +41,14 @@ from logbus.windows.model import (
     instant_text,
     milliseconds,
 )
-from logbus.windows.places import SCHEMA
-from logbus.windows.rows import count_values, to_counts
-from logbus.windows.sent_numbers import Numbers, join_streams
-from logbus.windows.values import Checksum, Published
+from logbus.proof import producers, tally
+from logbus.proof.sent_numbers import Numbers, join_streams
+from logbus.warehouse import checksum
+from logbus.warehouse.names import TableName, leaf_name, parse_table, quoted, staging
+from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
+from logbus.warehouse.same_records import LoadedRecords, other_records
+from logbus.warehouse.staging import LEAF_CHECK
+from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
 
 # ATTACH waits for whoever alters the parent; nobody does for long.
 COMMIT_LOCK_TIMEOUT_MS = 60_000

@@ -21,10 +21,10 @@ from itertools import groupby
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
+from logbus.ledger.attempts import LOCK_NOT_AVAILABLE
+from logbus.ledger.places import LEAF_SCHEMA
+from logbus.model import instant_text, parse_instant, utc
 from logbus.warehouse.names import TableName, leaf_name, quoted
-from logbus.windows.attempts import LOCK_NOT_AVAILABLE
-from logbus.windows.model import instant_text, parse_instant, utc
-from logbus.windows.places import LEAF_SCHEMA
 
 DAY = timedelta(days=1)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from logbus.windows.model import utc
-from logbus.windows.places import LEAF_SCHEMA, STAGING_SCHEMA
-from logbus.windows.table_names import TableName, parse_table, quoted
+from logbus.ledger.places import LEAF_SCHEMA, STAGING_SCHEMA
+from logbus.ledger.table_names import TableName, parse_table, quoted
+from logbus.model import utc
 
 
 def leaf_name(target: TableName, window_start: datetime) -> TableName:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from logbus.connector_jars import JARS_VARIABLE, missing
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import FrozenWindow, Interval, Pipeline
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 

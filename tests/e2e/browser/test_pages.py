@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from logbus.windows.model import Interval, instant_text
+from logbus.model import Interval, instant_text
 from playwright.sync_api import FrameLocator, Page, Route, expect
 
 from tests.support.api_server import BASE_PATH, ApiServer

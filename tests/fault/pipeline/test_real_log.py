@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from logbus.errors import OtherRecords
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.ledger import attempts
+from logbus.model import milliseconds
 from logbus.warehouse.engine import connect
-from logbus.windows import attempts
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import milliseconds
 from sqlalchemy import Engine, text
 
 from benchmarks.processes import wait_until

@@ -27,7 +27,7 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as PyTopicPartition
 from logbus.cli import main
 from logbus.exit_codes import ExitCode
-from logbus.windows.cluster_facts import ClusterFacts, cluster_facts
+from logbus.kafka.cluster_facts import ClusterFacts, cluster_facts
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.clusters import wait_until_all_see

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 import pytest
 from click.testing import Result
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from tests.support.broker import AnyBroker
 

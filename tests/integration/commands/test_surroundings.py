@@ -11,14 +11,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import Result
 from confluent_kafka import Producer
-from logbus.surroundings.clocks import check_clocks
-from logbus.surroundings.looking import Surroundings
+from logbus.doctor.clocks import check_clocks
+from logbus.doctor.looking import Surroundings
+from logbus.kafka import broker_facts
+from logbus.kafka.broker_facts import api_versions, log_directories
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows import broker_facts
-from logbus.windows.broker_facts import api_versions, log_directories
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from tests.support.broker import AnyBroker
 

@@ -12,10 +12,10 @@ from click.testing import Result
 from logbus.commands import consume as consume_command
 from logbus.commands import group as group_command
 from logbus.commands import topic as topic_command
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from tests.support.broker import AnyBroker
 from tests.support.topics import partitions_of

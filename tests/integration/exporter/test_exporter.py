@@ -17,10 +17,10 @@ from logbus.cli import main
 from logbus.exporter.catalogue import CATALOGUE
 from logbus.exporter.server import SCRAPES_MAX, MetricsServer
 from logbus.exporter.sources import Limits
+from logbus.kafka.groups import GroupOffsets
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.status.lag import lag_of
 from logbus.warehouse.engine import connect
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.lag import lag_of
-from logbus.windows.log_admin import TopicAdmin
 from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks import processes

@@ -12,10 +12,11 @@ from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import doctor, options
 from logbus.errors import BrokerUnavailable
+from logbus.ledger import leftovers
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.proof.audit import audit_window
+from logbus.status import checkup
 from logbus.warehouse.sinks import sink_for
-from logbus.windows import checkup, leftovers
-from logbus.windows.audit import audit_window
-from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import lag as command
-from logbus.windows.lag import Lag, lag_of
-from logbus.windows.still_needed import unloaded_of
+from logbus.status.lag import Lag, lag_of
+from logbus.status.still_needed import unloaded_of
 
 from tests.support.ledgers import World, at, stamps
 from tests.support.loads import Loading

@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
+from logbus.parsing import Filtered, Parser, Unparsable, parser_for
+from logbus.proof import dead_letters
+from logbus.proof.audit import audit_window
+from logbus.proof.dead_letters import Selection
 from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import sink_for
-from logbus.windows import dead_letters
-from logbus.windows.audit import audit_window
-from logbus.windows.dead_letters import Selection
 from sqlalchemy import text
 
-from spark_jobs.parsers import Filtered, Parser, Unparsable, parser_for
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
 

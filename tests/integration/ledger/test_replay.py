@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from logbus.errors import OtherRecords, RecordsLost, UserError, WindowBusy
-from logbus.windows import replay
-from logbus.windows.comparison import Reading
-from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import FrozenWindow
-from logbus.windows.replay import ReplayPlan, Span
-from logbus.windows.retention_store import RetentionStore
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.model import FrozenWindow
+from logbus.proof.comparison import Reading
+from logbus.retention.store import RetentionStore
+from logbus.status import replay
+from logbus.status.replay import ReplayPlan, Span
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 
 import pytest
 from logbus.errors import RecordsLost, UserError
+from logbus.ledger.migrations import create_ledger
+from logbus.proof.audit import audit_window
+from logbus.retention.model import RetentionPolicy
+from logbus.retention.run import Retention
+from logbus.retention.store import DELETED, UNKNOWN, RetentionStore
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.migrations import create_ledger
-from logbus.windows.retention_model import RetentionPolicy
-from logbus.windows.retention_run import Retention
-from logbus.windows.retention_store import DELETED, UNKNOWN, RetentionStore
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
+from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from spark_jobs.outcomes import LoadState
 from tests.support.broker import AnyBroker

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from confluent_kafka import Producer
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import Attempt, Interval, Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Attempt, Interval, Pipeline
 
 from spark_jobs.application import Application
 from tests.support.broker import AnyBroker

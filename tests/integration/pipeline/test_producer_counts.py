@@ -7,13 +7,13 @@ from pathlib import Path
 
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ship
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
+from logbus.proof.audit import audit_window
+from logbus.proof.history import window_history
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.history import window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from spark_jobs.outcomes import LoadState
 from tests.support.broker import AnyBroker

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from logbus import spark_submit
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
+from logbus.model import AuditReport, FrozenWindow, Pipeline
+from logbus.status import replay
+from logbus.status.replay import Span
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
-from logbus.windows import replay
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import AuditReport, FrozenWindow, Pipeline
-from logbus.windows.replay import Span
 from sqlalchemy import Engine, text
 
 from tests.support.broker import AnyBroker

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import HOUR, AuditReport, Interval, Pipeline
+from logbus.proof.audit import audit_window
+from logbus.proof.history import window_history
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.history import window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, AuditReport, Interval, Pipeline
 
 from spark_jobs.outcomes import LoadState
 from tests.support.broker import AnyBroker

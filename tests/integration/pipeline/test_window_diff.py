@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer, TopicPartition
 from logbus.cli import main
+from logbus.kafka.topics import LogOffsets
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval, Pipeline, milliseconds
+from logbus.proof.history import window_history
 from logbus.warehouse.engine import connect
-from logbus.windows.history import window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Interval, Pipeline, milliseconds
 
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from logbus.kafka.broker_facts import log_directories, partition_bytes
+from logbus.kafka.topic_settings import TopicAdmin
+from logbus.model import instant_text
+from logbus.proof.history import window_history
+from logbus.status.cells import CellState
+from logbus.status.lag import lag_of
 from logbus.warehouse.engine import connect
-from logbus.windows.broker_facts import log_directories, partition_bytes
-from logbus.windows.cells import CellState
-from logbus.windows.history import window_history
-from logbus.windows.lag import lag_of
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import instant_text
 from sqlalchemy import Engine
 
 from tests.support.broker import AnyBroker

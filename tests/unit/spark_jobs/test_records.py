@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 
-from spark_jobs.parsers import storable
+from logbus.parsing import storable
+
 from spark_jobs.records import Records, headers_json, of_batch, to_batch
 
 

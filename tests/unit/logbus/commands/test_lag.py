@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import lag as command
-from logbus.windows.lag import Lag
+from logbus.status.lag import Lag
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 BEHIND = Lag(

@@ -14,8 +14,8 @@ from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
 from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
 from logbus.exporter.shared import Outcome
-from logbus.windows.all_groups import GroupReading, Member
-from logbus.windows.lag import Lag
+from logbus.kafka.group_list import GroupReading, Member
+from logbus.status.lag import Lag
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MEMBER = Member(member_id="c-1", client_id="c", host="10.0.0.7", assignments=(("t", 0),))

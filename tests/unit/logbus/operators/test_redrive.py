@@ -4,10 +4,10 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from logbus.model import FrozenWindow, Pipeline
 from logbus.operators.redrive import RedriveOperator
 from logbus.warehouse import redrive
 from logbus.warehouse.redrive import Redriven
-from logbus.windows.model import FrozenWindow, Pipeline
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger

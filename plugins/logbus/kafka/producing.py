@@ -1,0 +1,177 @@
+"""Records sent to a topic by a stock producer, and one promise: `produce` returns when all are acknowledged, with their offsets.
+
+The producer is idempotent and waits for all in-sync replicas, whatever the configuration says: what it retries by itself is
+stored once and in order. The first record that fails ends the call and is named; what was acknowledged before it stays.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from logbus.errors import ProduceFailed, UserError
+from logbus.model import milliseconds
+
+DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before a record counts as failed
+POLL_EVERY_RECORDS = 1_000  # acknowledgements are taken so often; the client's own queue bounds the memory
+FLUSH_SECONDS = 0.5  # how long whoever wants to stop may have to wait
+FAILED_SECONDS_MAX = 2.0  # for records beside the one that failed, so that it can be said how many are stored
+KEY_SHOWN_MAX = 60
+
+SETTINGS: Mapping[str, Any] = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "message.timeout.ms": int(DELIVERY_SECONDS_MAX * 1000),
+}
+DEFAULTS: Mapping[str, Any] = {
+    "linger.ms": 5,
+    "compression.type": "lz4",
+    "partitioner": "murmur2_random",  # the Java client's: the same key finds the same partition from either
+}
+
+# Settings of a consumer that may stand in a connection's configuration; the producer would warn about each.
+NOT_FOR_PRODUCERS = ("group.", "auto.offset.reset", "enable.auto.", "enable.partition.eof", "isolation.level")
+FIELDS = ("value", "key", "headers", "timestamp", "partition")
+
+logger = logging.getLogger("logbus.client")
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """What of one partition is stored."""
+
+    records: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+    def take(self, offset: int) -> None:
+        self.records += 1
+        self.first_offset = offset if self.first_offset is None else min(self.first_offset, offset)
+        self.last_offset = offset if self.last_offset is None else max(self.last_offset, offset)
+
+
+@dataclass(slots=True)
+class Sending:
+    """One call's records under way. Not for use by several threads."""
+
+    topic: str
+    producer: Producer
+    sent: int = 0
+    partitions: dict[int, Acknowledged] = field(default_factory=dict)
+    failure: str | None = None
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(part.records for part in self.partitions.values())
+
+    def send(self, record: Any) -> None:
+        """Queues one record; waits while the queue is full."""
+        number, arguments = self.sent, produce_arguments(self.sent, record)
+        while self.failure is None:
+            try:
+                self.producer.produce(self.topic, on_delivery=lambda *report: self.note(number, *report), **arguments)
+                break
+            except BufferError:
+                self.producer.poll(0.1)
+            except KafkaException as error:
+                self.fail(number, arguments.get("key"), error.args[0])
+        self.sent += 1
+        if self.sent % POLL_EVERY_RECORDS == 0:
+            self.producer.poll(0)
+
+    def note(self, number: int, error: KafkaError | None, message: Message) -> None:
+        """The broker's word on a record."""
+        if error is None:
+            self.partitions.setdefault(message.partition() or 0, Acknowledged()).take(message.offset() or 0)
+        elif self.failure is None:
+            self.fail(number, message.key(), error)
+
+    def fail(self, number: int, key: Any, error: KafkaError) -> None:
+        shown = "" if key is None else f" (key {str(key)[:KEY_SHOWN_MAX]})"
+        self.failure = f"record {number}{shown} was not stored in topic {self.topic}: {error.str()}"
+
+    def finish(self, seconds_max: float) -> int:
+        """Waits so long for what is under way, then gives the rest up; returns how many records were not acknowledged."""
+        self.producer.flush(seconds_max)
+        self.producer.purge()
+        self.producer.flush(1.0)
+        return self.sent - self.acknowledged
+
+    def settle(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Waits for every acknowledgement, or until it shall stop; `ProduceFailed` where one did not come."""
+        while self.failure is None and not stop() and self.producer.flush(FLUSH_SECONDS):
+            pass
+        if self.failure is not None:
+            self.finish(FAILED_SECONDS_MAX)
+            raise ProduceFailed(f"{self.failure}. {self.acknowledged} records were stored; sending again stores those again")
+
+
+def produce(client_config: Mapping[str, Any], topic: str, records: Iterable[Any]) -> dict[str, Any]:
+    """Sends all records, in order, and returns by partition how many were stored, and their first and last offsets.
+
+    A record is a value (bytes, text, or anything JSON can say) or a mapping with `value` and any of `key`, `headers`, `timestamp`
+    (an instant, or milliseconds) and `partition`.
+    """
+    sending = open_sending(client_config, topic)
+    for record in records:
+        sending.send(record)
+        if sending.failure is not None:
+            break
+    sending.settle()
+    return summary(sending)
+
+
+def open_sending(client_config: Mapping[str, Any], topic: str) -> Sending:
+    """A producer for the topic, with nothing sent yet."""
+    own = {name: value for name, value in client_config.items() if not name.startswith(NOT_FOR_PRODUCERS)}
+    try:
+        return Sending(topic=topic, producer=Producer({**DEFAULTS, **own, **SETTINGS}, logger=logger))
+    except KafkaException as error:
+        raise UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
+
+
+def summary(sending: Sending) -> dict[str, Any]:
+    """How many records of which partition are stored, and where."""
+    return {
+        "topic": sending.topic,
+        "records": sending.acknowledged,
+        "partitions": {
+            str(part): {"records": found.records, "first_offset": found.first_offset, "last_offset": found.last_offset}
+            for part, found in sorted(sending.partitions.items())
+        },
+    }
+
+
+def produce_arguments(number: int, record: Any) -> dict[str, Any]:
+    """A record as the client takes it."""
+    fields = dict(record) if isinstance(record, Mapping) and "value" in record else {"value": record}
+    unknown = [name for name in fields if name not in FIELDS]
+    if unknown:
+        raise UserError(
+            f"record {number} has {', '.join(map(repr, unknown))}: a record has {', '.join(FIELDS)}; other data goes into value"
+        )
+    arguments: dict[str, Any] = {"value": encoded(fields["value"]), "key": encoded(fields.get("key"))}
+    if fields.get("headers"):
+        arguments["headers"] = [(name, encoded(value)) for name, value in dict(fields["headers"]).items()]
+    if fields.get("timestamp") is not None:
+        arguments["timestamp"] = stamp_ms(fields["timestamp"])
+    if fields.get("partition") is not None:
+        arguments["partition"] = int(fields["partition"])
+    return arguments
+
+
+def encoded(value: Any) -> bytes | None:
+    """Bytes as they are, text as UTF-8, the rest as JSON; None stays none (a tombstone, where it is a value)."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def stamp_ms(timestamp: Any) -> int:
+    return milliseconds(timestamp) if isinstance(timestamp, datetime) else int(timestamp)

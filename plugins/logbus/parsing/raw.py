@@ -1,0 +1,18 @@
+"""A record's value as it is, in bytes; null where the record has none. Key and headers stand beside it, as in every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from logbus.parsing.base import Parser
+
+
+def raw_parser(settings: Mapping[str, Any]) -> Parser:
+    return Parser(columns={"value": "bytea"}, parse=lambda value: (value,), quick=quick, of_no_value=(None,))
+
+
+def quick(values: Sequence[bytes]) -> Sequence[pa.Array]:
+    return [pa.array(values, pa.binary())]
