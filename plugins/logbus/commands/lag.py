@@ -34,7 +34,7 @@ from logbus.status.lag import Lag, Measure, lag_of
 @options.json_option
 @click.option("--bytes", "counts_bytes", is_flag=True, help="Count bytes too, by reading every record that is behind.")
 @click.option(
-    "--fail-over",
+    "--fail-above",
     "hours_max",
     type=click.IntRange(min=0),
     metavar="HOURS",
@@ -65,7 +65,7 @@ def command(
             for note in elsewhere_notes(connection, names):
                 output.say(f"note: {note}")
     if hours_max is not None:
-        fail_over(lags, hours_max)
+        fail_above(lags, hours_max)
     if lags and all(lag.problem for lag in lags):
         raise TopicMissing(f"nothing is known of {', '.join(lag.pipeline for lag in lags)}: {lags[0].problem}")
 
@@ -80,7 +80,7 @@ def lag_or_problem(ledger: Ledger, log: TopicAdmin, name: str, now: datetime, me
         return Lag(pipeline=name, topic=ledger.pipeline(name).topic, records_behind={}, problem=str(problem))
 
 
-def fail_over(lags: list[Lag], hours_max: int) -> None:
+def fail_above(lags: list[Lag], hours_max: int) -> None:
     """`Behind` names the pipelines that are further behind than that."""
     behind = [lag for lag in lags if lag.problem or lag.hours_behind > hours_max]
     if behind:

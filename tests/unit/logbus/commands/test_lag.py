@@ -68,9 +68,9 @@ def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
     ("words", "status"),
     [
         (("--pipeline", "a"), 0),
-        (("--pipeline", "a", "--fail-over", "3"), 0),
-        (("--pipeline", "a", "--fail-over", "2"), 5),
-        (("--pipeline", "b", "--fail-over", "1000"), 5),  # nobody knows how far it is behind
+        (("--pipeline", "a", "--fail-above", "3"), 0),
+        (("--pipeline", "a", "--fail-above", "2"), 5),
+        (("--pipeline", "b", "--fail-above", "1000"), 5),  # nobody knows how far it is behind
         ((), 0),
         (("--pipeline", "b"), 3),  # nothing could be said at all
     ],
