@@ -34,7 +34,7 @@ class Duration(click.ParamType[timedelta]):
             return value
         found = DURATION.fullmatch(value)
         if found is None or not any(found.groups()):
-            self.fail(f"{value!r} is no duration; write it like P1DT6H30M", param, ctx)
+            self.fail(f"{value!r} is not a duration; write it like P1DT6H30M", param, ctx)
         days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
@@ -177,7 +177,7 @@ def window_start(text: str) -> datetime:
     try:
         return parse_instant(text)
     except ValueError:
-        raise UserError(f"{text!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
+        raise UserError(f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
 
 
 # Targets that say themselves which topics they are about.

@@ -38,7 +38,7 @@ from logbus.status.lag import Lag, Measure, lag_of
     "hours_max",
     type=click.IntRange(min=0),
     metavar="HOURS",
-    help="End with status 5 where a pipeline is more hours behind, or nobody knows how many.",
+    help="End with status 5 where a pipeline is more hours behind, or by an unknown number.",
 )
 def command(
     pipeline_names: tuple[str, ...],
@@ -135,7 +135,7 @@ def taken_text(lag: Lag, now: datetime) -> str:
     if lag.taken_by is None:
         return "-"
     if lag.taken_at is None:
-        return f"by {lag.taken_by}, nobody knows when"
+        return f"by {lag.taken_by}, time unknown"
     return f"in {span_text(lag.taken_at - now)} by {lag.taken_by}" if lag.taken_at > now else f"any moment by {lag.taken_by}"
 
 

@@ -36,7 +36,7 @@ def rebase_lines(name: str, done: Rebase | None) -> Iterator[str]:
         yield "these are refused until their loss is accepted by name:"
         yield f"    logbus window accept-loss --pipeline {name} HOUR... --reason TEXT"
     if done.again:
-        yield f"records may be loaded a second time, since nobody can tell them from those that are gone: {', '.join(done.again)}"
+        yield f"records may be loaded a second time, since they cannot be told from those that are gone: {', '.join(done.again)}"
 
 
 def named(hours: Sequence[Interval]) -> str:

@@ -39,7 +39,7 @@ class Instant(click.ParamType[datetime]):
         try:
             return parse_instant(value)
         except ValueError:
-            self.fail(f"{value!r} is no instant; write it like 2015-05-17T10:00:00Z", param, ctx)
+            self.fail(f"{value!r} is not an instant; write it like 2015-05-17T10:00:00Z", param, ctx)
 
 
 class TimeZone(click.ParamType[ZoneInfo]):
@@ -53,7 +53,7 @@ class TimeZone(click.ParamType[ZoneInfo]):
         try:
             return ZoneInfo(value)
         except (OSError, ValueError, KeyError):
-            self.fail(f"{value!r} is no time zone that this machine knows; write it like Europe/Berlin or UTC", param, ctx)
+            self.fail(f"{value!r} is not a time zone that this machine knows; write it like Europe/Berlin or UTC", param, ctx)
 
 
 class Setting(click.ParamType[tuple[str, str]]):

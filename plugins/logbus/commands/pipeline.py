@@ -96,7 +96,7 @@ def parse_settings(text: str) -> dict[str, Any]:
     try:
         settings = json.loads(text)
     except ValueError as error:
-        raise UserError(f"--settings is no JSON: {error}") from None
+        raise UserError(f"--settings is not JSON: {error}") from None
     if not isinstance(settings, dict):
         raise UserError("--settings is a JSON object, such as {}")
     return settings

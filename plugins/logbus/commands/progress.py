@@ -96,5 +96,5 @@ class ProgressView:
                 return self.ledger.gaps(pipeline.name, self.log, options.clock(), since, until)
             except LogbusError as error:
                 self._is_unreachable = isinstance(error, BrokerUnavailable)
-                self.note = f"hours that nobody has frozen yet are not counted: {error}"
+                self.note = f"hours that are not frozen yet are not counted: {error}"
         return self.ledger.gaps(pipeline.name, None, options.clock(), since, until)

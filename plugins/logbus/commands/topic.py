@@ -128,7 +128,7 @@ def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) ->
     "--replication-factor", type=click.IntRange(1), help="By default what the broker's default.replication.factor says."
 )
 @click.option("--config", "settings", multiple=True, type=Settings(), help="A setting of the topic; may be repeated.")
-@click.option("--if-not-exists", is_flag=True, help="It is no error that a topic is there; it is left as it is.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @options.with_broker
 def create(
     topics: Sequence[str],
@@ -231,7 +231,7 @@ def config_command(
 
 @command.command("delete")
 @options.topics_argument(required=True)
-@click.option("--if-exists", is_flag=True, help="It is no error that a topic is not there.")
+@click.option("--if-exists", is_flag=True, help="Do nothing if the topic does not exist.")
 @click.option("--accept-loss", is_flag=True, help="Also where a pipeline has not loaded all of it.")
 @options.warehouse_if_named_option
 @options.execute_option
@@ -277,7 +277,7 @@ def delete(
 def still_needed(warehouse_url: str | None, config: Mapping[str, Any], names: Sequence[str]) -> list[Unloaded]:
     """Pipelines that have not loaded all of these topics; nobody knows where no ledger is named."""
     if warehouse_url is None:
-        output.say("no warehouse is named: nobody looks whether a pipeline still needs the records (--warehouse)")
+        output.say("no warehouse is named: not checked whether a pipeline still needs the records (--warehouse)")
         return []
     from logbus.ledger.migrations import create_ledger, ledger_revision
     from logbus.warehouse.engine import connect

@@ -130,7 +130,7 @@ def place(name: str, pipeline_name: str) -> tuple[str, datetime]:
     try:
         return pipeline or pipeline_name, parse_instant(start)
     except ValueError:
-        raise click.UsageError(f"{start!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
+        raise click.UsageError(f"{start!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
 
 
 def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> Reading:

@@ -48,7 +48,7 @@ PIPELINE_UP = _gauge("logbus_pipeline_up", "1 if its lag is known, else 0 with t
 HOURS_BEHIND = _gauge("logbus_hours_behind", "Closed windows with records that are not loaded, frozen or not.", *_PIPELINE)
 HOURS_EMPTY = _gauge("logbus_hours_empty", "Closed windows that are not loaded and hold no record.", *_PIPELINE)
 RECORDS_BEHIND = _gauge("logbus_records_behind", "Records in them.", *_PIPELINE)
-RECORDS_OPEN = _gauge("logbus_records_open", "Records behind the last closed window, which nobody could have loaded.", *_PIPELINE)
+RECORDS_OPEN = _gauge("logbus_records_open", "Records after the last closed window, which cannot be loaded yet.", *_PIPELINE)
 RECORDS_LOST = _gauge("logbus_records_lost", "Records that were deleted before they were loaded.", *_PIPELINE)
 OLDEST_AGE = _gauge(
     "logbus_oldest_unloaded_age_seconds",
@@ -57,7 +57,7 @@ OLDEST_AGE = _gauge(
 )
 UNTIL_TAKEN = _gauge(
     "logbus_retention_takes_oldest_seconds",
-    "Until retention deletes that record, and by what; negative where it is due; absent where nobody knows.",
+    "Until retention deletes that record, and by what; negative where it is due; absent where unknown.",
     *_PIPELINE,
     "taken_by",
 )

@@ -73,7 +73,7 @@ class WarehouseHook(BaseHook):
         return Ledger(self.get_engine())
 
     def existing_ledger(self) -> Ledger:
-        """The ledger for somebody who only looks: nothing is made."""
+        """The ledger, read only: nothing is made."""
         return Ledger(self.get_engine())
 
     def test_connection(self) -> tuple[bool, str]:

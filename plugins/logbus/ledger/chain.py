@@ -115,7 +115,7 @@ class Chain:
     def mark_lost(self, until: datetime, partition: int | None = None) -> None:
         """Notes that windows which begin before `until` may lack records that are gone, of all partitions or of one."""
         mine = (*self._anchors(), *(() if partition is None else (schema.anchor.c.partition == partition,)))
-        later = func.greatest(schema.anchor.c.lost_until, until)  # null is no instant: the other one is greater
+        later = func.greatest(schema.anchor.c.lost_until, until)  # null is not an instant: the other one is greater
         self.connection.execute(update(schema.anchor).where(*mine).values(lost_until=later))
 
     def lost_until(self) -> datetime | None:

@@ -89,7 +89,7 @@ class Beside:
 
 
 def is_scheduled(context: Mapping[str, Any]) -> bool:
-    """Whether the timetable made the run, and not somebody who asks for this hour or a backfill."""
+    """Whether the timetable made the run; not a manual run, not a backfill."""
     return bool(context["dag_run"].run_type == SCHEDULED)
 
 

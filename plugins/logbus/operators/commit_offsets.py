@@ -12,7 +12,7 @@ from logbus.status.group_checkpoint import commit_ends
 
 
 class CommitOffsetsOperator(WindowOperator):
-    """Commit the end offsets of the run's window, or of all `windows`, to a consumer group that nobody consumes in.
+    """Commit the end offsets of the run's window, or of all `windows`, to a consumer group without consumers.
 
     Lag then shows in kafka-consumer-groups and in dashboards. The offsets are exclusive, as Kafka means them, and only move
     ahead: a rerun of an older hour leaves them alone (RewindOffsetsOperator moves them back). Windows are never touched.

@@ -1,4 +1,4 @@
-"""May somebody downstream read an hour? Once its window is loaded, or audited where that is asked for.
+"""May a DAG downstream read an hour? Once its window is loaded, or audited where that is asked for.
 
 For a DAG of its own: `hourly_ingest` of one team fills a table, another team's daily report waits for the 24 windows of its day.
 

@@ -37,7 +37,7 @@ NAMED_MAX = 3  # windows or tables that a finding names before it says how many 
 
 
 class Severity(StrEnum):
-    """`ERROR` wants somebody; `WARNING` may mend itself; `NOTE` is good to know; `OK` was looked at and is well."""
+    """`ERROR` needs action; `WARNING` may resolve itself; `NOTE` is good to know; `OK` was checked and is fine."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -182,7 +182,7 @@ def check_untried(case: Case) -> Iterator[Finding]:
     if old:
         starts = several([instant_text(window.interval.start) for window in old])
         advice = "airflow pools set logbus_load 1 'Spark loads', if its tasks stay in the state scheduled"
-        yield warning(case.subject, f"windows are frozen and nobody has tried to load them: {starts}", advice)
+        yield warning(case.subject, f"frozen windows were never tried: {starts}", advice)
 
 
 def frozen_before(window: FrozenWindow, instant: datetime) -> bool:
@@ -316,7 +316,7 @@ class Cleaned:
 
 
 def clean(ledger: Ledger, now: datetime) -> Cleaned:
-    """Ends attempts without a sign of life and drops the tables nobody owns; one that somebody holds stays for the next time."""
+    """Ends attempts without a sign of life and drops tables without an owner; one that is held stays for the next time."""
     ended = end_expired(ledger.engine, now)
     names = tuple(f"{attempt.pipeline} {attempt.token}" for attempt in ended)
     return Cleaned(ended=names, dropped=tuple(leftovers.drop_ownerless(ledger.engine)))

@@ -96,7 +96,7 @@ def wanted_instant(text: str) -> datetime:
     try:
         return parse_instant(text)
     except ValueError:
-        raise HTTPException(400, f"{text!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
+        raise HTTPException(400, f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
 
 
 def answer(value: Any) -> Response:

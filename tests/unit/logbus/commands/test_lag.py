@@ -91,7 +91,7 @@ def test_a_program_gets_numbers_and_nulls_never_guesses(known: None) -> None:
     ("at", "by", "text"),
     [
         (None, None, "-"),
-        (None, "retention.bytes", "by retention.bytes, nobody knows when"),
+        (None, "retention.bytes", "by retention.bytes, time unknown"),
         (NOW, "retention.ms", "any moment by retention.ms"),
     ],
 )
