@@ -119,9 +119,9 @@ def test_a_window_that_nobody_tries_to_load_hints_at_the_missing_pool(healthy: W
     healthy.log.append("t", *stamps(12))
     healthy.freeze(12)
     late = checkup.UNTRIED_AFTER + timedelta(seconds=1)
-    assert not any("nobody has tried" in message for _, message in findings(healthy))
+    assert not any("were never tried" in message for _, message in findings(healthy))
     found = checkup.check_all(healthy.ledger, healthy.log, healthy.ledger.pipelines(), NOW + late)
-    assert [finding.advice[:36] for finding in found if "nobody has tried" in finding.message] == [
+    assert [finding.advice[:36] for finding in found if "were never tried" in finding.message] == [
         "airflow pools set logbus_load 1 'Spa"
     ]
 
