@@ -18,7 +18,7 @@ def test_a_topic_of_three_replicas_can_be_made_at_any_broker_as_soon_as_they_are
         brokers.start()
         for number, port in enumerate(ports[:3]):
             topic = NewTopic(f"t{number}", num_partitions=1, replication_factor=3)
-            made = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).create_topics([topic], operation_timeout=20)
-            made[topic.topic].result(30)
+            client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+            client.create_topics([topic], operation_timeout=20)[topic.topic].result(30)
     finally:
         brokers.stop()
