@@ -23,8 +23,8 @@ from logbus.exporter.kafka_reading import KafkaReading
 from logbus.exporter.lag_reading import LagReading, read_lags
 from logbus.exporter.ledger_reading import LedgerReading, read_ledger
 from logbus.exporter.samples import Sample
-from logbus.exporter.shared import Outcome, Shared, wait
 from logbus.exporter.sources import Limits, Sources
+from logbus.exporter.target_reading import Outcome, TargetReading, wait
 
 FAMILIES: Mapping[str, type[GaugeMetricFamily] | type[CounterMetricFamily]] = {COUNTER: CounterMetricFamily}
 
@@ -36,9 +36,9 @@ class PipelineCollector(Collector):
         self._sources, self._limits = sources, limits
         self._arrivals = Arrivals()
         age = limits.max_age_seconds
-        self.broker: Shared[KafkaReading] = Shared("broker", self._read_kafka, max_age_seconds=age)
-        self.ledger: Shared[LedgerReading] = Shared("ledger", self._read_ledger, max_age_seconds=age)
-        self.lag: Shared[LagReading] = Shared("lag", self._read_lags, max_age_seconds=age)
+        self.broker: TargetReading[KafkaReading] = TargetReading("broker", self._read_kafka, max_age_seconds=age)
+        self.ledger: TargetReading[LedgerReading] = TargetReading("ledger", self._read_ledger, max_age_seconds=age)
+        self.lag: TargetReading[LagReading] = TargetReading("lag", self._read_lags, max_age_seconds=age)
 
     def collect(self) -> Iterator[Family]:
         """Every family that has samples now."""

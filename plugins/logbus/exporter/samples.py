@@ -14,7 +14,7 @@ from logbus.exporter.catalogue import Metric
 from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
 from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
-from logbus.exporter.shared import OK, Outcome
+from logbus.exporter.target_reading import OK, Outcome
 from logbus.kafka.group_list import GroupReading, Member, lag_at
 
 Labels = tuple[str, ...]

@@ -4,29 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import Any
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Subquery, and_, cast, extract, false, func, select
 
 from logbus.ledger import schema
 from logbus.model import EPOCH, Interval
-from logbus.status.cells import HOURS_REMEMBERED, WindowFacts
 
 WINDOW, RANGE, ATTEMPT = schema.window, schema.window_range, schema.attempt
 
 # Loaded rows a second are told over this time: hourly loads put a whole hour's rows in at once.
 LOADED_WITHIN = timedelta(hours=1)
 
-# Windows of which what is known of them is remembered: a week of 180 pipelines, some 30 MB. Most stay as they are for ever.
-FACTS_REMEMBERED = 30_000
-
 # Few enough that they are gone before the garbage collector looks for them, which takes long in a process like the api-server.
 ROWS_AT_ONCE = 200
 
+MICROSECOND = timedelta(microseconds=1)
+
 SERIES_HOURS = 24  # of a sparkline
 SERIES_STEP = timedelta(hours=1)
+
+
+class WindowFacts(NamedTuple):
+    """A frozen window as the ledger has it, with its last attempt. `records` can be read, `lost` are gone and declared so.
+
+    Thousands are read for each look at the page: so it is a row's own fields in their order, and its `start` and `end` are
+    microseconds since the epoch, of which nothing has to be made.
+    """
+
+    start: int
+    end: int
+    records: int
+    lost: int
+    is_loaded: bool = False
+    is_audited: bool = False
+    head_unknown: bool = False
+    loaded: int = 0
+    dead_lettered: int = 0
+    attempts: int = 0
+    last_state: str | None = None
+    last_error: str | None = None
+    audit_problem: str | None = None
+    of_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +90,13 @@ def windows_in(connection: Connection, span: Interval, run: tuple[str, str] | No
     query = query.where(*inside(span)).order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)
     for some in connection.execute(query).partitions(ROWS_AT_ONCE):
         for name, *values in some:
-            found.setdefault(name, []).append(facts_of(*values))
+            found.setdefault(name, []).append(WindowFacts._make(values))
     return found
 
 
-@lru_cache(maxsize=FACTS_REMEMBERED)
-def facts_of(start: int, end: int, *values: Any) -> WindowFacts:
-    """A row's facts; `start` and `end` in microseconds since the epoch, which are read and compared faster than instants."""
-    return WindowFacts(interval_of(start, end), *values)
-
-
-@lru_cache(maxsize=HOURS_REMEMBERED)
-def interval_of(start: int, end: int) -> Interval:
-    """All pipelines have the same hours."""
-    return Interval(*(EPOCH + timedelta(microseconds=at) for at in (start, end)))
+def micros(instant: datetime) -> int:
+    """Since the epoch."""
+    return (instant - EPOCH) // MICROSECOND
 
 
 def microseconds(instant: ColumnElement[datetime]) -> ColumnElement[int]:
@@ -141,22 +154,34 @@ def loaded_in_steps(connection: Connection, span: Interval) -> dict[tuple[str, i
     return {(name, at): int(count or 0) for name, at, count in rows}
 
 
-# Where an hour begins, what its windows hold, what was loaded in it.
-Step = tuple[datetime, int | None, int]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """By hour: records of its windows (None where none is frozen), and rows loaded in it."""
+
+    produced: Sequence[int | None]
+    loaded: Sequence[int]
 
 
-def series(pipeline: str, windows: Sequence[WindowFacts], loaded: Mapping[tuple[str, int], int], span: Interval) -> list[Step]:
-    """For each hour of the span's last day: the records of its windows (None where none is frozen, so nobody has counted them),
-    and the rows that were loaded in it. `windows` are those of the pipeline in the span, by start."""
-    since, held = series_begin(span), dict[int, int]()
+def series(pipeline: str, windows: Sequence[WindowFacts], loaded: Mapping[tuple[str, int], int], span: Interval) -> Series:
+    """The span's last day, from `series_start` on. `windows` are those of the pipeline in the span, by start."""
+    steps = range(step_number(series_begin(span)), step_number(span.end))
+    since, until, step = micros(series_begin(span)), micros(span.end), SERIES_STEP // MICROSECOND
+    held: dict[int, int] = {}
     for window in reversed(windows):
-        if window.interval.start < since:
+        if window.start < since:
             break
-        if window.interval.start < span.end:
-            step = step_number(window.interval.start)
-            held[step] = held.get(step, 0) + window.records + window.lost
-    steps = range(step_number(since), step_number(span.end))
-    return [(step_start(at), held.get(at), loaded.get((pipeline, at), 0)) for at in steps]
+        if window.start < until:
+            number = window.start // step
+            held[number] = held.get(number, 0) + window.records + window.lost
+    return Series(
+        produced=[held.get(number) for number in steps],
+        loaded=[loaded.get((pipeline, number), 0) for number in steps],
+    )
+
+
+def series_start(span: Interval) -> datetime:
+    """Where the first hour of a series begins."""
+    return EPOCH + step_number(series_begin(span)) * SERIES_STEP
 
 
 def series_begin(span: Interval) -> datetime:
@@ -164,8 +189,4 @@ def series_begin(span: Interval) -> datetime:
 
 
 def step_number(instant: datetime) -> int:
-    return int(instant.timestamp() // SERIES_STEP.total_seconds())
-
-
-def step_start(number: int) -> datetime:
-    return datetime.fromtimestamp(number * SERIES_STEP.total_seconds(), UTC)
+    return (instant - EPOCH) // SERIES_STEP

@@ -21,13 +21,13 @@ from logbus.kafka.rates import Rates
 from logbus.ledger.intervals import floor
 from logbus.ledger.rows import Row, to_pipeline
 from logbus.ledger.stretches import PipelineChain
-from logbus.model import HOUR, FrozenWindow, Interval, instant_text, utc
+from logbus.model import HOUR, FrozenWindow, Interval, utc
 from logbus.status import fleet_ledger
-from logbus.status.cells import CellState, WindowFacts, cells_of, gone_by_partition
 from logbus.status.fleet import PipelineReading, read_chains, read_pipelines
-from logbus.status.fleet_ledger import LOADED_WITHIN, Loaded
+from logbus.status.fleet_ledger import LOADED_WITHIN, Loaded, Series, WindowFacts, micros
 from logbus.status.lag import Lag
 from logbus.status.registered import Registered, read_registered
+from logbus.ui.cells import Cell, cells_of, columns_of, gone_by_partition
 
 BROKER_DOWN = "the broker does not answer"
 HOURS_DEFAULT = 168
@@ -147,7 +147,7 @@ def window_cell_json(engine: Engine, reading: Reading, window: FrozenWindow) -> 
     one = reading_of(engine, reading, window.pipeline)
     facts = read_span(engine, window.interval).windows[window.pipeline]
     cells = cells_of(one, facts, window.interval, reading.at)
-    cell = next(found for found in cells if found.interval == window.interval)
+    cell = next(found for found in cells if found.start == micros(window.interval.start))
     gone = {} if one.chain.is_other_topic else gone_by_partition(window, one.starts)
     return {**cell.summary(), "gone": {str(part): count for part, count in gone.items()}}
 
@@ -203,7 +203,7 @@ def pipeline_json(
     windows: Sequence[WindowFacts],
     ledger: SpanReading,
 ) -> dict[str, Any]:
-    pipeline, said = one.pipeline, [cell.summary() for cell in cells_of(one, windows, ledger.span, reading.at)]
+    pipeline, cells = one.pipeline, cells_of(one, windows, ledger.span, reading.at)
     series = fleet_ledger.series(pipeline.name, windows, ledger.loaded, ledger.span)
     return {
         "name": pipeline.name,
@@ -213,16 +213,15 @@ def pipeline_json(
         "interval_seconds": int(pipeline.interval.total_seconds()),
         "lag": lag_json(one.lag, reading.loaded.get(pipeline.name), reading.at),
         "throughput": throughput_json(reading, pipeline.name, series),
-        "states": states_of(said),
-        "dead_letters": sum(cell["dead_lettered"] for cell in said),
-        "cells": said,
+        "states": states_of(cells),
+        "dead_letters": sum(cell.dead_lettered for cell in cells),
+        "cells": columns_of(cells, pipeline.interval),
     }
 
 
-def states_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many cells of the span are in each state; every state is there."""
-    counted = Counter(cell["state"] for cell in cells)
-    return {state.value: counted[state.value] for state in CellState}
+def states_of(cells: Sequence[Cell]) -> dict[str, int]:
+    """How many cells of the span are in each state that occurs."""
+    return {state.value: count for state, count in Counter(cell.state for cell in cells).items()}
 
 
 UNKNOWN_LAG = (
@@ -268,10 +267,10 @@ def bytes_behind(lag: Lag, loaded: Loaded | None) -> tuple[int | None, bool]:
     return (None, False) if each is None else (round(lag.records * each), True)
 
 
-def throughput_json(reading: Reading, name: str, series: Sequence[fleet_ledger.Step]) -> dict[str, Any]:
+def throughput_json(reading: Reading, name: str, series: Series) -> dict[str, Any]:
     loaded = reading.loaded.get(name)
     return {
         "produced_per_second": reading.produced_per_second.get(name),
         "loaded_per_second": 0.0 if loaded is None else loaded.lately / LOADED_WITHIN.total_seconds(),
-        "series": [{"at": instant_text(at), "produced": held, "loaded": rows} for at, held, rows in series],
+        "series": {"produced": series.produced, "loaded": series.loaded},
     }

@@ -12,6 +12,7 @@ from datetime import datetime
 from threading import Lock
 from typing import Any, TypeVar
 
+import orjson
 from airflow.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
@@ -29,8 +30,7 @@ from logbus.model import Interval
 from logbus.status.registered import read_registered
 from logbus.ui.errors import NotConfigured, ledger_errors
 from logbus.ui.overview import Reading, SpanReading, pipelines_json, read, read_span
-from logbus.ui.parts import Part, json_part, object_begun
-from logbus.ui.shared import KEPT_SECONDS, Shared
+from logbus.ui.page_reading import KEPT_SECONDS, PageReading
 from logbus.warehouse.engine import connect
 
 Value = TypeVar("Value")
@@ -38,12 +38,8 @@ Value = TypeVar("Value")
 # Pairs of connections that are kept open; most installations have one.
 SOURCES_MAX = 8
 
-# Spans of which the overview is kept: megabytes each, with fifty pipelines.
+# Spans of which the overview is kept: megabytes each while it is read, with fifty pipelines.
 SPANS_MAX = 6
-
-# Choices of pipelines that somebody sees, for each of which the overview is kept whole.
-JOINED_MAX = 4
-PIPELINES = "pipelines"  # their name in the answer
 
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
 
@@ -103,31 +99,24 @@ class KeptEngine:
             self._engine.dispose()
 
 
-class Pieces:
-    """The pipelines' part of the overview of one span: each made once of two readings, for all who look at it, and put together
-    once for all who see the same."""
+class SpanOverview:
+    """The pipelines' part of the overview of one span, made once of two readings for all who look at it meanwhile."""
 
-    def __init__(self, span: Shared[SpanReading]) -> None:
+    def __init__(self, span: PageReading[SpanReading]) -> None:
         self.span = span
         self._lock = Lock()
         self._readings: tuple[Reading, SpanReading] | None = None
-        self._made: Mapping[str, Part] = {}
-        self._joined: dict[frozenset[str], Part] = {}
+        self._made: Mapping[str, orjson.Fragment] = {}
 
-    def get(self, reading: Reading, names: Collection[str]) -> Part:
-        """The beginning of the answer to who sees these."""
-        ledger, wanted = self.span.get(), frozenset(names)
+    def get(self, reading: Reading, names: Collection[str]) -> list[orjson.Fragment]:
+        """As JSON, what a user who sees these sees."""
+        ledger = self.span.get()
         with self._lock:
             if self._readings is None or self._readings[0] is not reading or self._readings[1] is not ledger:
-                self._made = {name: json_part(value) for name, value in pipelines_json(reading, ledger).items()}
+                made = pipelines_json(reading, ledger)
+                self._made = {name: orjson.Fragment(orjson.dumps(value)) for name, value in made.items()}
                 self._readings = reading, ledger
-                self._joined.clear()
-            found = self._joined.get(wanted)
-            if found is None:
-                found = object_begun(PIPELINES, (part for name, part in self._made.items() if name in wanted))
-                if len(self._joined) < JOINED_MAX:
-                    self._joined[wanted] = found
-            return found
+            return [part for name, part in self._made.items() if name in names]
 
 
 class Source:
@@ -146,21 +135,21 @@ class Source:
         self.broker = broker
         self._clock = clock
         self._lock = Lock()
-        self._pieces: OrderedDict[tuple[Interval, tuple[str, str] | None], Pieces] = OrderedDict()
+        self._spans: OrderedDict[tuple[Interval, tuple[str, str] | None], SpanOverview] = OrderedDict()
         self.registered = self._shared(lambda engine: read_registered(engine, now()))
         self.fleet = self._shared(lambda engine: read(engine, broker, rates, now()))
-        self.topics: Shared[list[TopicReading]] = Shared(lambda: self._topics(broker, rates, now), clock)
-        self.groups: Shared[Groups] = Shared(lambda: self._groups(broker), clock)
+        self.topics: PageReading[list[TopicReading]] = PageReading(lambda: self._topics(broker, rates, now), clock)
+        self.groups: PageReading[Groups] = PageReading(lambda: self._groups(broker), clock)
 
-    def pieces(self, span: Interval, run: tuple[str, str] | None = None) -> Pieces:
+    def overview(self, span: Interval, run: tuple[str, str] | None = None) -> SpanOverview:
         """Those of a span; `run` (dag id, run id) marks the hours that a Dag run worked on."""
         with self._lock:
-            if (span, run) not in self._pieces:
-                self._pieces[span, run] = Pieces(self._shared(lambda engine: read_span(engine, span, run)))
-            self._pieces.move_to_end((span, run))
-            while len(self._pieces) > SPANS_MAX:
-                self._pieces.popitem(last=False)
-            return self._pieces[span, run]
+            if (span, run) not in self._spans:
+                self._spans[span, run] = SpanOverview(self._shared(lambda engine: read_span(engine, span, run)))
+            self._spans.move_to_end((span, run))
+            while len(self._spans) > SPANS_MAX:
+                self._spans.popitem(last=False)
+            return self._spans[span, run]
 
     def log_offsets(self) -> LogOffsets:
         """For questions about one topic."""
@@ -171,14 +160,14 @@ class Source:
     def close(self) -> None:
         self._engine.close()
 
-    def _shared(self, question: Callable[[Engine], Value]) -> Shared[Value]:
+    def _shared(self, question: Callable[[Engine], Value]) -> PageReading[Value]:
         """A question to the ledger."""
 
         def ask() -> Value:
             with ledger_errors():
                 return question(self.engine())
 
-        return Shared(ask, self._clock)
+        return PageReading(ask, self._clock)
 
     def _sizes(self) -> Mapping[Place, int]:
         if isinstance(self.broker, NoBroker):

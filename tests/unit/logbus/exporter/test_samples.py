@@ -13,7 +13,7 @@ from logbus.exporter.collector import families
 from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
 from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
-from logbus.exporter.shared import Outcome
+from logbus.exporter.target_reading import Outcome
 from logbus.kafka.group_list import GroupReading, Member
 from logbus.status.lag import Lag
 

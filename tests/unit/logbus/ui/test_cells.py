@@ -4,15 +4,20 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from logbus.ledger.missing import Gap, Missing
 from logbus.ledger.stretches import PipelineChain
-from logbus.model import HOUR, FrozenWindow, Interval, OffsetRange, Pipeline, WindowState
+from logbus.model import EPOCH, HOUR, FrozenWindow, Interval, OffsetRange, Pipeline, WindowState
 from logbus.retention.model import DELETE, RetentionPolicy
-from logbus.status.cells import Cell, CellState, WindowFacts, cells_of
 from logbus.status.fleet import PipelineReading
+from logbus.status.fleet_ledger import MICROSECOND, WindowFacts, micros
 from logbus.status.lag import Lag
+from logbus.ui.cells import Cell, CellState, cells_of, columns_of
 
+from tests.support import cell_columns
 from tests.support.ledgers import at, hour
 
 NOW = at(16.5)
@@ -22,7 +27,7 @@ WAITING = (Gap(interval=Interval(at(10), at(14)), missing=Missing.NOT_FROZEN, co
 
 
 def facts(number: int, **changes: Any) -> WindowFacts:
-    return WindowFacts(**{"interval": hour(number), "records": 10, "lost": 0, **changes})
+    return WindowFacts(**{"start": micros(at(number)), "end": micros(at(number + 1)), "records": 10, "lost": 0, **changes})
 
 
 def frozen(number: int, start: int, end: int) -> FrozenWindow:
@@ -47,11 +52,15 @@ def reading(windows: tuple[FrozenWindow, ...] = (), **changes: Any) -> PipelineR
 
 
 def cells(one: PipelineReading, *windows: WindowFacts) -> dict[int, Cell]:
-    return {cell.interval.start.hour: cell for cell in cells_of(one, windows, SPAN, NOW)}
+    return {hour_of(cell.start): cell for cell in cells_of(one, windows, SPAN, NOW)}
+
+
+def hour_of(instant: int) -> int:
+    return (EPOCH + instant * MICROSECOND).hour
 
 
 def state_of(one: PipelineReading, window: WindowFacts) -> CellState:
-    return cells(one, window)[window.interval.start.hour].state
+    return cells(one, window)[hour_of(window.start)].state
 
 
 @pytest.mark.parametrize(
@@ -104,9 +113,9 @@ def test_an_hour_that_nobody_froze_and_that_holds_no_record_has_no_cell() -> Non
 
 def test_an_hour_is_open_until_its_lateness_is_over() -> None:
     just_after = at(16) + LATENESS - timedelta(seconds=1)
-    states = {cell.interval.start.hour: cell.state for cell in cells_of(reading(), (), SPAN, just_after)}
+    states = {hour_of(cell.start): cell.state for cell in cells_of(reading(), (), SPAN, just_after)}
     assert (states[15], states[16]) == (CellState.OPEN, CellState.OPEN)
-    later = {cell.interval.start.hour: cell.state for cell in cells_of(reading(), (), SPAN, just_after + timedelta(seconds=1))}
+    later = {hour_of(cell.start): cell.state for cell in cells_of(reading(), (), SPAN, just_after + timedelta(seconds=1))}
     assert 15 not in later
 
 
@@ -153,4 +162,41 @@ def test_where_the_broker_does_not_tell_every_hour_since_the_last_window_may_be_
         15: "closed",
         16: "open",
     }
-    assert "nobody knows" in str(found[13].note)
+    assert "unknown" in str(found[13].note)
+
+
+COUNTS = st.integers(0, 20)
+
+
+@st.composite
+def some_cells(draw: st.DrawFn) -> list[Cell]:
+    """In order of time, most of them an hour long and touching the one before."""
+    found, start = list[Cell](), micros(at(0))
+    for _ in range(draw(st.integers(0, 12))):
+        start += draw(st.sampled_from((0, 0, 0, 1, 5))) * (HOUR // MICROSECOND)
+        end = start + draw(st.sampled_from((4, 4, 4, 1, 8))) * (HOUR // MICROSECOND) // 4
+        counts = (draw(st.none() | COUNTS), *(draw(COUNTS) for _ in range(4)))
+        found.append(
+            Cell(
+                start,
+                end,
+                draw(st.sampled_from(CellState)),
+                *counts,
+                draw(st.none() | st.text(max_size=9)) or None,
+                draw(st.booleans()),
+            )
+        )
+        start = end
+    return found
+
+
+@given(some_cells())
+def test_columns_hold_what_the_cells_hold(cells: list[Cell]) -> None:
+    shown = orjson.loads(orjson.dumps({"interval_seconds": 3600, "cells": columns_of(cells, HOUR)}))
+    assert cell_columns.cells(shown) == [cell.summary() for cell in cells]
+
+
+def test_an_hour_as_usual_costs_a_letter_and_a_number() -> None:
+    length = HOUR // MICROSECOND
+    cells = [Cell(place * length, (place + 1) * length, CellState.AUDITED, 12_345, 12_345, 0, 0, 1) for place in range(168)]
+    assert len(orjson.dumps(columns_of(cells, HOUR))) < 168 * 7 + 100

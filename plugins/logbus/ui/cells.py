@@ -1,33 +1,35 @@
 """The cells of the heat map: what became of each hour of a pipeline. Pure.
 
-A cell is a frozen window, or an hour that is over and that nobody froze although it is the pipeline's to load, or the hour that
-is open. Hours that hold no record have none until they are frozen: nobody waits for them. So the cells that are neither open nor
-loaded are the hours behind, as `logbus lag` counts them, as far as they lie in the span, and windows that are frozen and empty.
+A cell is a frozen window, or an hour that is over and not frozen although it is the pipeline's to load, or the hour that is open.
+Hours that hold no record have none until they are frozen: nothing waits for them. So the cells that are neither open nor loaded
+are the hours behind, as `logbus lag` counts them, as far as they lie in the span, and windows that are frozen and empty.
+
+A page shows thousands of them, most of which are as usual: one hour after the other, all that was read is loaded, by the first
+attempt. So they leave as columns (`columns_of`), in which what is usual costs a letter and a number, and what is not is listed by
+its place. As an object for each cell the same took 25 times the bytes, and several caches to hide what that costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from logbus.kafka.own_limits import age_kept, deletes, end_of
 from logbus.ledger.intervals import floor
 from logbus.ledger.missing import Gap
-from logbus.model import FrozenWindow, Interval, Pipeline, instant_text
+from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, instant_text
 from logbus.retention.model import DELETE
 from logbus.status.fleet import PipelineReading
+from logbus.status.fleet_ledger import MICROSECOND, WindowFacts, micros
 
 # An hour whose records go within this time is worth a colour of its own. Where little is kept, a quarter of what is kept.
 EXPIRING_WITHIN = timedelta(hours=24)
 EXPIRING_SHARE = 4
 
 NOTE_CHARACTERS_MAX = 200
-HOURS_REMEMBERED = 10_000  # as texts: a year
 END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
@@ -45,35 +47,28 @@ class CellState(StrEnum):
     OPEN = "open"
 
 
-@dataclass(slots=True)
-class WindowFacts:
-    """A frozen window as the ledger has it, with its last attempt. `records` can be read, `lost` are gone by somebody's word.
-
-    Thousands are needed for each look at the page: so it is plain, its fields are in a row's order, equal ones are one object
-    (`fleet_ledger.facts_of`), and `settled` keeps its cell where nothing but the window's own row can change that.
-    """
-
-    interval: Interval
-    records: int
-    lost: int
-    is_loaded: bool = False
-    is_audited: bool = False
-    head_unknown: bool = False
-    loaded: int = 0
-    dead_lettered: int = 0
-    attempts: int = 0
-    last_state: str | None = None
-    last_error: str | None = None
-    audit_problem: str | None = None
-    of_run: bool = False
-    settled: Cell | None = field(default=None, init=False, repr=False, compare=False)
+# How a state is written in a column of many.
+LETTERS: Mapping[CellState, str] = {
+    CellState.LOST: "X",
+    CellState.EXPIRING: "E",
+    CellState.FAILED: "F",
+    CellState.LOADING: "R",
+    CellState.DEAD_LETTERS: "D",
+    CellState.AUDITED: "A",
+    CellState.LOADED: "L",
+    CellState.CLOSED: "C",
+    CellState.OPEN: "O",
+}
+IS_LOADED = frozenset({CellState.DEAD_LETTERS, CellState.AUDITED, CellState.LOADED})
+WAS_TRIED = IS_LOADED | {CellState.FAILED, CellState.LOADING}
 
 
-@dataclass(slots=True, kw_only=True)
-class Cell:
-    """An hour, and what became of it. `note` says more where the state alone does not. Plain for the same reason."""
+class Cell(NamedTuple):
+    """An hour, from `start` to `end` in microseconds since the epoch, and what became of it. `note` says more where the state
+    alone does not."""
 
-    interval: Interval
+    start: int
+    end: int
     state: CellState
     records: int | None
     loaded: int = 0
@@ -82,66 +77,69 @@ class Cell:
     attempts: int = 0
     note: str | None = None
     of_run: bool = False
-    said: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def summary(self) -> dict[str, Any]:
-        """As JSON-ready values; made once, so nobody changes them."""
-        if self.said is None:
-            self.said = self._values()
-        return self.said
-
-    def _values(self) -> dict[str, Any]:
-        return {
-            "start": text_of(self.interval.start),
-            "end": text_of(self.interval.end),
-            "state": self.state.value,
-            "records": self.records,
-            "loaded": self.loaded,
-            "dead_lettered": self.dead_lettered,
-            "lost": self.lost,
-            "attempts": self.attempts,
-            "note": self.note,
-            **({"of_run": True} if self.of_run else {}),
-        }
+        """As JSON-ready values."""
+        times = {"start": text_of(self.start), "end": text_of(self.end), "state": self.state.value}
+        return {**self._asdict(), **times}
 
 
-@lru_cache(maxsize=HOURS_REMEMBERED)
-def text_of(instant: datetime) -> str:
-    """`instant_text`; all pipelines have the same hours."""
-    return instant_text(instant)
+def text_of(instant: int) -> str:
+    return instant_text(EPOCH + instant * MICROSECOND)
+
+
+def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
+    """Cells in order of time as JSON-ready columns; static/columns.js reads them, docs/airflow.md describes them.
+
+    `runs` are cells that touch each other: where the first begins, and how many they are; `seconds` where they are not as long as
+    the pipeline's interval. `states` has a letter for each cell, `records` a number or null. The others are by a cell's
+    place, where they are not what its state implies: a loaded cell has loaded all of its records but the dead letters, one that
+    was tried had one attempt.
+    """
+    usual, runs = interval // MICROSECOND, list[dict[str, Any]]()
+    rare: dict[str, dict[str, Any]] = {"loaded": {}, "dead_lettered": {}, "lost": {}, "attempts": {}, "note": {}, "of_run": {}}
+    follows = None
+    for place, cell in enumerate(cells):
+        start, end, state, records, loaded, dead_lettered, lost, attempts, note, of_run = cell
+        length = end - start
+        if follows == (start, length):
+            runs[-1]["count"] += 1
+        else:
+            runs.append({"start": text_of(start), "count": 1})
+            if length != usual:
+                runs[-1]["seconds"] = length * MICROSECOND.total_seconds()
+        follows = (end, length)
+        if loaded != ((records or 0) - dead_lettered if state in IS_LOADED else 0):
+            rare["loaded"][str(place)] = loaded
+        if attempts != (state in WAS_TRIED):
+            rare["attempts"][str(place)] = attempts
+        if dead_lettered or lost or note or of_run:
+            said = {"dead_lettered": dead_lettered, "lost": lost, "note": note, "of_run": of_run}
+            for name, value in said.items():
+                if value:
+                    rare[name][str(place)] = value
+    return {
+        "runs": runs,
+        "states": "".join([LETTERS[cell.state] for cell in cells]),
+        "records": [cell.records for cell in cells],
+        **{name: values for name, values in rare.items() if values},
+    }
 
 
 def cells_of(reading: PipelineReading, windows: Sequence[WindowFacts], span: Interval, now: datetime) -> list[Cell]:
     """By time; `windows` are those of the pipeline in the span."""
     gone = gone_by_start(reading)
-    frozen = [settled_cell(reading, window, gone.get(window.interval.start, 0), now) for window in windows]
-    covered = [window.interval for window in windows]
+    frozen = [window_cell(reading, window, gone.get(window.start, 0), now) for window in windows]
+    covered = [(window.start, window.end) for window in windows]
     unfrozen = [unfrozen_cell(reading, interval, now) for interval in unfrozen_hours(reading, covered, span, now)]
-    return sorted(with_losses(unfrozen, reading) + frozen, key=lambda cell: cell.interval.start)
-
-
-def settled_cell(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> Cell:
-    """What is loaded stays as it is, whatever the broker says and the time: its cell is made once."""
-    if gone or not window.is_loaded:
-        return window_cell(reading, window, gone, now)
-    if window.settled is None:
-        window.settled = window_cell(reading, window, 0, now)
-    return window.settled
+    return sorted(with_losses(unfrozen, reading) + frozen, key=attrgetter("start"))
 
 
 def window_cell(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> Cell:
     state = window_state(reading, window, gone, now)
-    return Cell(
-        interval=window.interval,
-        state=state,
-        records=window.records,
-        loaded=window.loaded,
-        dead_lettered=window.dead_lettered,
-        lost=window.lost + gone,
-        attempts=window.attempts,
-        note=window_note(window, state, gone),
-        of_run=window.of_run,
-    )
+    note = window_note(window, gone)
+    counts = (window.records, window.loaded, window.dead_lettered, window.lost + gone, window.attempts)
+    return Cell(window.start, window.end, state, *counts, note, window.of_run)
 
 
 def window_state(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> CellState:
@@ -149,7 +147,7 @@ def window_state(reading: PipelineReading, window: WindowFacts, gone: int, now: 
     if window.lost or gone or window.head_unknown:
         return CellState.LOST
     if not window.is_loaded:
-        if window.records and is_expiring(reading, window.interval, now):
+        if window.records and is_expiring(reading, interval_of(window.start, window.end), now):
             return CellState.EXPIRING
         return {"failed": CellState.FAILED, "running": CellState.LOADING}.get(str(window.last_state), CellState.CLOSED)
     if window.dead_lettered:
@@ -157,14 +155,18 @@ def window_state(reading: PipelineReading, window: WindowFacts, gone: int, now: 
     return CellState.AUDITED if window.is_audited else CellState.LOADED
 
 
-def window_note(window: WindowFacts, state: CellState, gone: int) -> str | None:
+def interval_of(start: int, end: int) -> Interval:
+    return Interval(EPOCH + start * MICROSECOND, EPOCH + end * MICROSECOND)
+
+
+def window_note(window: WindowFacts, gone: int) -> str | None:
     """One sentence: why, where the state needs one."""
     if gone:
         return f"retention has deleted {gone} records before they were loaded"
     if window.lost:
         return f"{window.lost} records are declared lost"
     if window.head_unknown:
-        return "records were gone, or may have been, before the hour was frozen: nobody knows what it held"
+        return "records were gone, or may have been, before the hour was frozen: its record count is unknown"
     if window.last_state == "failed" and window.last_error:
         return first_line(window.last_error)
     if window.audit_problem:
@@ -177,11 +179,11 @@ def first_line(text: str) -> str:
     return line if len(line) <= NOTE_CHARACTERS_MAX else line[: NOTE_CHARACTERS_MAX - 1] + "…"
 
 
-def gone_by_start(reading: PipelineReading) -> dict[datetime, int]:
+def gone_by_start(reading: PipelineReading) -> dict[int, int]:
     """Of windows that are not loaded: how many records the broker has deleted, by the window's start."""
     if reading.chain.is_other_topic or not reading.starts:
         return {}
-    found = ((window.interval.start, gone_of(window, reading.starts)) for window in reading.chain.windows)
+    found = ((micros(window.interval.start), gone_of(window, reading.starts)) for window in reading.chain.windows)
     return {start: gone for start, gone in found if gone}
 
 
@@ -190,7 +192,7 @@ def gone_of(window: FrozenWindow, starts: Mapping[int, int]) -> int:
 
 
 def gone_by_partition(window: FrozenWindow, starts: Mapping[int, int]) -> dict[int, int]:
-    """Records that nobody loaded and that the broker, whose log begins at `starts`, has deleted."""
+    """Records that are not loaded and that the broker, whose log begins at `starts`, has deleted."""
     if window.loaded_attempt is not None:
         return {}
     return {
@@ -200,7 +202,9 @@ def gone_by_partition(window: FrozenWindow, starts: Mapping[int, int]) -> dict[i
     }
 
 
-def unfrozen_hours(reading: PipelineReading, covered: Iterable[Interval], span: Interval, now: datetime) -> Iterator[Interval]:
+def unfrozen_hours(
+    reading: PipelineReading, covered: Iterable[tuple[int, int]], span: Interval, now: datetime
+) -> Iterator[Interval]:
     """Hours that are the pipeline's and that no window of the span covers, up to the open one."""
     pipeline, ours = reading.pipeline, expected(reading, now)
     if ours is None:
@@ -215,15 +219,15 @@ def unfrozen_hours(reading: PipelineReading, covered: Iterable[Interval], span: 
             hour_start = hour.end
 
 
-def gaps(start: datetime, end: datetime, covered: Iterable[Interval]) -> Iterator[tuple[datetime, datetime]]:
-    """What none of the intervals covers from `start` on; the last gap is endless, for an hour may reach beyond `end`."""
-    reached = start
-    for taken in sorted(covered, key=attrgetter("start")):
-        if taken.start > reached:
-            yield reached, taken.start
-        reached = max(reached, taken.end)
-    if reached < end:
-        yield reached, END_OF_TIME
+def gaps(start: datetime, end: datetime, covered: Iterable[tuple[int, int]]) -> Iterator[tuple[datetime, datetime]]:
+    """What none of the spans covers from `start` on; the last gap is endless, for an hour may reach beyond `end`."""
+    reached = micros(start)
+    for taken_start, taken_end in sorted(covered):
+        if taken_start > reached:
+            yield EPOCH + reached * MICROSECOND, EPOCH + taken_start * MICROSECOND
+        reached = max(reached, taken_end)
+    if reached < micros(end):
+        yield EPOCH + reached * MICROSECOND, END_OF_TIME
 
 
 def expected(reading: PipelineReading, now: datetime) -> Interval | None:
@@ -261,11 +265,15 @@ def is_waiting(gap: Gap) -> bool:
 
 def unfrozen_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Cell:
     if is_open(reading.pipeline, hour, now):
-        return Cell(interval=hour, state=CellState.OPEN, records=None)
+        return not_frozen(hour, CellState.OPEN)
     if reading.lag.problem is not None:
-        return Cell(interval=hour, state=CellState.CLOSED, records=None, note="not frozen; nobody knows what it holds")
+        return not_frozen(hour, CellState.CLOSED, note="not frozen; record count unknown")
     state = CellState.EXPIRING if is_expiring(reading, hour, now) and reading.lag.records else CellState.CLOSED
-    return Cell(interval=hour, state=state, records=None, note="not frozen yet")
+    return not_frozen(hour, state, note="not frozen yet")
+
+
+def not_frozen(hour: Interval, state: CellState, note: str | None = None) -> Cell:
+    return Cell(micros(hour.start), micros(hour.end), state, None, note=note)
 
 
 def with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell]:
@@ -275,7 +283,7 @@ def with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell
     first = next((number for number, cell in enumerate(cells) if cell.state is not CellState.OPEN), None)
     if lost > 0 and first is not None:
         note = f"retention has deleted {lost} records before they were frozen"
-        cells[first] = Cell(interval=cells[first].interval, state=CellState.LOST, records=None, lost=lost, note=note)
+        cells[first] = cells[first]._replace(state=CellState.LOST, lost=lost, note=note)
     return cells
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from logbus.errors import BrokerUnavailable, LedgerMissing, TopicMissing, UserError, WarehouseUnavailable
-from logbus.exporter.shared import Outcome, Shared, reason_of, wait
+from logbus.exporter.target_reading import Outcome, TargetReading, reason_of, wait
 
 LONG = 30.0  # nobody waits that long
 
@@ -19,8 +19,8 @@ class Clock:
         return self.now
 
 
-def shared(read: Callable[[], int], clock: Clock | None = None) -> Shared[int]:
-    return Shared("it", read, max_age_seconds=5.0, clock=clock or Clock())
+def shared(read: Callable[[], int], clock: Clock | None = None) -> TargetReading[int]:
+    return TargetReading("it", read, max_age_seconds=5.0, clock=clock or Clock())
 
 
 def test_all_who_come_while_it_reads_wait_for_the_same_reading() -> None:
@@ -85,7 +85,7 @@ def test_a_failure_is_an_outcome_and_is_logged_once_for_each_change(caplog: pyte
     def read() -> int:
         raise errors.pop(0)
 
-    it = Shared("it", read, max_age_seconds=0.0, clock=clock)
+    it = TargetReading("it", read, max_age_seconds=0.0, clock=clock)
     assert [wait(it.begin(), LONG).reason for _ in range(2)] == ["unreachable", "unreachable"]
     assert [record.getMessage() for record in caplog.records] == ["it: no"]
     assert it.last.value is None

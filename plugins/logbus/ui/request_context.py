@@ -1,4 +1,4 @@
-"""What the routes share: what a request names and who sends it, our errors as answers, JSON that nobody keeps."""
+"""What the routes share: what a request names and who sends it, our errors as answers, JSON that is not to be stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from logbus.ui import access
 from logbus.ui.access import GetUserDep
 from logbus.ui.errors import NoLedger, ledger_errors, shown
 from logbus.ui.overview import Reading
-from logbus.ui.parts import NOT_KEPT
 from logbus.ui.sources import Source, Sources
 
 Value = TypeVar("Value")
@@ -29,7 +28,7 @@ CONNECTION_ADVICE = "Check that it runs, and the connection {conn_id} under Admi
 NO_LEDGER_ADVICE = "The first run of a pipeline makes it: switch on a Dag made by hourly_ingest, or `logbus pipeline register`."
 
 
-class Asked:
+class RequestContext:
     """What every request names: the two connections, and the source behind them."""
 
     def __init__(
@@ -46,7 +45,7 @@ class Asked:
         self.source: Source = sources.get(warehouse_conn_id, kafka_conn_id)
         self.now: datetime = request.app.state.now()
 
-    def told_by_warehouse(self, read: Callable[[], Value]) -> tuple[Value | None, dict[str, Any]]:
+    def query_ledger(self, read: Callable[[], Value]) -> tuple[Value | None, dict[str, Any]]:
         """What was read, and the warehouse's state; None where it cannot be asked."""
         try:
             return read(), OK
@@ -69,7 +68,7 @@ class Asked:
         return {"state": "down", "message": message, "advice": CONNECTION_ADVICE.format(conn_id=conn_id)}
 
 
-AskedDep = Annotated[Asked, Depends()]
+ContextDep = Annotated[RequestContext, Depends()]
 
 
 @contextmanager
@@ -100,5 +99,5 @@ def wanted_instant(text: str) -> datetime:
 
 
 def answer(value: Any) -> Response:
-    """JSON that nobody keeps."""
-    return Response(orjson.dumps(value), media_type="application/json", headers=NOT_KEPT)
+    """JSON, `no-store`: what a user may see is not for others."""
+    return Response(orjson.dumps(value), media_type="application/json", headers={"Cache-Control": "no-store"})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from logbus.ui.shared import KEPT_SECONDS, STALE_SECONDS_MAX, THREAD_NAME, Shared
+from logbus.ui.page_reading import KEPT_SECONDS, STALE_SECONDS_MAX, THREAD_NAME, PageReading
 
 
 class Clock:
@@ -35,7 +35,7 @@ class Reader:
 
 def test_many_looks_within_some_seconds_are_one_reading() -> None:
     clock, reader = Clock(), Reader()
-    shared = Shared(reader, clock)
+    shared = PageReading(reader, clock)
     assert [shared.get() for _ in range(20)] == [1] * 20
     clock.now += KEPT_SECONDS
     assert shared.get() == 2
@@ -44,14 +44,14 @@ def test_many_looks_within_some_seconds_are_one_reading() -> None:
 def test_a_failure_is_kept_like_an_answer() -> None:
     clock, reader = Clock(), Reader()
     reader.error = ValueError("down")
-    shared = Shared(reader, clock)
+    shared = PageReading(reader, clock)
     for _ in range(3):
         with pytest.raises(ValueError, match="down"):
             shared.get()
     assert reader.reads == 1
 
 
-def begin(shared: Shared[int], answers: list[int]) -> threading.Thread:
+def begin(shared: PageReading[int], answers: list[int]) -> threading.Thread:
     thread = threading.Thread(target=lambda: answers.append(shared.get()))
     thread.start()
     return thread
@@ -65,7 +65,7 @@ def join_readers() -> None:
 
 def test_those_who_come_while_it_is_read_get_what_was_before() -> None:
     clock, reader = Clock(), Reader()
-    shared = Shared(reader, clock, patience_seconds=0)
+    shared = PageReading(reader, clock, patience_seconds=0)
     shared.get()
     clock.now += KEPT_SECONDS
     reader.gate.clear()
@@ -77,7 +77,7 @@ def test_those_who_come_while_it_is_read_get_what_was_before() -> None:
 
 def test_who_has_patience_gets_what_is_new() -> None:
     clock, reader = Clock(), Reader()
-    shared = Shared(reader, clock, patience_seconds=60)
+    shared = PageReading(reader, clock, patience_seconds=60)
     shared.get()
     clock.now += KEPT_SECONDS
     assert shared.get() == 2
@@ -85,7 +85,7 @@ def test_who_has_patience_gets_what_is_new() -> None:
 
 def test_patience_is_counted_from_when_the_reading_began() -> None:
     clock, reader = Clock(), Reader()
-    shared = Shared(reader, clock, patience_seconds=20)
+    shared = PageReading(reader, clock, patience_seconds=20)
     shared.get()
     clock.now += KEPT_SECONDS
     reader.gate.clear()
@@ -98,7 +98,7 @@ def test_patience_is_counted_from_when_the_reading_began() -> None:
 
 def test_what_is_begun_is_read_once_and_there_for_who_gets_it() -> None:
     clock, reader = Clock(), Reader()
-    shared = Shared(reader, clock)
+    shared = PageReading(reader, clock)
     assert shared.before() is None
     shared.begin()
     shared.begin()
@@ -109,7 +109,7 @@ def test_what_is_begun_is_read_once_and_there_for_who_gets_it() -> None:
 
 def test_the_first_ones_wait_for_one_reading() -> None:
     clock, reader, answers = Clock(), Reader(), list[int]()
-    shared = Shared(reader, clock)
+    shared = PageReading(reader, clock)
     reader.gate.clear()
     threads = [begin(shared, answers) for _ in range(5)]
     reader.began.wait()
@@ -121,7 +121,7 @@ def test_the_first_ones_wait_for_one_reading() -> None:
 
 def test_what_is_too_old_is_nobodys_answer() -> None:
     clock, reader, answers = Clock(), Reader(), list[int]()
-    shared = Shared(reader, clock, patience_seconds=0)
+    shared = PageReading(reader, clock, patience_seconds=0)
     shared.get()
     clock.now += STALE_SECONDS_MAX + 1
     threads = [begin(shared, answers) for _ in range(2)]
