@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,10 @@ def site(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFac
                 "redrive.py": (project_directory() / "dags" / "redrive.py").read_text(),
             },
             users=USERS,
-            settings={"AIRFLOW__CORE__AUTH_MANAGER": manager, "PYTHONPATH": str(project_directory())},
+            settings={
+                "AIRFLOW__CORE__AUTH_MANAGER": manager,
+                "PYTHONPATH": os.pathsep.join(map(str, (project_directory(), project_directory() / "plugins"))),
+            },
         )
         with server:
             yield Site(server=server, engine=engine, clients={})
