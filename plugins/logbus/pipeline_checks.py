@@ -19,7 +19,7 @@ from logbus.ledger.definition import definition_of as refuse_what_json_cannot_ho
 from logbus.ledger.registration import refuse_nonsense
 from logbus.model import Pipeline
 
-# Those of spark_jobs, of which a DAG file shall not import anything; a test holds the names together.
+# Those of logbus.parsing, sinks and readers, which a DAG file shall not import (Arrow); a test holds the names together.
 PARSERS = ("combined", "json", "lines", "logfmt", "raw", "regex")
 SINKS = ("postgres", "iceberg", "parquet")
 READERS = ("python", "connector")
