@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.config import BrokerConfig
 from broker.coordination.broker_overrides import BrokerOverrides, Overrides
-from broker.coordination.local import ProducerIds, TopicRegistry
-from broker.coordination.topics import Topics
+from broker.coordination.local import ProducerIds, TopicRegistry, Topics
 from broker.coordination.view import ClusterView, LocalView
 from broker.handlers.context import Context
 from broker.helpers import Helpers

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.config import BrokerConfig, LogConfig
-from broker.coordination.local import INTERNAL_TOPICS, Topic, TopicRegistry
-from broker.coordination.topics import Topics
+from broker.coordination.local import INTERNAL_TOPICS, Topic, TopicRegistry, Topics
 from broker.errors import (
     BrokerError,
     InvalidConfig,

@@ -15,7 +15,7 @@ import adbc_driver_postgresql
 import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import AdbcConnection, AdbcStatement, StatementOptions
-from logbus.ledger.places import STAGING_SCHEMA, TASK_COLUMN
+from logbus.ledger.table_names import STAGING_SCHEMA, TASK_COLUMN
 from logbus.parsing.schemas import is_json
 
 from spark_jobs.job import StagedWindow, TaskJob

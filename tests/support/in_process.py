@@ -23,10 +23,9 @@ from logbus.parsing import Parser, Unparsable
 
 from spark_jobs import application
 from spark_jobs.job import TaskJob, TaskResult
-from spark_jobs.kafka_source import read_plan
 from spark_jobs.load_task import load
 from spark_jobs.packing import Run, TaskPlan
-from spark_jobs.records import Records
+from spark_jobs.records import Records, read_plan
 from tests.support.fake_log import KEY, FakeLog
 
 TASKS = "tasks"

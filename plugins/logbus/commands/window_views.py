@@ -15,8 +15,7 @@ from logbus.ledger.missing import Gap, Missing, behind, empty, oldest
 from logbus.ledger.values import Published
 from logbus.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
 from logbus.proof.comparison import Difference, Reading
-from logbus.proof.history import AttemptRecord, WindowHistory
-from logbus.proof.other_records import other_records_text
+from logbus.proof.history import AttemptRecord, WindowHistory, other_records_text
 from logbus.proof.producers import StreamCount
 
 ERROR_CHARACTERS_SHOWN = 100

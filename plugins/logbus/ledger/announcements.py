@@ -20,9 +20,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from logbus.errors import PipelineUnknown, UserError
 from logbus.ledger import schema
-from logbus.ledger.intervals import floor, intervals
 from logbus.ledger.rows import pipeline_row, to_pipeline
-from logbus.model import Interval
+from logbus.model import Interval, floor, intervals
 
 ANNOUNCED_AT_ONCE_MAX = 100  # of a backlog, between two looks
 

@@ -20,8 +20,8 @@ from logbus.ledger import schema
 from logbus.ledger.definition import Definition, definition_of
 from logbus.ledger.fixed import refuse_elsewhere, refuse_fixed
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
-from logbus.ledger.places import STAGING_SCHEMA
 from logbus.ledger.rows import ATTEMPT_RUNNING, Row, pipeline_row, to_attempt, to_pipeline
+from logbus.ledger.table_names import STAGING_SCHEMA
 from logbus.ledger.table_owners import refuse_shared_table
 from logbus.model import Attempt, Interval, Pipeline, TaskKey, instant_text, parse_instant
 

@@ -19,11 +19,10 @@ from logbus.ledger import schema
 from logbus.ledger.chain_loading import load_chain
 from logbus.ledger.empty_spans import freeze_between
 from logbus.ledger.freezing import freeze_or_get, freeze_together
-from logbus.ledger.intervals import intervals
 from logbus.ledger.missing import Gap, pipeline_gaps
 from logbus.ledger.retained import lost_ranges
 from logbus.ledger.rows import load_windows, pipeline_row, to_pipeline
-from logbus.model import FrozenWindow, Interval, Pipeline, instant_text
+from logbus.model import FrozenWindow, Interval, Pipeline, instant_text, intervals
 
 # More are not begun unless somebody says so: one stamp of 1970 makes half a million hours that nobody wants.
 WINDOWS_UNASKED_MAX = 1_000

@@ -13,9 +13,8 @@ from datetime import datetime
 
 from logbus.kafka.topics import FoundRecord, OffsetLog
 from logbus.ledger import boundaries
-from logbus.ledger.intervals import floor, instant
 from logbus.ledger.stretches import Stretch
-from logbus.model import Pipeline, milliseconds
+from logbus.model import Pipeline, floor, instant, milliseconds
 
 Undone = Mapping[int, Sequence[Stretch]]
 

@@ -15,8 +15,8 @@ from sqlalchemy import Engine, text
 
 from logbus.ledger import schema
 from logbus.ledger.chain import Chain
-from logbus.ledger.places import SCHEMA
 from logbus.ledger.rows import pipeline_row
+from logbus.ledger.table_names import SCHEMA
 from logbus.model import FrozenWindow, Interval, Pipeline
 
 WINDOWS_PER_TRANSACTION = 5_000  # the pipeline's row is held meanwhile, and somebody wants to see how far it is

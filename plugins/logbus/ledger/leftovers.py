@@ -13,8 +13,8 @@ from sqlalchemy.exc import OperationalError
 
 from logbus.ledger import schema
 from logbus.ledger.attempts import DROP_LOCK_TIMEOUT_MS, FAILED, LOCK_NOT_AVAILABLE, SUPERSEDED, drop_leftovers, sealed
-from logbus.ledger.places import STAGING_SCHEMA
 from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.ledger.table_names import STAGING_SCHEMA
 
 OURS = re.compile(r"w\d+_a\d+(_[0-9a-f]{16})?(_dead)?(_sealed)?")
 

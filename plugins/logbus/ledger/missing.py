@@ -31,11 +31,10 @@ from sqlalchemy import Engine
 from logbus.kafka.topics import FoundRecord, OffsetLog
 from logbus.ledger.chain_loading import is_loaded, load_chain
 from logbus.ledger.closed_ends import Seen, ask, rising
-from logbus.ledger.intervals import ceiling, floor, instant, intervals
 from logbus.ledger.retained import refuse_if_recreated
 from logbus.ledger.rows import pipeline_row, to_pipeline
 from logbus.ledger.stretches import PipelineChain, anchor_of, tail_of
-from logbus.model import FrozenWindow, Interval, Pipeline, instant_text, milliseconds, utc
+from logbus.model import FrozenWindow, Interval, Pipeline, ceiling, floor, instant, instant_text, intervals, milliseconds, utc
 
 # Of one pipeline at one look: ten days of hours that all hold records, told apart to the hour, and what lies around them.
 QUESTIONS_MAX = 500

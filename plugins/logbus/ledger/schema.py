@@ -48,7 +48,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from logbus.ledger.places import SCHEMA
+from logbus.ledger.table_names import SCHEMA
 
 metadata = MetaData(schema=SCHEMA)
 

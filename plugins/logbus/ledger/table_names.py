@@ -1,4 +1,4 @@
-"""Names of tables: taken apart, and made comparable.
+"""Names of tables: where they lie, taken apart, and made comparable. Without SQLAlchemy: Spark's workers need them, too.
 
 A name is taken as it is written, upper and lower case included, because statements always quote it; so `T` and `t` are two tables
 of PostgreSQL. Only the schema may be left out: `t` is `public.t`, and the ledger keeps the shorter form.
@@ -7,8 +7,16 @@ of PostgreSQL. Only the schema may be left out: `t` is `public.t`, and the ledge
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from logbus.errors import UserError
+from logbus.model import utc
+
+SCHEMA = "logbus"
+STAGING_SCHEMA = "logbus_staging"  # tables of attempts under way; whatever is in it may be dropped with its attempt
+LEAF_SCHEMA = "logbus_leaf"  # partitions of target tables, kept out of the user's own schemas
+
+TASK_COLUMN = "_task"  # in staging: the Spark task attempt that wrote the row
 
 SCHEMA_DEFAULT = "public"
 
@@ -57,3 +65,13 @@ def aliases_of(text: str) -> tuple[str, ...]:
     """Every form in which a table may stand in a ledger from before names were made canonical."""
     canonical = canonical_table(text)
     return (canonical,) if "." in canonical else (canonical, f"{SCHEMA_DEFAULT}.{canonical}")
+
+
+def leaf_name(target: TableName, window_start: datetime) -> TableName:
+    """The partition that holds one window of the target. With a dot, so that `web.log` and `web_log` do not want the same one."""
+    base = target.name if target.schema == "public" else f"{target.schema}.{target.name}"
+    return TableName(name=f"{base}_{utc(window_start):%Y%m%d%H%M}", schema=LEAF_SCHEMA)
+
+
+def staging(name: str) -> TableName:
+    return TableName(name=name, schema=STAGING_SCHEMA)

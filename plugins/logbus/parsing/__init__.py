@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from logbus.errors import UserError
-from logbus.parsing.base import Filtered, Parser, Unparsable, parse_value, storable
+from logbus.parsing.base import Filtered, Parser, Unparsable, filtering, parse_value, storable
 from logbus.parsing.combined import combined_parser
 from logbus.parsing.custom import custom_parser
 from logbus.parsing.expression import regex_parser
-from logbus.parsing.filtering import filtering
 from logbus.parsing.json_format import json_parser
-from logbus.parsing.lines import line_parser
 from logbus.parsing.logfmt import logfmt_parser
-from logbus.parsing.raw import raw_parser
+from logbus.parsing.plain import line_parser, raw_parser
 
 PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Parser]] = {
     "combined": combined_parser,

@@ -25,7 +25,7 @@ from logbus.ledger.stamped_hours import stamped_hours
 from logbus.ledger.values import Published, ValuesReport
 from logbus.model import OFFSET_GAPS, AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.proof import tally
-from logbus.proof.other_records import other_records_text
+from logbus.proof.history import other_records_text
 from logbus.proof.producers import check_producers
 
 

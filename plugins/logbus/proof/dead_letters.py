@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, selec
 
 from logbus.ledger import schema
 from logbus.ledger.error_budget import shown_value
-from logbus.ledger.places import SCHEMA
+from logbus.ledger.table_names import SCHEMA
 from logbus.model import instant_text
 
 # Rows a stream holds at once; a value may be megabytes.

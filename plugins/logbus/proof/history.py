@@ -175,3 +175,12 @@ def redrives_of(connection: Connection, window_id: int) -> list[dict[str, Any]]:
 def audit_problems(connection: Connection, window_id: int) -> tuple[str, ...]:
     query = select(schema.window.c.audit_problems).where(schema.window.c.id == window_id)
     return tuple(connection.execute(query).scalar_one() or ())
+
+
+def other_records_text(note: Mapping[str, Any]) -> str:
+    """A reload that replaced records by others, as somebody had accepted."""
+    return (
+        f"{note['at']}: attempt {note['attempt']} of run {note['run_id']} replaced its records by others, as that run accepts: "
+        f"{note['read_before']} records of fingerprint {note['fingerprint_before']} by {note['read_after']} of "
+        f"{note['fingerprint_after']}"
+    )

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, text
 
 from logbus.ledger import schema
 from logbus.ledger.coverage import first_gap
-from logbus.ledger.places import SCHEMA
+from logbus.ledger.table_names import SCHEMA
 from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.proof.sent_numbers import Numbers, Run, holes, joined, size
 

@@ -24,11 +24,10 @@ from logbus.kafka.batches import Kind, LogBatches, Question, TopicPlaces
 from logbus.kafka.topics import FoundRecord, TopicFacts
 from logbus.ledger.chain_loading import is_loaded
 from logbus.ledger.chains import load_chains
-from logbus.ledger.intervals import floor
 from logbus.ledger.missing import PROBED_FROM
 from logbus.ledger.rows import Row, pipeline_rows, to_pipeline
 from logbus.ledger.stretches import PipelineChain
-from logbus.model import Pipeline, Witness, milliseconds, utc
+from logbus.model import Pipeline, Witness, floor, milliseconds, utc
 from logbus.retention.model import RetentionPolicy
 from logbus.retention.store import policies_by_topic
 from logbus.status.lag import Lag, lag_over

@@ -18,9 +18,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from logbus.kafka.own_limits import age_kept, deletes, end_of
-from logbus.ledger.intervals import floor
 from logbus.ledger.missing import Gap
-from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, instant_text
+from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, floor, instant_text
 from logbus.retention.model import DELETE
 from logbus.status.fleet import PipelineReading
 from logbus.status.fleet_ledger import MICROSECOND, WindowFacts, micros

@@ -18,10 +18,9 @@ from sqlalchemy import Engine
 from logbus.errors import BrokerUnavailable
 from logbus.kafka.batches import LogBatches
 from logbus.kafka.rates import Rates
-from logbus.ledger.intervals import floor
 from logbus.ledger.rows import Row, to_pipeline
 from logbus.ledger.stretches import PipelineChain
-from logbus.model import HOUR, FrozenWindow, Interval, utc
+from logbus.model import HOUR, FrozenWindow, Interval, floor, utc
 from logbus.status import fleet_ledger
 from logbus.status.fleet import PipelineReading, read_chains, read_pipelines
 from logbus.status.fleet_ledger import LOADED_WITHIN, Loaded, Series, WindowFacts, micros

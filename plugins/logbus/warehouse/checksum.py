@@ -21,9 +21,8 @@ from sqlalchemy.exc import DataError, ProgrammingError
 
 from logbus.fingerprint import MODULUS, as_text
 from logbus.ledger import schema
-from logbus.ledger.places import SCHEMA
+from logbus.ledger.table_names import SCHEMA, TableName, quoted
 from logbus.ledger.values import Checksum, ValuesReport
-from logbus.warehouse.names import TableName, quoted
 from logbus.warehouse.target import COLUMN_TYPES, SPELLINGS, SYSTEM_COLUMNS, table_columns
 
 # Pinned by whoever chooses a window's rows, so there is nothing to compare.

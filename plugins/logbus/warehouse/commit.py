@@ -28,8 +28,8 @@ from logbus.errors import EquationMismatch, LoadFailed
 from logbus.ledger import schema, stamped_hours
 from logbus.ledger.attempts import COMMITTED, LOCK_NOT_AVAILABLE, lock_if_current, sealed
 from logbus.ledger.error_budget import refuse_over_budget
-from logbus.ledger.places import SCHEMA
 from logbus.ledger.rows import count_values, to_counts
+from logbus.ledger.table_names import SCHEMA, TableName, leaf_name, parse_table, quoted, staging
 from logbus.ledger.values import Checksum, Published
 from logbus.model import (
     OFFSET_GAPS,
@@ -44,7 +44,6 @@ from logbus.model import (
 from logbus.proof import producers, tally
 from logbus.proof.sent_numbers import Numbers, join_streams
 from logbus.warehouse import checksum
-from logbus.warehouse.names import TableName, leaf_name, parse_table, quoted, staging
 from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
 from logbus.warehouse.same_records import LoadedRecords, other_records
 from logbus.warehouse.staging import LEAF_CHECK

@@ -22,9 +22,8 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
 from logbus.ledger.attempts import LOCK_NOT_AVAILABLE
-from logbus.ledger.places import LEAF_SCHEMA
+from logbus.ledger.table_names import LEAF_SCHEMA, TableName, leaf_name, quoted
 from logbus.model import instant_text, parse_instant, utc
-from logbus.warehouse.names import TableName, leaf_name, quoted
 
 DAY = timedelta(days=1)
 

@@ -23,15 +23,14 @@ from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.fingerprint import as_text
 from logbus.ledger import schema
 from logbus.ledger.ledger import Ledger
-from logbus.ledger.places import SCHEMA
 from logbus.ledger.rows import load_windows
+from logbus.ledger.table_names import SCHEMA, TableName, parse_table, quoted
 from logbus.ledger.values import Published, join
 from logbus.model import OFFSET_GAPS, FrozenWindow, Pipeline, instant_text
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value, storable
 from logbus.proof import audit, dead_letters, tally
 from logbus.proof.dead_letters import Value
 from logbus.warehouse import checksum
-from logbus.warehouse.names import TableName, parse_table, quoted
 from logbus.warehouse.published import ROWS_OF_WINDOW, compare_dead_letters, compare_table, of_window, window_place
 from logbus.warehouse.sinks import sink_for
 from logbus.warehouse.target import table_columns

@@ -18,11 +18,10 @@ from sqlalchemy.exc import ProgrammingError
 from logbus.errors import AttemptSuperseded
 from logbus.ledger import schema
 from logbus.ledger.attempts import lock_if_current, sealed
-from logbus.ledger.places import SCHEMA, TASK_COLUMN
+from logbus.ledger.table_names import SCHEMA, TASK_COLUMN, TableName, quoted, staging
 from logbus.model import Attempt, instant_text
 from logbus.proof import tally
 from logbus.warehouse import checksum
-from logbus.warehouse.names import TableName, quoted, staging
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
 
 # Proves to ATTACH that every row belongs to the leaf, so that it need not look at them.

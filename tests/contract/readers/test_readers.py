@@ -24,9 +24,9 @@ from sqlalchemy import text
 
 from spark_jobs import connector
 from spark_jobs.application import Application
+from spark_jobs.given_windows import SOURCE_NAME, windows_source
 from spark_jobs.outcomes import WindowOutcome
 from spark_jobs.packing import pack
-from spark_jobs.windows_source import SOURCE_NAME, windows_source
 from tests.support.broker import AnyBroker
 from tests.support.topics import create_topic
 

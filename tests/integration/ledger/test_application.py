@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from logbus.errors import PipelineUnknown, WindowUnknown
+from logbus.ledger.table_names import parse_table
 from logbus.model import WindowState
-from logbus.warehouse.names import parse_table
 from logbus.warehouse.target import table_columns
 from sqlalchemy import text
 

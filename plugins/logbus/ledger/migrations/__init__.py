@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from logbus.errors import UserError
-from logbus.ledger.places import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA
+from logbus.ledger.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA
 
 # The last of versions/. Two branches that each add one of the same number: a test says so when they meet.
 REVISION = "0008"

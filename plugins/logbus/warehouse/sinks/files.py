@@ -27,7 +27,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus.errors import AttemptSuperseded, EquationMismatch, ErrorBudgetExceeded, LoadFailed, OtherRecords
 from logbus.ledger import schema
-from logbus.ledger.places import SCHEMA
+from logbus.ledger.table_names import SCHEMA, TableName, parse_table
 from logbus.ledger.values import NOT_WITNESSED, Checksum, ValuesReport, join
 from logbus.model import Attempt, FrozenWindow, Interval, PartitionTally, Pipeline, WindowCounts
 from logbus.proof import tally
@@ -35,7 +35,6 @@ from logbus.warehouse import staging
 from logbus.warehouse.commit import SealedWindow, commit_in, committed_counts, connection_died
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.engine import libpq_uri
-from logbus.warehouse.names import TableName, parse_table
 from logbus.warehouse.published import compare_dead_letters, of_window
 from logbus.warehouse.same_records import LoadedRecords
 from logbus.warehouse.sinks.base import Upkeep

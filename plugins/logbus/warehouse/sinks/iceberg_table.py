@@ -30,8 +30,8 @@ from pyiceberg.types import (
 from sqlalchemy import Engine
 
 from logbus.errors import UserError
+from logbus.ledger.table_names import parse_table
 from logbus.model import Pipeline
-from logbus.warehouse.names import parse_table
 from logbus.warehouse.target import SYSTEM_COLUMNS
 
 CATALOG_NAME = "logbus"

@@ -1,4 +1,4 @@
-"""A record's value as it is, in bytes; null where the record has none. Key and headers stand beside it, as in every row."""
+"""A record's value as it is: a line of text, or bytes, null where the record has none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from logbus.parsing.base import Parser
+from logbus.parsing.base import Parser, decode
 
 
 def raw_parser(settings: Mapping[str, Any]) -> Parser:
@@ -16,3 +16,7 @@ def raw_parser(settings: Mapping[str, Any]) -> Parser:
 
 def quick(values: Sequence[bytes]) -> Sequence[pa.Array]:
     return [pa.array(values, pa.binary())]
+
+
+def line_parser(settings: Mapping[str, Any]) -> Parser:
+    return Parser(columns={"line": "text"}, parse=lambda value: (decode(value),))
