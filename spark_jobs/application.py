@@ -109,6 +109,9 @@ class Application:
         for attempt in superseded:
             yield WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error="a newer attempt has begun")
         readable = current
+        # The witnesses are called before the job and the topic's id is looked at after it (`read`): whatever the tasks have read,
+        # they have read of a log that was the frozen one before and is the same topic afterwards. What changed in between, a task
+        # notices itself: it compares the witnesses that lie inside of what it reads.
         try:
             windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
             called = testimony.call(self.ledger.engine, list(windows.values()))
@@ -166,6 +169,7 @@ class Application:
         wanted = [windows[attempt.window_id] for attempt in attempts]
         if not any(window.record_count for window in wanted):
             return Reads()
+        # Not before there is something to read: an hour without records costs no session, and its commit is the same.
         spark = SparkSession.builder.getOrCreate()
         plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         staged = [staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts]
@@ -244,6 +248,8 @@ def staged_window(attempt: Attempt, witnesses: Mapping[Place, Witness] | None = 
 
 def to_reads(results: Sequence[TaskResult]) -> Reads:
     """Results of the winning tasks. A window's partition may have been read by several of them."""
+    # Only winners are in `results`: Spark may have run a task twice (speculation, a lost executor), and what the loser wrote
+    # carries another task number, so it is neither sealed nor counted.
     by_window: dict[int, dict[int, ReadTally]] = {}
     files: dict[int, tuple[str, ...]] = {}
     for result in results:

@@ -124,12 +124,13 @@ def freeze_as_seen(
 ) -> list[FrozenWindow] | None:
     """Asks the broker, then freezes. None where the answer is outdated: somebody has meanwhile frozen a later hour with
     partitions that were added after we asked, and their records of this hour would lie in no window."""
-    with (
-        engine.connect() as connection
-    ):  # before the broker is asked: what others freeze meanwhile may lie behind the ends it tells
+    # 1. The ledger, before the broker. Whatever is frozen after this may lie beyond the ends that the broker is about to tell,
+    #    and would then be taken for a log that lost its end. What was frozen before cannot: the broker had it when it was frozen.
+    with engine.connect() as connection:
         row = pipeline_row(connection, pipeline.name)
         topic_id = row["topic_id"]
         reached = Chain(connection, pipeline.name, topic_id).ends()
+    # 2. The broker: everything the decision needs, in the order that `observe` explains.
     cluster_id = row["cluster_id"] or log.cluster_id()
     seen = observe_there(log, pipeline, intervals, row)
     known = {part: end for part, end in reached.items() if part in seen.facts.partitions}
@@ -139,11 +140,17 @@ def freeze_as_seen(
     with engine.connect() as connection:
         seen = scan_past_the_future(Chain(connection, pipeline.name, topic_id), pipeline, seen, log, now)
     seen = call_witnesses(log, pipeline, reached, seen)
-    # `LogChanged`, or new boundaries would be clamped to those of another log, and the records in between would lie in no window,
-    # or in one that other records belong to.
+    # 3. Last of all whether this is still the log of which the last boundaries speak. Asked first, the log could be exchanged
+    #    between this answer and the others; asked last, all of them came from a log that still held the witnesses afterwards.
+    #    `LogChanged`, or new boundaries would be clamped to those of another log, and the records in between would lie in no
+    #    window, or in one that other records belong to.
     witnesses.refuse_if_changed(pipeline, log, known)
     for interval in intervals:
         refuse_undecided(pipeline, interval, seen)
+    # 4. The decision, holding the pipeline's row: one freezes at a time, and sees what the one before has frozen. No question
+    #    goes to the broker from here on, so nobody waits for a slow broker while holding the row. What was seen may be outdated
+    #    by now; what matters of that is looked at again: the topic, the window itself, and partitions that others have frozen
+    #    with.
     with engine.begin() as connection:
         present_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         if row["cluster_id"] is None:
@@ -209,12 +216,21 @@ def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], t
     watermarks before those: what is appended meanwhile is not taken for an open transaction."""
     facts = log.topic(pipeline.topic)
     refuse_if_recreated(pipeline.topic, topic_id, facts.topic_id)
+    # The order is the proof. Say that the last record of this hour is appended while we ask:
+    #  - before the end offsets: they count it, and the first record of a later hour, if any, lies behind it;
+    #  - between the end offsets and the first records: if no later record is found, the boundary is the end offset, and the
+    #    record lies behind it, in the next hour, where it is read. That is the lateness which the pipeline allows for, and
+    #    nothing is lost.
+    # The other way round, "no later record" would be older than the end offset, which could count a record of the next hour into
+    # this one.
     is_committed = pipeline.isolation_level == READ_COMMITTED
     written = log.end_offsets(pipeline.topic, facts.partitions, LATEST) if is_committed else {}
     ends = log.end_offsets(pipeline.topic, facts.partitions, pipeline.isolation_level)
     instants = {at: milliseconds(at) for at in (intervals[0].start, *(one.end for one in intervals))}
     by_stamp = log.first_at_or_after_each(pipeline.topic, facts.partitions, [0, *instants.values()])
     first = {at: by_stamp[stamp] for at, stamp in instants.items()}
+    # Where the log starts comes after all of them, so that what retention takes meanwhile is seen to be gone. And the topic's id
+    # once more: a topic made again in between would answer with another log.
     starts = log.start_offsets(pipeline.topic, facts.partitions)
     refuse_if_recreated(pipeline.topic, topic_id, log.topic(pipeline.topic).topic_id)
     return Observation(

@@ -247,6 +247,10 @@ class Piece:
         middle = {part: self.clamped(part, first.get(part)) for part in self.lower}
         hours = (floor(instant(one.timestamp_ms), length) for part, one in first.items() if one.offset < self.upper.get(part, 0))
         filled = max(at, min(hours, default=self.span.end))  # from `at` to here all boundaries are `middle`
+        # Three cases. In all of them the boundaries from `at` to `filled` are the same offsets (`middle`), since no record is
+        # stamped in between: those intervals are empty, and one answer of the broker has decided all of them at once. That is
+        # what keeps the number of questions to the number of places where records begin again, however many years of empty hours
+        # lie between.
         if self.is_unsure:
             yield from self.divided_at_loss(filled, middle, length)
         elif at == self.span.start and self.is_decided and middle != self.lower:
@@ -296,6 +300,9 @@ def told_apart(
     log: OffsetLog, pipeline: Pipeline, seen: Seen, pieces: Sequence[Piece], questions_max: int | None
 ) -> list[tuple[Interval, bool]]:
     """Intervals, and whether they are empty."""
+    # By halves, all pieces of a round in one request: log2(hours) rounds at the worst, whatever the number of pieces. Where the
+    # budget of questions is used up, what is left is told as not empty: too much work may be promised by that, and never too
+    # little.
     told: list[tuple[Interval, bool]] = []
     plain = [part for part in seen.partitions if part not in seen.read]
     left, waiting = questions_max, list(pieces)

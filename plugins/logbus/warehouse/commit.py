@@ -147,6 +147,8 @@ def when_it_answers(ask: Callable[[], WindowCounts | None], load: SealedWindow) 
 
 def committed_counts(engine: Engine, attempt: Attempt) -> WindowCounts | None:
     """The counts of an attempt that is committed, None otherwise. Waits for a commit that is still on its way."""
+    # Holding the window's row is what makes the answer final. A commit whose connection died may still be running in the server,
+    # and holds this row: we wait until it is over. After that it cannot succeed unseen any more.
     row_of = schema.attempt
     with engine.begin() as connection:
         row = (
@@ -183,10 +185,14 @@ def commit_in(
     """Everything of a commit but the transaction's end; `put_rows` is what the kinds of sinks differ in. `published_before`: what
     the target holds by its own word, of which the ledger may not know."""
     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+    # The fence comes first and is held to the end: a newer attempt cannot begin between this look and the commit, because it
+    # takes the same row. So a driver that outlived its task fails here, however late it wakes up.
     lock_if_current(connection, load.attempt)
+    # Then all that may refuse, while nothing is changed yet; what costs least first.
     refuse_mismatch(load)
     others = other_records(connection, load.attempt, new_load(load), now, published_before)
     refuse_errors(connection, load)
+    # From here on the window changes. Readers need not wait for the dead letters; for the rows they may have to.
     put_dead_letters(connection, load)
     values = published(connection, load.window.id, load.staged)
     table = put_rows(connection, load)  # last: from here on it may hold locks that readers want

@@ -142,11 +142,15 @@ class Redrive:
             )
 
     def run_in(self, connection: Connection, window: FrozenWindow) -> Redriven:
+        # The window's row is the lock of loads and redrives alike. Its checksums are compared before anything moves: afterwards
+        # they would be taken of what is there, and a row that was changed by hand would have the platform's word from then on.
         connection.execute(text(f"set local lock_timeout = {LOCK_TIMEOUT_MS}"))
         attempt = lock_loaded(connection, window)
         values = self.compared(connection, window)
         outcome = Redriven(start=window.interval.start)
         move = Move(connection=connection, window=window, target=parse_table(self.pipeline.table), columns=self.parser.columns)
+        # Each batch is deleted, or updated in place, by its offsets, while the next one is read behind them: nothing is seen
+        # twice.
         for batch in dead_letters.batches(connection, window.id):
             found = parse_batch(self.parser, batch)
             move.apply(found)
