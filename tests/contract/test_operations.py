@@ -17,8 +17,9 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 from logbus.cli import main
 from logbus.commands import options
-from logbus.kafka.groups import GroupOffsets
-from logbus.kafka.topic_settings import TopicAdmin
+from logbus.kafka.client import Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Interval, Pipeline
 from logbus.status.group_checkpoint import commit_ends
@@ -49,7 +50,7 @@ class Site:
     warehouse_url: str
     topic: str
     ledger: Ledger
-    admin: TopicAdmin
+    admin: Topics
 
     def type(self, *words: str) -> Result:
         environment = {"LOGBUS_WAREHOUSE_URL": self.warehouse_url, "COLUMNS": "200"}
@@ -74,7 +75,7 @@ def site(request: pytest.FixtureRequest, warehouse_url: str, monkeypatch: pytest
     create_topic(bootstrap, topic, partitions=2, config=NEVER)
     fill(bootstrap, topic)
     config = {"bootstrap.servers": bootstrap}
-    ledger, admin = Ledger(connect(warehouse_url)), TopicAdmin(config)
+    ledger, admin = Ledger(connect(warehouse_url)), Topics(Client(config))
     ledger.register(Pipeline(name="p", topic=topic, table="t", parse="lines"), admin, NOW)
     for hour in HOURS[:-1]:
         ledger.freeze_or_get("p", Interval.hour(DAY + timedelta(hours=hour)), admin, NOW)
@@ -119,7 +120,7 @@ def test_a_group_goes_to_a_window_and_to_an_instant(site: Site) -> None:
     assert site.at_broker("group", "seek", "--group", "g", *window, "--execute").exit_code == 0
     instant = ["--topic", f"{site.topic}:1", "--to-datetime", "2015-05-17T12:00:00.000"]
     assert site.at_broker("group", "seek", "--group", "g", *instant, "--execute").exit_code == 0
-    groups = GroupOffsets({"bootstrap.servers": site.bootstrap})
+    groups = Groups(Client({"bootstrap.servers": site.bootstrap}))
     assert groups.committed("g") == {(site.topic, 0): 2, (site.topic, 1): 4}
     done = commit_ends(site.ledger.engine, groups, site.admin, "g", site.ledger.windows("p")[1:2])
     assert (done.committed, done.ahead) == ({0: 4, 1: 4}, {})

@@ -7,32 +7,23 @@ together, at a checkpoint.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from logbus.collector.errors import DeliveryFailed
+from logbus.kafka.client import Client
+from logbus.kafka.producing import DEFAULTS, SETTINGS
 
-DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before the run gives up; the next one goes on from there
 POLL_EVERY_LINES = 2048
 CLIENTS_CHOICE = -1  # a partition: the client's partitioner chooses
-_logger = logging.getLogger("logbus.collector")
 
 PRODUCER_DEFAULTS: Mapping[str, Any] = {
-    "enable.idempotence": True,
-    "acks": "all",
+    **SETTINGS,
+    **DEFAULTS,
     "linger.ms": 50,  # full batches: a log file is always ahead of the network
-    "compression.type": "lz4",
-    "partitioner": "murmur2_random",  # the Java client's: the same key finds the same partition from either
-    "message.timeout.ms": int(DELIVERY_SECONDS_MAX * 1000),
     "delivery.report.only.error": True,
-}
-_HINTS = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "the topic's max.message.bytes is smaller than a batch: raise it, or set a smaller batch.size",
-    KafkaError._MSG_TIMED_OUT: "the broker was away for too long: see that it runs",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user may not write to the topic",
 }
 
 
@@ -41,9 +32,9 @@ class Delivery:
 
     def __init__(self, topic: str, client_config: Mapping[str, Any], *, queued_lines_max: int) -> None:
         limits = {"queue.buffering.max.messages": queued_lines_max}
-        settings = {**PRODUCER_DEFAULTS, **limits, **client_config, "on_delivery": self._note_failure}
         self._topic = topic
-        self._producer = Producer(settings, logger=_logger)
+        self._client = Client(client_config)
+        self._producer = self._client.producer({"on_delivery": self._note_failure}, {**PRODUCER_DEFAULTS, **limits})
         self._failure: KafkaError | None = None
         self._sent = 0
 
@@ -83,7 +74,5 @@ class Delivery:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            hint = _HINTS.get(self._failure.code(), "mend the cause")
-            raise DeliveryFailed(
-                f"topic {self._topic}: {self._failure.str()}; {hint}. Then run again: what was acknowledged is not sent twice"
-            )
+            cause = self._client.explain(self._failure, self._topic, needs="Write")
+            raise DeliveryFailed(f"topic {self._topic}: {cause}. Then run again: what was acknowledged is not sent twice")

@@ -18,12 +18,21 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from logbus.errors import BrokerUnavailable, LedgerMissing, LogbusError, TopicMissing, TopicRecreated, WarehouseUnavailable
+from logbus.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    LedgerMissing,
+    LogbusError,
+    TopicMissing,
+    TopicRecreated,
+    WarehouseUnavailable,
+)
 
 logger = logging.getLogger("logbus.exporter")
 
 OK, NOT_READ, TIMEOUT, DEFECT = "ok", "not_read", "timeout", "defect"
 REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (AccessDenied, "refused"),
     (BrokerUnavailable, "unreachable"),
     (WarehouseUnavailable, "unreachable"),
     (LedgerMissing, "no_ledger"),

@@ -13,9 +13,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from logbus.errors import UserError
-from logbus.kafka.groups import GroupOffsets
-from logbus.kafka.topic_settings import TopicAdmin
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
 
 SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # of librdkafka's settings that hold credentials
 
@@ -48,14 +48,18 @@ class BrokerHook(BaseHook):
                 mask_secret(json.dumps(value)[1:-1] if isinstance(value, str) else value)
         return config
 
-    def log_offsets(self) -> LogOffsets:
+    def client(self) -> Client:
+        """The one client: what `Topics`, `Groups` and the others of `logbus.kafka` are given."""
+        return Client(self.client_config())
+
+    def log_offsets(self) -> Topics:
         """The questions the ledger asks the broker."""
-        return LogOffsets(self.client_config())
+        return Topics(self.client())
 
-    def topic_admin(self) -> TopicAdmin:
-        """The same, and what managed retention orders."""
-        return TopicAdmin(self.client_config())
+    def topic_admin(self) -> Topics:
+        """The same, for what managed retention orders."""
+        return Topics(self.client())
 
-    def group_offsets(self) -> GroupOffsets:
+    def group_offsets(self) -> Groups:
         """Consumer groups and their committed offsets."""
-        return GroupOffsets(self.client_config())
+        return Groups(self.client())

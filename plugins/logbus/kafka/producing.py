@@ -7,7 +7,6 @@ stored once and in order. The first record that fails ends the call and is named
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +15,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from logbus.errors import ProduceFailed, UserError
+from logbus.kafka.client import Client
+from logbus.kafka.errors import explain
 from logbus.model import milliseconds
 
 DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before a record counts as failed
@@ -34,12 +35,7 @@ DEFAULTS: Mapping[str, Any] = {
     "compression.type": "lz4",
     "partitioner": "murmur2_random",  # the Java client's: the same key finds the same partition from either
 }
-
-# Settings of a consumer that may stand in a connection's configuration; the producer would warn about each.
-NOT_FOR_PRODUCERS = ("group.", "auto.offset.reset", "enable.auto.", "enable.partition.eof", "isolation.level")
 FIELDS = ("value", "key", "headers", "timestamp", "partition")
-
-logger = logging.getLogger("logbus.client")
 
 
 @dataclass(slots=True)
@@ -94,7 +90,7 @@ class Sending:
 
     def fail(self, number: int, key: Any, error: KafkaError) -> None:
         shown = "" if key is None else f" (key {str(key)[:KEY_SHOWN_MAX]})"
-        self.failure = f"record {number}{shown} was not stored in topic {self.topic}: {error.str()}"
+        self.failure = f"record {number}{shown} was not stored in topic {self.topic}: {explain(error, self.topic, needs='Write')}"
 
     def finish(self, seconds_max: float) -> int:
         """Waits so long for what is under way, then gives the rest up; returns how many records were not acknowledged."""
@@ -129,11 +125,7 @@ def produce(client_config: Mapping[str, Any], topic: str, records: Iterable[Any]
 
 def open_sending(client_config: Mapping[str, Any], topic: str) -> Sending:
     """A producer for the topic, with nothing sent yet."""
-    own = {name: value for name, value in client_config.items() if not name.startswith(NOT_FOR_PRODUCERS)}
-    try:
-        return Sending(topic=topic, producer=Producer({**DEFAULTS, **own, **SETTINGS}, logger=logger))
-    except KafkaException as error:
-        raise UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
+    return Sending(topic=topic, producer=Client(client_config).producer(SETTINGS, DEFAULTS))
 
 
 def summary(sending: Sending) -> dict[str, Any]:

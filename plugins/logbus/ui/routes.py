@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
 
 from logbus.errors import BrokerUnavailable, UserError
-from logbus.kafka.group_list import group_json
+from logbus.kafka.groups import group_json
 from logbus.kafka.topic_list import TopicOwners, topic_json
 from logbus.model import Interval, instant_text
 from logbus.status import fleet_ledger

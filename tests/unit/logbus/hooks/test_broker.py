@@ -16,7 +16,7 @@ def test_the_extra_is_the_client_configuration(monkeypatch: pytest.MonkeyPatch) 
     connection(monkeypatch, {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "PLAINTEXT"})
     assert BrokerHook().client_config() == {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "PLAINTEXT"}
     for asking in (BrokerHook().log_offsets(), BrokerHook().topic_admin(), BrokerHook().group_offsets()):
-        assert asking.client_config["bootstrap.servers"] == "127.0.0.1:9"
+        assert asking.client.config["bootstrap.servers"] == "127.0.0.1:9"
 
 
 def test_a_connection_without_servers_says_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
