@@ -100,7 +100,7 @@ def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop) -
     """Sends and waits for every acknowledgement; `Stopped` says how far it came, if somebody stops it."""
     for record in stop.waiting_for(found):
         sending.send(record)
-        if sending.failure is not None or stop:
+        if sending.has_failed or stop:
             break
     sending.settle(lambda: bool(stop))
     if stop.exit_code is None:

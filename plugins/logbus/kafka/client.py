@@ -30,10 +30,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
-    ConfigSource,
     OffsetSpec,
     ResourceType,
 )
@@ -237,10 +234,6 @@ class Client:
         except KafkaException as error:
             raise self.explain(error.args[0], "") from None
 
-    def ask_cluster(self) -> Future[Any]:
-        found: Future[Any] = self.admin().describe_cluster(**self.limits())
-        return found
-
     def ask_topics(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
         found: Mapping[str, Future[Any]] = self.admin().describe_topics(TopicCollection(list(names)), **self.limits())
         return found
@@ -257,14 +250,6 @@ class Client:
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         asked = self.admin().describe_configs(resources, **self.limits()) if resources else {}
         return {resource.name: future for resource, future in asked.items()}
-
-    def ask_change(self, topic: str, values: Mapping[str, str], deleted: Iterable[str] = ()) -> Mapping[Any, Future[Any]]:
-        """Sets some settings, takes others back to what the broker has for all topics, leaves the rest."""
-        entries = [entry(name, value, AlterConfigOpType.SET) for name, value in values.items()]
-        entries += [entry(name, None, AlterConfigOpType.DELETE) for name in deleted]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        found: Mapping[Any, Future[Any]] = self.admin().incremental_alter_configs([resource], **self.limits())
-        return found
 
     def ask_group_names(self) -> Future[Any]:
         """Of every group that a broker of the cluster coordinates."""
@@ -297,7 +282,3 @@ def noting(handshakes: list[tuple[float, KafkaError]]) -> Callable[[KafkaError],
             handshakes[:] = [(time.monotonic(), found)]
 
     return note
-
-
-def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
-    return ConfigEntry(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=operation)

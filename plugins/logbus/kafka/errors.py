@@ -42,64 +42,40 @@ _MISSING = "{broker} has no topic {about!r}: create it, or ship something to it 
 _LOGIN = "{broker} refuses the login: {said}. Check sasl.mechanism, sasl.username and sasl.password"
 _GRANT = "kafka-acls --add --allow-principal User:NAME --operation {needs}"
 
-# The broker's words are appended in parentheses where a sentence does not quote them itself.
+# The caller can mend it.
+REFUSED: Mapping[int, str] = {
+    KafkaError.TOPIC_EXCEPTION: "{about!r} is no name for a topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
+    KafkaError.INVALID_PARTITIONS: "topic {about} cannot have that many partitions: at least one, never fewer than it has",
+    KafkaError.INVALID_REPLICATION_FACTOR: "topic {about} cannot have that many replicas: leave --replication-factor out",
+    KafkaError.INVALID_CONFIG: "topic {about} takes no such setting: `logbus topic config TOPIC --all` lists them",
+    KafkaError.TOPIC_DELETION_DISABLED: "{broker} deletes no topics: set its delete.topic.enable=true",
+    KafkaError.POLICY_VIOLATION: "a policy of the broker forbids that for {about}",
+    KafkaError.INVALID_REQUEST: "{broker} does not do that to {about}",
+    KafkaError.MSG_SIZE_TOO_LARGE: "the max.message.bytes of topic {about} is smaller than a batch: raise it or lower batch.size",
+}
+
+# TLS, then SASL, then ACLs.
+DENIED: Mapping[int, str] = {
+    KafkaError._SSL: "no TLS connection to {broker}: {said}. Set security.protocol to SSL or SASL_SSL only where the port speaks "
+    "TLS, and ssl.ca.location to the certificate of the authority that signed the broker's",
+    KafkaError._AUTHENTICATION: _LOGIN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: "{broker} has no such login: set sasl.mechanism to one of its sasl.enabled.mechanisms",
+    KafkaError.ILLEGAL_SASL_STATE: "{broker} wants a login first: set security.protocol to SASL_SSL or SASL_PLAINTEXT",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user lacks {needs} on topic {about}: grant it, " + _GRANT + " --topic {about}",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "this user lacks {needs} on group {about}: grant it, " + _GRANT + " --group {about}",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "this user lacks {needs} on the cluster: grant it, " + _GRANT + " --cluster",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user lacks {needs} on that transactional.id: grant it, " + _GRANT,
+}
+
+# By code the kind of error and its sentence. The broker's own words are appended where the sentence does not quote them.
 MEANINGS: Mapping[int, tuple[type[UserError], str]] = {
     **dict.fromkeys(MISSING, (TopicMissing, _MISSING)),
-    KafkaError.TOPIC_EXCEPTION: (UserError, "{about!r} is no name for a topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-'"),
-    KafkaError.INVALID_PARTITIONS: (
-        UserError,
-        "topic {about} cannot have that many partitions: at least one, never fewer than it has",
-    ),
-    KafkaError.INVALID_REPLICATION_FACTOR: (
-        UserError,
-        "topic {about} cannot have that many replicas: leave --replication-factor out",
-    ),
-    KafkaError.INVALID_CONFIG: (UserError, "topic {about} takes no such setting: `logbus topic config TOPIC --all` lists them"),
-    KafkaError.TOPIC_DELETION_DISABLED: (UserError, "{broker} deletes no topics: set its delete.topic.enable=true"),
-    KafkaError.POLICY_VIOLATION: (UserError, "a policy of the broker forbids that for {about}"),
-    KafkaError.INVALID_REQUEST: (UserError, "{broker} does not do that to {about}"),
-    KafkaError.MSG_SIZE_TOO_LARGE: (
-        UserError,
-        "the max.message.bytes of topic {about} is smaller than a batch: raise it, or set a smaller batch.size",
-    ),
+    **{code: (UserError, sentence) for code, sentence in REFUSED.items()},
+    **{code: (AccessDenied, sentence) for code, sentence in DENIED.items()},
     KafkaError.GROUP_ID_NOT_FOUND: (GroupMissing, "{broker} has no group {about!r}: `logbus group ls` lists those it has"),
     KafkaError.NON_EMPTY_GROUP: (GroupActive, "group {about} has members: stop them first"),
     KafkaError._MSG_TIMED_OUT: (BrokerUnavailable, "{broker} was away for too long: check that it runs"),
-    # TLS
-    KafkaError._SSL: (
-        AccessDenied,
-        "no TLS connection to {broker}: {said}. Set security.protocol to SSL or SASL_SSL only where the port speaks TLS, and "
-        "ssl.ca.location to the certificate of the authority that signed the broker's",
-    ),
-    # SASL
-    KafkaError._AUTHENTICATION: (AccessDenied, _LOGIN),
-    KafkaError.SASL_AUTHENTICATION_FAILED: (AccessDenied, _LOGIN),
-    KafkaError.UNSUPPORTED_SASL_MECHANISM: (
-        AccessDenied,
-        "{broker} does not have this kind of login: set sasl.mechanism to one of its sasl.enabled.mechanisms",
-    ),
-    KafkaError.ILLEGAL_SASL_STATE: (
-        AccessDenied,
-        "{broker} wants a login first: set security.protocol to SASL_SSL or SASL_PLAINTEXT, with sasl.mechanism",
-    ),
-    # ACLs
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: (
-        AccessDenied,
-        f"this user lacks {{needs}} on topic {{about}}: grant it with {_GRANT} --topic {{about}}",
-    ),
-    KafkaError.GROUP_AUTHORIZATION_FAILED: (
-        AccessDenied,
-        f"this user lacks {{needs}} on group {{about}}: grant it with {_GRANT} --group {{about}}",
-    ),
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
-        AccessDenied,
-        f"this user lacks {{needs}} on the cluster: grant it with {_GRANT} --cluster",
-    ),
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        AccessDenied,
-        f"this user may not use that transactional.id: grant it with {_GRANT} --transactional-id ID",
-    ),
-    KafkaError.SECURITY_DISABLED: (AccessDenied, "{broker} has no authorizer: set its authorizer.class.name"),
 }
 
 

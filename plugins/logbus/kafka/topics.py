@@ -15,7 +15,16 @@ from functools import partial
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, TopicPartition
-from confluent_kafka.admin import ConfigSource, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from logbus.errors import UserError
 from logbus.fingerprint import as_signed, record_hash
@@ -162,7 +171,7 @@ class Topics:
 
     def cluster_id(self) -> str | None:
         """Of the cluster that answers; None where it has no id."""
-        found = self.client.ask(lambda: {"": self.client.ask_cluster()})[""].cluster_id
+        found = self.client.ask(lambda: {"": self.client.admin().describe_cluster(**self.client.limits())})[""].cluster_id
         return None if found is None else str(found)
 
     def _list(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation_level: str = LATEST) -> dict[int, Any]:
@@ -186,7 +195,12 @@ class Topics:
 
     def change_settings(self, topic: str, values: Mapping[str, str], deleted: Sequence[str] = ()) -> None:
         """Sets these, takes the deleted ones back to what the broker has for all topics, leaves the others as they are."""
-        self.client.ask(lambda: self.client.ask_change(topic, values, deleted), topic, needs="AlterConfigs")
+        entries = [entry(name, value, AlterConfigOpType.SET) for name, value in values.items()]
+        entries += [entry(name, None, AlterConfigOpType.DELETE) for name in deleted]
+        wanted = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]
+        self.client.ask(
+            lambda: self.client.admin().incremental_alter_configs(wanted, **self.client.limits()), topic, needs="AlterConfigs"
+        )
 
     # Orders.
 
@@ -250,6 +264,10 @@ class Topics:
 
 class _AlreadyThere(UserError):
     """A topic of that name."""
+
+
+def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
+    return ConfigEntry(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=operation)
 
 
 def topic_setting(found: Any) -> TopicSetting:

@@ -35,7 +35,7 @@ def test_every_sentence_can_be_filled_in_and_says_what_it_is_about() -> None:
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, ("lacks Write on topic orders", "--operation Write --topic orders")),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, ("lacks Write on group orders", "--operation Write --group orders")),
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, ("lacks Write on the cluster", "--operation Write --cluster")),
-        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ("transactional.id", "--transactional-id")),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ("transactional.id", "--operation Write")),
     ],
 )
 def test_who_is_not_let_in_is_told_which_setting_or_grant_is_missing(code: int, words: tuple[str, ...]) -> None:
