@@ -26,6 +26,7 @@ from logbus.status.group_checkpoint import commit_ends
 from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
+from benchmarks.processes import wait_until
 from tests.support.topics import create_topic
 
 _numbers = itertools.count(1)
@@ -153,7 +154,9 @@ def test_old_hours_are_deleted_when_they_are_loaded_and_are_lost_to_a_replay_the
         in site.at_broker("replay", "run", "--pipeline", "p", "--since", "2015-05-17").stderr
     )
     site.at_broker("retention", "give-back", site.topic)
-    assert site.admin.settings(site.topic, ["retention.ms"]) == {"retention.ms": TWELVE_HOURS_MS}
+    given_back = {"retention.ms": TWELVE_HOURS_MS}
+    # Apache Kafka answers before the change is read by all of it.
+    assert wait_until(lambda: site.admin.settings(site.topic, ["retention.ms"]) == given_back, deadline_seconds=30)
 
 
 def test_an_hour_that_is_not_loaded_is_held_back_and_fails_the_command_when_that_takes_too_long(site: Site) -> None:

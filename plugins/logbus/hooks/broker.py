@@ -31,6 +31,7 @@ class BrokerHook(BaseHook):
     def __init__(self, kafka_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.kafka_conn_id = kafka_conn_id
+        self._client: Client | None = None
 
     def client_config(self) -> dict[str, Any]:
         """The configuration for a confluent-kafka client; its secrets are masked in logs from here on."""
@@ -49,8 +50,10 @@ class BrokerHook(BaseHook):
         return config
 
     def client(self) -> Client:
-        """The one client: what `Topics`, `Groups` and the others of `logbus.kafka` are given."""
-        return Client(self.client_config())
+        """The one client of this hook: what `Topics`, `Groups` and the others of `logbus.kafka` are given."""
+        if self._client is None:
+            self._client = Client(self.client_config())
+        return self._client
 
     def log_offsets(self) -> Topics:
         """The questions the ledger asks the broker."""
