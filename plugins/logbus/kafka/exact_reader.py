@@ -18,7 +18,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from logbus.errors import BrokerUnavailable, RecordsLost, ShortRead
+from logbus.errors import AccessDenied, BrokerUnavailable, RecordsLost, ShortRead
 from logbus.kafka.client import READ_COMMITTED, Client
 from logbus.kafka.errors import MISSING, explain
 
@@ -84,7 +84,7 @@ def read_lists(
 ) -> Iterator[tuple[list[Message], list[int]]]:
     """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL` and their offsets.
 
-    Raises `RecordsLost` (start_offset is not there any more), `ShortRead` (the log ends before end_offset) or
+    Raises `RecordsLost` (start_offset is not there any more), `ShortRead` (the log ends before end_offset), `AccessDenied` or
     `BrokerUnavailable` (silence).
     """
     if end_offset <= start_offset:
@@ -153,7 +153,8 @@ def raise_for(error: KafkaError, topic: str, partition: int, next_offset: int, e
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise RecordsLost(f"{missing} cannot be read from its start: retention has deleted it ({error.str()})", lost=[missing])
     if error.fatal() or error.code() in FINAL:
-        raise ShortRead(f"reading {missing} failed: {explain(error, topic, needs='Read')}")
+        cause = explain(error, topic, needs="Read")
+        raise cause if isinstance(cause, AccessDenied) else ShortRead(f"reading {missing} failed: {cause}")
 
 
 FINAL = (*MISSING, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG)
