@@ -107,7 +107,7 @@ def reading(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[
     limits = None if is_member else limits_of(config, wish, span, partitions, group)
     client = consumer(config, wish, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error")
     try:
-        yield Reading(client, wish, limits)
+        yield Reading(client, wish, limits, group)
     finally:
         client.close()
 

@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from logbus.console.positions import Stretch
-from logbus.errors import BrokerUnavailable, LogbusError, TopicMissing
+from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, TopicMissing
 from logbus.kafka.client import READ_COMMITTED, Client
 from logbus.kafka.errors import AWAY, MISSING, explain
 
@@ -60,9 +60,12 @@ def consumer(client_config: Mapping[str, Any], wish: Wish, group: str | None, re
 class Reading:
     """One reading under way; `records` counts what was handed out. With stretches by assignment, else as a group's member."""
 
-    def __init__(self, client: Consumer, wish: Wish, stretches: Mapping[int, Stretch] | None = None) -> None:
+    def __init__(
+        self, client: Consumer, wish: Wish, stretches: Mapping[int, Stretch] | None = None, group: str | None = None
+    ) -> None:
         self.client = client
         self.wish = wish
+        self.group = group or ""
         self.stretches = stretches
         self.records = 0
         self._open: set[int] = set()  # partitions of which more is to come
@@ -118,8 +121,11 @@ class Reading:
         elif error.code() in MISSING:
             raise TopicMissing(f"there is no topic {self.wish.topic} any more")
         elif error.fatal() or error.code() not in AWAY:  # the client mends those by itself; what it gives up on is fatal
-            about = self.wish.topic
-            raise ReadFailed(f"reading {about}-{partition} ended: {explain(error, about, needs='Read')}")
+            about = self.group if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else self.wish.topic
+            cause = explain(error, about, needs="Read")
+            raise (
+                cause if isinstance(cause, AccessDenied) else ReadFailed(f"reading {self.wish.topic}-{partition} ended: {cause}")
+            )
 
     def _close(self, partition: int) -> None:
         """Nothing more is wanted of the partition now; a member of a group keeps it, because more may come before the end."""

@@ -58,9 +58,6 @@ LATEST = "read_uncommitted"  # up to the high watermark, as kafka-topics and kaf
 OF_CONSUMERS = ("group.", "auto.offset.reset", "enable.auto.", "enable.partition.eof", "isolation.level")
 OF_PRODUCERS = ("enable.idempotence", "acks", "compression.", "linger.", "partitioner", "queue.buffering.")
 
-# The caller's error for a code, or what makes one of the broker's own words.
-Explanations = Mapping[int, Exception | Callable[[str], Exception]]
-
 
 class Fallible(Protocol):
     """A reading of one of many. `error` says what of it the broker did not tell, and why."""
@@ -139,7 +136,7 @@ class Client:
         about: str = "",
         *,
         needs: str = "Describe",
-        explained: Explanations | None = None,
+        explained: Mapping[int, Exception] | None = None,
         check: Callable[[Any], None] = lambda answer: None,
     ) -> dict[Any, Any]:
         """All answers of one call about a topic or a group. `explained` goes before the table of errors; `needs` is the ACL
@@ -152,7 +149,8 @@ class Client:
                 for answer in answers.values():
                     check(answer)
             except KafkaException as error:
-                raise self._error(error.args[0], about, needs, explained or {}) from None
+                reason = error.args[0]
+                raise (explained or {}).get(reason.code()) or self.explain(reason, about, needs) from None
             except TimeoutError:
                 raise self.unavailable(f"no answer within {self.timeout_seconds:g} s") from None
             return answers
@@ -209,12 +207,6 @@ class Client:
     def explain(self, error: KafkaError, about: str, needs: str = "Describe") -> UserError:
         """The error of a request, with the broker's address."""
         return explain(self._reason(error), about, broker=f"the broker at {self.address}", needs=needs)
-
-    def _error(self, error: KafkaError, about: str, needs: str, explained: Explanations) -> Exception:
-        own = explained.get(error.code())
-        if own is None:
-            return self.explain(error, about, needs)
-        return own if isinstance(own, Exception) else own(error.str())
 
     def _reason(self, error: KafkaError) -> KafkaError:
         return (self._failed_handshake() or error) if error.code() in AWAY else error

@@ -28,8 +28,14 @@ COMING = (
     KafkaError.UNKNOWN_TOPIC_ID,
 )
 
-# No connection, or no answer over it. Clients go on trying by themselves.
-AWAY = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
+# No connection, or no answer over it. Clients go on trying by themselves; a producer gives a record up in the end.
+AWAY = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._MSG_TIMED_OUT,
+)
 
 # Why there is no connection. librdkafka tells these by its error callback alone; the request itself just times out.
 CONNECTING = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)

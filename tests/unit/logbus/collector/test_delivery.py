@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaError
 from logbus.collector.delivery import open_delivery, settle
 from logbus.collector.errors import DeliveryFailed
+from logbus.kafka.client import noting
 from logbus.kafka.producing import Delivery
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 200, "log_level": 0}
@@ -29,4 +31,11 @@ def test_a_full_queue_waits_and_a_failure_ends_the_wait(delivery: Delivery) -> N
         delivery.send(b"line", b"host", timestamp=1, headers=[])
     assert delivery.failure is not None
     with pytest.raises(DeliveryFailed):
+        settle(delivery)
+
+
+def test_a_login_that_is_refused_is_the_cause_and_not_the_time_that_it_took(delivery: Delivery) -> None:
+    delivery.failure = KafkaError(KafkaError._MSG_TIMED_OUT)
+    noting(delivery.client._handshakes)(KafkaError(KafkaError._AUTHENTICATION, "no such user"))
+    with pytest.raises(DeliveryFailed, match="refuses the login: no such user"):
         settle(delivery)
