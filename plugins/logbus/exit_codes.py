@@ -46,6 +46,7 @@ BY_ERROR: Mapping[type[BaseException], ExitCode] = {
     errors.GroupMissing: ExitCode.NOT_THERE,
     errors.PipelineUnknown: ExitCode.NOT_THERE,
     errors.WindowUnknown: ExitCode.NOT_THERE,
+    errors.AccessDenied: ExitCode.FAILED,  # waiting does not help
     errors.BrokerUnavailable: ExitCode.NOT_REACHABLE,
     errors.WarehouseUnavailable: ExitCode.NOT_REACHABLE,
     errors.AuditMismatch: ExitCode.NOT_AS_IT_SHOULD_BE,

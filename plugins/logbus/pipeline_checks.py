@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from logbus.errors import UserError
-from logbus.kafka.admin import ISOLATION_LEVELS
+from logbus.kafka.client import ISOLATION_LEVELS
 from logbus.ledger.definition import SINK, SINK_DEFAULT
 from logbus.ledger.definition import definition_of as refuse_what_json_cannot_hold
 from logbus.ledger.registration import refuse_nonsense

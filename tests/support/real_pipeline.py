@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import AuditReport, Pipeline
 from logbus.parsing import parser_for
@@ -48,7 +49,7 @@ class RealPipeline:
 
     def __post_init__(self) -> None:
         self.create()
-        self.log = LogOffsets(self.client_config)
+        self.log = Topics(Client(self.client_config))
         self.ledger = Ledger(self.engine)
         self.register()
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import HOUR, Attempt, Interval, Pipeline, TaskKey, milliseconds
 from logbus.proof.audit import audit_window
@@ -93,7 +94,7 @@ class SeededPlatform:
 
     def __post_init__(self) -> None:
         self.client_config = {"bootstrap.servers": self.bootstrap, "log_level": 0}
-        self.ledger, self.log = Ledger(self.engine), LogOffsets(self.client_config)
+        self.ledger, self.log = Ledger(self.engine), Topics(Client(self.client_config))
 
     def start(self, hours_ago: int) -> datetime:
         return self.now.replace(minute=0, second=0, microsecond=0) - hours_ago * HOUR

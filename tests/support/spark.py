@@ -18,7 +18,8 @@ import pytest
 from logbus import connector_jars as connector
 from logbus import spark_submit
 from logbus.errors import UserError
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Attempt
 from logbus.warehouse.engine import connect
@@ -68,7 +69,7 @@ def load_in_process(spark_session: SparkSession) -> LoadInProcess:
     def load(warehouse_url: str, client_config: Mapping[str, Any], attempts: Sequence[Attempt]) -> list[WindowOutcome]:
         application = Application(
             ledger=Ledger(connect(warehouse_url)),
-            log=LogOffsets(client_config),
+            log=Topics(Client(client_config)),
             client_config=client_config,
             now=lambda: datetime.now(UTC),
             report=lambda outcome: None,

@@ -21,7 +21,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from logbus.collector import sources as files_seen
-from logbus.collector.delivery import PRODUCER_DEFAULTS, Delivery
+from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.numbering import Numbering
 from logbus.collector.shipment import Progress, Shipment
@@ -101,7 +101,7 @@ def ship(
         before, lost = recover(noted, client, sleep=time.sleep, accept_loss=accept_loss)
         known = list(before.sources.values())
         sources = files_seen.identify(paths, known, new_id=lambda: secrets.token_hex(8))
-        delivery = Delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
+        delivery = open_delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
         checkpoints.begin(sources)
         shipment = Shipment(

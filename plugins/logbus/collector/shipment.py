@@ -11,12 +11,13 @@ from os import fsencode
 from pathlib import Path
 
 from logbus.collector import line_reader
-from logbus.collector.delivery import CLIENTS_CHOICE, Delivery
+from logbus.collector.delivery import settle
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.numbering import Numbering
 from logbus.collector.sources import Fingerprint, Source
 from logbus.collector.stamped_lines import Reading, StampedLine, TimeOf, merged
 from logbus.collector.topic_client import position_header
+from logbus.kafka.producing import CLIENTS_CHOICE, Delivery
 
 PROGRESS_EVERY_LINES = 10_000
 
@@ -81,7 +82,7 @@ class Shipment:
             self._settle(clean=True)
             raise
         except BaseException:
-            self._delivery.abandon()
+            self._delivery.finish()
             raise
         self._settle(clean=True)
         return self._sent
@@ -96,7 +97,7 @@ class Shipment:
                 self._progress(bytes_done, bytes_in_all, self._sent.lines)
             if number % self._checkpoint_lines == 0:
                 self._settle(clean=False)
-            if self._stop():
+            if self._stop() or self._delivery.failure is not None:
                 break
         self._progress(bytes_done, bytes_in_all, self._sent.lines)
 
@@ -126,10 +127,10 @@ class Shipment:
         if self._numbering is not None:
             partition, number = self._numbering.next(key)
             headers.append(number)
-        self._delivery.send(text, key=key, timestamp_ms=line.timestamp_ms, headers=headers, partition=partition)
+        self._delivery.send(text, key, partition, timestamp=line.timestamp_ms, headers=headers)
 
     def _settle(self, *, clean: bool) -> None:
-        self._delivery.settle()
+        settle(self._delivery)
         self._checkpoint(self._positions(), clean)
 
     def _positions(self) -> list[Source]:

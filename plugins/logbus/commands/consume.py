@@ -21,9 +21,9 @@ from logbus.console import formatting
 from logbus.console.formatting import Render
 from logbus.console.positions import Kind, Span, chosen_partitions, parse_span, stretches
 from logbus.console.reading import Reading, Wish, consumer
-from logbus.kafka.admin import ISOLATION_LEVELS
-from logbus.kafka.groups import GroupOffsets
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import ISOLATION_LEVELS, Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
 
 FORMS = (options.TABLE, options.JSON)
 RESETS: Mapping[Kind, str] = {Kind.BEGINNING: "earliest", Kind.END: "latest", Kind.STORED: "earliest"}
@@ -90,7 +90,7 @@ def command(
     form = options.JSON if is_json else form or next(iter(forms), None)
     render = rendering(form, template, delimiter)
     wish = Wish(topic=topic, follows=follow, count_max=count, isolation_level=isolation_level)
-    there = LogOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX).topic(topic)
+    there = Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)).topic(topic)
     named = chosen_partitions(topic, there.partitions, partitions)
     with reading(config, wish, span, named if partitions or group is None else [], group) as found:
         if form == options.TABLE:
@@ -107,7 +107,7 @@ def reading(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[
     limits = None if is_member else limits_of(config, wish, span, partitions, group)
     client = consumer(config, wish, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error")
     try:
-        yield Reading(client, wish, limits)
+        yield Reading(client, wish, limits, group)
     finally:
         client.close()
 
@@ -115,10 +115,10 @@ def reading(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[
 def limits_of(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[int], group: str | None) -> Any:
     if span.kind is Kind.STORED and group is None:
         raise click.UsageError("-o stored is where a group is: name it with -G")
-    log = LogOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX)
-    committed = GroupOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX).committed(group) if group else {}
+    client = Client(config, timeout_seconds=ANSWER_SECONDS_MAX)
+    committed = Groups(client).committed(group) if group else {}
     stored = {partition: offset for (topic, partition), offset in committed.items() if topic == wish.topic}
-    return stretches(log, wish.topic, partitions, span, wish.isolation_level, stored)
+    return stretches(Topics(client), wish.topic, partitions, span, wish.isolation_level, stored)
 
 
 def print_all(found: Reading, render: Render, quiet: bool) -> None:

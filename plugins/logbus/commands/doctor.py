@@ -19,7 +19,8 @@ from logbus.doctor.spark import check_jars, check_spark, check_spark_submit
 from logbus.doctor.versions import check_versions
 from logbus.errors import WarehouseUnavailable
 from logbus.exit_codes import ExitCode
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import REVISION, create_ledger, ledger_revision
 from logbus.status import checkup
@@ -67,7 +68,7 @@ def command(
 
     Nothing is changed without --clean. Ends with status 5 where an error is found.
     """
-    log = LogOffsets(config, timeout_seconds=BROKER_SECONDS_MAX)
+    log = Topics(Client(config, timeout_seconds=BROKER_SECONDS_MAX))
     checks: dict[str, Check] = {
         **AREAS,
         PIPELINES: partial(examine, warehouse_url=warehouse_url, log=log, pipeline_name=pipeline_name, clean=clean),
@@ -93,7 +94,7 @@ def tell(findings: Sequence[Finding], as_json: bool) -> None:
 
 
 def examine(
-    around: Surroundings, *, warehouse_url: str | None, log: LogOffsets, pipeline_name: str | None, clean: bool
+    around: Surroundings, *, warehouse_url: str | None, log: Topics, pipeline_name: str | None, clean: bool
 ) -> Iterator[Finding]:
     """What the ledger and the broker tell; the first obstacle first."""
     if warehouse_url is None:

@@ -14,9 +14,9 @@ import click
 
 from logbus.commands import options, output
 from logbus.errors import UserError
-from logbus.kafka.admin import Place
-from logbus.kafka.groups import GroupOffsets
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client, Place
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
 from logbus.model import parse_instant
 from logbus.status import group_seek
 from logbus.status.group_seek import Move, Target, TopicChoice
@@ -82,7 +82,8 @@ def command(
     if is_exported and as_json:
         raise click.UsageError("--export prints topic,partition,offset: it and -o json exclude each other")
     flag, value = only_target(targets)
-    groups, log = GroupOffsets(config), LogOffsets(config)
+    client = Client(config)
+    groups, log = Groups(client), Topics(client)
     chosen = [TopicChoice.parse(text) for text in topics]
     if flag in OWN_TOPICS:
         target, own_topics = OWN_TOPICS[flag](value, group, warehouse_url)

@@ -11,8 +11,9 @@ from rich.table import Table
 from logbus.commands import options, output
 from logbus.commands.completing import complete_pipelines
 from logbus.errors import Behind, BrokerUnavailable, LogbusError, PipelineUnknown, TopicMissing
+from logbus.kafka.client import Client
 from logbus.kafka.exact_reader import read_range
-from logbus.kafka.topic_settings import TopicAdmin
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.stamped_hours import elsewhere_notes
 from logbus.model import instant_text
@@ -52,7 +53,7 @@ def command(
     """Show closed hours that are not loaded, the oldest of them, their records, and when retention would take them."""
     ledger, config, now = options.open_ledger(warehouse_url), options.client_config(bootstrap, client_config), options.clock()
     names = pipeline_names or [pipeline.name for pipeline in ledger.pipelines()]
-    log, measure = TopicAdmin(config), reader(config) if counts_bytes else None
+    log, measure = Topics(Client(config)), reader(config) if counts_bytes else None
     lags = [lag_or_problem(ledger, log, name, now, measure) for name in names]
     if as_json:
         output.show_json([lag.summary(now) for lag in lags])
@@ -70,7 +71,7 @@ def command(
         raise TopicMissing(f"nothing is known of {', '.join(lag.pipeline for lag in lags)}: {lags[0].problem}")
 
 
-def lag_or_problem(ledger: Ledger, log: TopicAdmin, name: str, now: datetime, measure: Measure | None) -> Lag:
+def lag_or_problem(ledger: Ledger, log: Topics, name: str, now: datetime, measure: Measure | None) -> Lag:
     """A pipeline whose topic cannot be looked at is one line with its problem, and hides nothing of the others."""
     try:
         return lag_of(ledger.engine, log, name, now, measure)

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from logbus.commands import options
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger.accepted_losses import loss_text
 from logbus.ledger.rebasing import Rebase
 from logbus.model import Interval, instant_text
@@ -66,7 +67,7 @@ def accept_loss(
 
     They are never called exact: every audit says who accepted the loss, when and why.
     """
-    ledger, log = options.open_ledger(warehouse_url), LogOffsets(options.client_config(bootstrap, client_config))
+    ledger, log = options.open_ledger(warehouse_url), Topics(Client(options.client_config(bootstrap, client_config)))
     length = ledger.pipeline(pipeline_name).interval
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
     for start in starts:

@@ -15,7 +15,8 @@ from logbus.commands import losses, options, output
 from logbus.commands.completing import complete_pipelines, complete_topics
 from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger import pipeline_dags, table_moves
 from logbus.ledger.definition import differences, in_words, pipeline_of
 from logbus.ledger.ledger import Ledger
@@ -77,7 +78,7 @@ def register(
         from logbus.parsing import parser_for
 
         parser_for(parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
-    log, ledger = LogOffsets(options.client_config(bootstrap, client_config)), Ledger(connect(warehouse_url))
+    log, ledger = Topics(Client(options.client_config(bootstrap, client_config))), Ledger(connect(warehouse_url))
     done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
     tell_registration(done)
     if done.changes and (dags := pipeline_dags.standing_for_another(ledger.engine, done.pipeline)):
@@ -166,7 +167,7 @@ def rebase(name: str, warehouse_url: str, bootstrap: str, client_config: Path | 
 
     What is loaded stays. The hours of which records may be gone are printed; each is refused until its loss is accepted.
     """
-    log = LogOffsets(options.client_config(bootstrap, client_config))
+    log = Topics(Client(options.client_config(bootstrap, client_config)))
     done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
     click.echo("\n".join(losses.rebase_lines(name, done)))
 

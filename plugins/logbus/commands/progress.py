@@ -10,7 +10,8 @@ from typing import Any
 from logbus.commands import options
 from logbus.commands.window_views import behind_text
 from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.missing import Gap, behind, empty
 from logbus.model import FrozenWindow, Pipeline, instant_text
@@ -82,7 +83,7 @@ class ProgressView:
 
     def __init__(self, ledger: Ledger, client_config: Mapping[str, Any]) -> None:
         self.ledger = ledger
-        self.log = LogOffsets(client_config, timeout_seconds=BROKER_SECONDS_MAX)
+        self.log = Topics(Client(client_config, timeout_seconds=BROKER_SECONDS_MAX))
         self.note: str | None = None
         self._is_unreachable = False
 

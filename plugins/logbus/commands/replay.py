@@ -15,8 +15,9 @@ from logbus import spark_submit
 from logbus.commands import options, output
 from logbus.commands.interrupting import raising
 from logbus.commands.load import show_reports
+from logbus.kafka.client import Client
 from logbus.kafka.exact_reader import exact_consumer, read_with
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
 from logbus.model import FrozenWindow, OffsetRange, instant_text
@@ -131,7 +132,7 @@ class BrokerReader:
     """Reads windows with one consumer, telling how far it is."""
 
     consumer: Consumer
-    log: LogOffsets
+    log: Topics
 
     def begin(self, windows: int, records: int) -> None:
         output.say(f"reading the {records:,} records of {windows} windows, to compare them with what is loaded")
@@ -146,7 +147,7 @@ class BrokerReader:
 
 def made_plan(ledger: Ledger, config: Mapping[str, Any], name: str, span: Span, read: bool | None) -> ReplayPlan:
     """`read` None: where it is not too much."""
-    log, now = LogOffsets(config), options.clock()
+    log, now = Topics(Client(config)), options.clock()
     if read is False:
         return replay.plan(ledger, log, name, span, now)
     with exact_consumer(config, ledger.pipeline(name).isolation_level) as consumer:

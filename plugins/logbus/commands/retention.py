@@ -13,7 +13,8 @@ from rich.table import Table
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.errors import RetentionOverdue
-from logbus.kafka.topic_settings import TopicAdmin
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.retention.model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
 from logbus.retention.run import Retention, RetentionReport
 from logbus.retention.store import RetentionStore
@@ -41,7 +42,7 @@ def with_broker(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_retention(warehouse_url: str, bootstrap: str, client_config: Path | None) -> Retention:
-    return Retention(options.open_ledger(warehouse_url).engine, TopicAdmin(options.client_config(bootstrap, client_config)))
+    return Retention(options.open_ledger(warehouse_url).engine, Topics(Client(options.client_config(bootstrap, client_config))))
 
 
 @command.command("plan")

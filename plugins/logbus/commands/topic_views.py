@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from logbus.kafka.topic_list import TopicReading
-from logbus.kafka.topic_orders import TopicSetting
+from logbus.kafka.topics import TopicSetting
 
 
 def headline(topic: TopicReading, own: Iterable[TopicSetting]) -> str:

@@ -13,8 +13,9 @@ from logbus.commands import losses, options, output, window_views
 from logbus.commands.progress import ProgressView
 from logbus.errors import AuditMismatch
 from logbus.exit_codes import ExitCode
+from logbus.kafka.client import Client
 from logbus.kafka.exact_reader import read_range
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.missing import behind, empty
 from logbus.model import OffsetRange, Pipeline, instant_text, parse_instant
@@ -139,7 +140,7 @@ def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapp
         found = read_range(client_config, *places, isolation_level=pipeline.isolation_level)
         return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
 
-    return comparison.broker_reading(found.window, LogOffsets(client_config), read)
+    return comparison.broker_reading(found.window, Topics(Client(client_config)), read)
 
 
 def tell_differences(left: Reading, right: Reading, as_json: bool) -> None:
@@ -171,7 +172,7 @@ def audit(
     starts: tuple[datetime, ...],
 ) -> None:
     """Count the windows that begin at STARTS again, in the target and at the broker; status 5 unless all are exact."""
-    ledger, log = options.open_ledger(warehouse_url), LogOffsets(options.client_config(bootstrap, client_config))
+    ledger, log = options.open_ledger(warehouse_url), Topics(Client(options.client_config(bootstrap, client_config)))
     sinks, tracked = each_sink_once(), output.tracked(starts, "auditing", len(starts))
     reports = [audit_window(ledger.engine, log, pipeline_name, start, options.clock(), sinks) for start in tracked]
     if as_json:

@@ -16,7 +16,8 @@ from sqlalchemy.exc import ProgrammingError
 
 from logbus.doctor.looking import Surroundings
 from logbus.errors import LogbusError
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger import schema
 from logbus.model import instant_text
 from logbus.status.checkup import Finding, error, note, warning, well
@@ -64,7 +65,7 @@ def warehouse_finding(engine: Engine, around: Surroundings) -> Finding:
 
 def record_findings(topics: Sequence[str], around: Surroundings) -> Iterator[Finding]:
     """Topics whose newest record is from the future."""
-    log = LogOffsets(around.client_config, timeout_seconds=BROKER_SECONDS_MAX)
+    log = Topics(Client(around.client_config, timeout_seconds=BROKER_SECONDS_MAX))
     for topic in topics:
         try:
             newest = log.newest(topic, log.topic(topic).partitions)

@@ -25,6 +25,7 @@ from logbus.exporter.ledger_reading import LedgerReading, read_ledger
 from logbus.exporter.samples import Sample
 from logbus.exporter.sources import Limits, Sources
 from logbus.exporter.target_reading import Outcome, TargetReading, wait
+from logbus.kafka.batches import TopicBatches
 
 FAMILIES: Mapping[str, type[GaugeMetricFamily] | type[CounterMetricFamily]] = {COUNTER: CounterMetricFamily}
 
@@ -84,7 +85,7 @@ class PipelineCollector(Collector):
         return read_ledger(self._sources.engine(), timeout_seconds=self._limits.deadline_seconds)
 
     def _read_lags(self) -> LagReading:
-        return read_lags(self._sources.engine(), self._sources.kafka, self._sources.now())
+        return read_lags(self._sources.engine(), TopicBatches(self._sources.kafka.client), self._sources.now())
 
 
 def _plain(outcome: Outcome[KafkaReading] | Outcome[LedgerReading] | Outcome[LagReading]) -> Outcome[object]:

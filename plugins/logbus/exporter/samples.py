@@ -15,7 +15,7 @@ from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
 from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
 from logbus.exporter.target_reading import OK, Outcome
-from logbus.kafka.group_list import GroupReading, Member, lag_at
+from logbus.kafka.groups import GroupReading, Member, lag_at
 
 Labels = tuple[str, ...]
 # A value of None is left out by whoever writes the page.

@@ -12,13 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from logbus.errors import BrokerUnavailable, LedgerMissing, LogbusError, TopicMissing, TopicRecreated, WarehouseUnavailable
+from logbus.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    LedgerMissing,
+    LogbusError,
+    TopicMissing,
+    TopicRecreated,
+    WarehouseUnavailable,
+)
 from logbus.shared_reading import ReadingUnderWay, SharedReading
 
 logger = logging.getLogger("logbus.exporter")
 
 OK, NOT_READ, TIMEOUT, DEFECT = "ok", "not_read", "timeout", "defect"
 REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (AccessDenied, "refused"),
     (BrokerUnavailable, "unreachable"),
     (WarehouseUnavailable, "unreachable"),
     (LedgerMissing, "no_ledger"),

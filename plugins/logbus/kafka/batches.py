@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
-from threading import Lock
 from typing import Any, Protocol
 
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from logbus.errors import LogbusError
-from logbus.kafka.admin import INTERNAL_PREFIX, LATEST, BrokerQuestions
+from logbus.kafka.client import INTERNAL_PREFIX, LATEST, Client
 from logbus.kafka.topics import FoundRecord, TopicFacts, to_found
 
 # Pages wait for it. What a healthy broker takes a tenth of a second for is not worth more.
@@ -74,28 +73,22 @@ class LogBatches(Protocol):
     def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]: ...
 
 
-class TopicBatches(BrokerQuestions):
+class TopicBatches:
     """The questions put to a real broker. Safe to share between threads: the client is."""
 
-    def __init__(self, client_config: Mapping[str, Any], *, timeout_seconds: float = PAGE_TIMEOUT_SECONDS) -> None:
-        super().__init__(client_config, timeout_seconds=timeout_seconds)
-        self._making = Lock()
-
-    def client(self) -> AdminClient:
-        """One for all threads: a second would take its answers with it when it is dropped."""
-        with self._making:
-            return super().client()
+    def __init__(self, client: Client) -> None:
+        self.client = client
 
     def topic_names(self, *, with_internal: bool = False) -> list[str]:
         """All, or all but Kafka's own."""
-        found = self.metadata().topics
+        found = self.client.metadata().topics
         return sorted(name for name in found if with_internal or not name.startswith(INTERNAL_PREFIX))
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]:
         """Each as it is now, or why nobody knows."""
         wanted = sorted(set(names))
-        asked = self.ask_topics(wanted) if wanted else {}
-        found = {name: self.outcome(future, name) for name, future in asked.items()}
+        asked = self.client.ask_topics(wanted) if wanted else {}
+        found = {name: self.client.outcome(future, name) for name, future in asked.items()}
         return {name: one if isinstance(one, LogbusError) else to_places(one) for name, one in found.items()}
 
     def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]:
@@ -103,7 +96,7 @@ class TopicBatches(BrokerQuestions):
         asked = [*self._ask_offsets(questions, partitions), *self._ask_settings(questions)]
         known: dict[Question, Any] = {question: {} for question in questions}
         for question, part, future in asked:
-            found = self.outcome(future, question.topic)
+            found = self.client.outcome(future, question.topic)
             if isinstance(found, LogbusError):
                 known[question] = found
             elif not isinstance(known[question], LogbusError):
@@ -116,13 +109,13 @@ class TopicBatches(BrokerQuestions):
         """One call holds each partition once and has one isolation level; the calls are under way together."""
         for batch in batches([one for one in questions if one.kind is not Kind.SETTINGS]):
             owner = {(one.topic, part): one for one in batch for part in partitions.get(one.topic, ())}
-            asked = self.ask_offsets({place: spec_of(one) for place, one in owner.items()}, isolation_of(batch[0]))
+            asked = self.client.ask_offsets({place: spec_of(one) for place, one in owner.items()}, isolation_of(batch[0]))
             for place, future in asked.items():
                 yield owner[place], place[1], future
 
     def _ask_settings(self, questions: Collection[Question]) -> Iterator[tuple[Question, int, Future[Any]]]:
         asked = {one.topic: one for one in questions if one.kind is Kind.SETTINGS}
-        for topic, future in self.ask_settings(asked).items():
+        for topic, future in self.client.ask_settings(asked).items():
             yield asked[topic], 0, future
 
 

@@ -18,7 +18,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from logbus.errors import BrokerUnavailable, RecordsLost, ShortRead
+from logbus.errors import AccessDenied, BrokerUnavailable, RecordsLost, ShortRead
+from logbus.kafka.client import READ_COMMITTED, Client
+from logbus.kafka.errors import MISSING, explain
 
 # How long nothing at all may come from a broker before we call it gone; a rolling restart takes less.
 STALL_SECONDS_MAX = 60.0
@@ -46,9 +48,9 @@ CONSUMER_CONFIG: Mapping[str, Any] = {
 
 
 @contextmanager
-def exact_consumer(client_config: Mapping[str, Any], isolation_level: str = "read_committed") -> Iterator[Consumer]:
+def exact_consumer(client_config: Mapping[str, Any], isolation_level: str = READ_COMMITTED) -> Iterator[Consumer]:
     """A consumer for `read_with`; one serves many ranges, one after another."""
-    consumer = Consumer({**client_config, **CONSUMER_CONFIG, "isolation.level": isolation_level})
+    consumer = Client(client_config).consumer({**CONSUMER_CONFIG, "isolation.level": isolation_level})
     try:
         yield consumer
     finally:
@@ -82,7 +84,7 @@ def read_lists(
 ) -> Iterator[tuple[list[Message], list[int]]]:
     """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL` and their offsets.
 
-    Raises `RecordsLost` (start_offset is not there any more), `ShortRead` (the log ends before end_offset) or
+    Raises `RecordsLost` (start_offset is not there any more), `ShortRead` (the log ends before end_offset), `AccessDenied` or
     `BrokerUnavailable` (silence).
     """
     if end_offset <= start_offset:
@@ -151,13 +153,8 @@ def raise_for(error: KafkaError, topic: str, partition: int, next_offset: int, e
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise RecordsLost(f"{missing} cannot be read from its start: retention has deleted it ({error.str()})", lost=[missing])
     if error.fatal() or error.code() in FINAL:
-        raise ShortRead(f"reading {missing} failed: {error.str()}")
+        cause = explain(error, topic, needs="Read")
+        raise cause if isinstance(cause, AccessDenied) else ShortRead(f"reading {missing} failed: {cause}")
 
 
-FINAL = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError._BAD_MSG,
-)
+FINAL = (*MISSING, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG)

@@ -13,9 +13,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from logbus.errors import BrokerUnavailable
+from logbus.kafka.client import Client
 from logbus.kafka.exact_reader import CALL_SECONDS_MAX, CONSUMER_CONFIG, FINAL
-from logbus.kafka.requests import logger
 
 SINGLE_CONFIG: Mapping[str, Any] = {
     **CONSUMER_CONFIG,
@@ -32,9 +31,8 @@ NOT_THERE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 class SingleRecords:
     """One broker or cluster, one consumer, made on first use, used by one thread at a time."""
 
-    def __init__(self, client_config: Mapping[str, Any], *, timeout_seconds: float) -> None:
-        self.client_config = dict(client_config)
-        self.timeout_seconds = timeout_seconds
+    def __init__(self, client: Client) -> None:
+        self.client = client
         self._consumer: Consumer | None = None
 
     def last(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Message]:
@@ -51,7 +49,7 @@ class SingleRecords:
         ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
         if not ends:
             return {}
-        consumer, found = self._client(), dict[int, Message]()
+        consumer, found = self._made_consumer(), dict[int, Message]()
         consumer.assign([TopicPartition(topic, partition, ranges[partition][0]) for partition in ends])
         heard_at = time.monotonic()
         try:
@@ -60,8 +58,8 @@ class SingleRecords:
                     heard_at = time.monotonic()
                     if self._take(message, ends, found) and ends:  # or all behind it is read while the others are waited for
                         consumer.incremental_unassign([TopicPartition(topic, message.partition())])
-                if time.monotonic() - heard_at > self.timeout_seconds:
-                    raise self._unavailable(f"nothing came of {topic} for {self.timeout_seconds:g} s")
+                if time.monotonic() - heard_at > self.client.timeout_seconds:
+                    raise self.client.unavailable(f"nothing came of {topic} for {self.client.timeout_seconds:g} s")
         finally:
             consumer.unassign()
         return found
@@ -79,14 +77,10 @@ class SingleRecords:
         elif error.code() == KafkaError._PARTITION_EOF or error.code() in NOT_THERE:
             del ends[partition]
         elif error.fatal() or error.code() in FINAL:
-            raise self._unavailable(f"reading {message.topic()}-{partition} failed: {error.str()}")
+            raise self.client.explain(error, str(message.topic()), needs="Read")
         return partition not in ends
 
-    def _client(self) -> Consumer:
+    def _made_consumer(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = Consumer({**self.client_config, **SINGLE_CONFIG}, logger=logger)
+            self._consumer = self.client.consumer(SINGLE_CONFIG)
         return self._consumer
-
-    def _unavailable(self, reason: str) -> BrokerUnavailable:
-        address = self.client_config.get("bootstrap.servers", "(no bootstrap.servers given)")
-        return BrokerUnavailable(f"the broker at {address} did not answer what was asked: {reason}. Check that it runs")

@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.kafka.admin import LATEST, Place
 from logbus.kafka.batches import Kind, LogBatches, PartitionPlace, Question, TopicPlaces
+from logbus.kafka.client import LATEST, Place
 from logbus.kafka.own_limits import RETENTION_BYTES, RETENTION_MS, limits_in_force
 from logbus.kafka.rates import Rates
 from logbus.model import utc

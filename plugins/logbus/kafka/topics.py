@@ -1,9 +1,9 @@
-"""What the ledger asks a broker: which topic, which offsets, which record comes first after an instant.
+"""Topics of a broker: which there are, their offsets, the first record after an instant, their settings; and orders about them.
 
-`OffsetLog` is the question list; `LogOffsets` asks a real broker by confluent-kafka's admin client, and the tests'
-fake answers from memory; one contract suite runs over both. Offsets and timestamps only: no record's value is kept, a
-witness has its hash. Timestamps are milliseconds since the epoch, as on the wire. Every call has a time limit, because
-admin calls can hang.
+`OffsetLog`, `SettingsLog` and `LogAdmin` are the lists of what the ledger, lag and managed retention ask; `Topics` asks a real
+broker, the tests' fake answers from memory; one contract suite runs over both and over Apache Kafka. Offsets and timestamps only:
+no record's value is kept, a witness has its hash. Timestamps are milliseconds since the epoch, as on the wire. A refusal comes
+back as a sentence of `logbus.kafka.errors`, with what to do about it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
+from logbus.errors import UserError
 from logbus.fingerprint import as_signed, record_hash
-from logbus.kafka.admin import LATEST, BrokerQuestions
+from logbus.kafka.client import LATEST, Client
 from logbus.kafka.exact_reader import read_range
-from logbus.kafka.requests import TIMEOUT_SECONDS
 from logbus.kafka.single_records import SingleRecords
 from logbus.model import Witness
 
 UNDER_WAY_MAX = 100  # questions by time of one topic
+BROKERS_CHOICE = -1  # partitions or replicas: what num.partitions and default.replication.factor say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +55,23 @@ class FoundRecord:
     leader_epoch: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSetting:
+    """One setting in force. `source` is where it comes from, in Kafka's words, such as DYNAMIC_TOPIC_CONFIG."""
+
+    name: str
+    value: str | None
+    source: str
+    is_sensitive: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Set for this topic, not for all."""
+        return self.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.name
+
+
 class OffsetLog(Protocol):
-    """The questions. A partition missing from an answer of found records has none."""
+    """What the ledger asks. A partition missing from an answer of found records has none."""
 
     def topic(self, name: str) -> TopicFacts: ...
 
@@ -66,16 +92,30 @@ class OffsetLog(Protocol):
     def cluster_id(self) -> str | None: ...
 
 
-class LogOffsets(BrokerQuestions):
-    """The questions put to a real broker."""
+class SettingsLog(OffsetLog, Protocol):
+    """The same, and a topic's settings: all that lag needs."""
 
-    def __init__(self, client_config: Mapping[str, Any], *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        super().__init__(client_config, timeout_seconds=timeout_seconds)
-        self._single_records = SingleRecords(client_config, timeout_seconds=timeout_seconds)
+    def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]: ...
+
+
+class LogAdmin(SettingsLog, Protocol):
+    """The same, and what managed retention orders."""
+
+    def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]: ...
+
+    def change_settings(self, topic: str, values: Mapping[str, str]) -> None: ...
+
+
+class Topics:
+    """The topics of a real broker; for one thread at a time. `TopicMissing` where one is not there."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._single_records = SingleRecords(client)
 
     def topic(self, name: str) -> TopicFacts:
-        """Id and partitions; `TopicMissing` where the broker has no such topic."""
-        described = self.ask(lambda: self.ask_topics([name]), name)[name]
+        """Id and partitions."""
+        described = self.client.ask(lambda: self.client.ask_topics([name]), name)[name]
         return TopicFacts(
             name=name, topic_id=str(described.topic_id), partitions=tuple(sorted(part.id for part in described.partitions))
         )
@@ -102,7 +142,7 @@ class LogOffsets(BrokerQuestions):
         stamps = list(found)
         for begin in range(0, len(stamps), UNDER_WAY_MAX):
             some = stamps[begin : begin + UNDER_WAY_MAX]
-            for (stamp, part), info in self.ask(partial(self._ask_each, topic, partitions, some), topic).items():
+            for (stamp, part), info in self.client.ask(partial(self._ask_each, topic, partitions, some), topic).items():
                 found[stamp] |= to_found({part: info})
         return found
 
@@ -110,7 +150,7 @@ class LogOffsets(BrokerQuestions):
         return {
             (stamp, part): future
             for stamp in stamps
-            for (_, part), future in self.ask_offsets(
+            for (_, part), future in self.client.ask_offsets(
                 {(topic, partition): OffsetSpec.for_timestamp(stamp) for partition in partitions}
             ).items()
         }
@@ -121,7 +161,7 @@ class LogOffsets(BrokerQuestions):
 
     def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
         """Reads a range, for the rare search that an index by time cannot answer."""
-        for message in read_range(self.client_config, topic, partition, start_offset, end_offset):
+        for message in read_range(self.client.config, topic, partition, start_offset, end_offset):
             yield FoundRecord(offset=message.offset(), timestamp_ms=message.timestamp()[1])
 
     def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
@@ -131,13 +171,111 @@ class LogOffsets(BrokerQuestions):
 
     def cluster_id(self) -> str | None:
         """Of the cluster that answers; None where it has no id."""
-        found = self.ask(lambda: {"": self.ask_cluster()}, "")[""].cluster_id
+        found = self.client.ask(lambda: {"": self.client.admin().describe_cluster(**self.client.limits())})[""].cluster_id
         return None if found is None else str(found)
 
     def _list(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation_level: str = LATEST) -> dict[int, Any]:
         wanted = {(topic, partition): spec for partition in partitions}
-        answers = self.ask(lambda: self.ask_offsets(wanted, isolation_level), topic)
+        answers = self.client.ask(lambda: self.client.ask_offsets(wanted, isolation_level), topic)
         return {partition: info for (_, partition), info in answers.items()}
+
+    # Settings.
+
+    def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+        """Those settings of the topic that the broker knows, as they are in force, wherever they come from."""
+        return {one.name: str(one.value) for one in self.settings_in_force([topic])[topic] if one.name in names}
+
+    def settings_in_force(self, topics: Sequence[str]) -> dict[str, list[TopicSetting]]:
+        """All of each topic, by name; asked for in one request."""
+        if not topics:
+            return {}
+        asked = partial(self.client.ask_settings, topics)
+        answers = self.client.ask(asked, ", ".join(topics), needs="DescribeConfigs")
+        return {topic: sorted(map(topic_setting, answers[topic].values()), key=lambda setting: setting.name) for topic in topics}
+
+    def change_settings(self, topic: str, values: Mapping[str, str], deleted: Sequence[str] = ()) -> None:
+        """Sets these, takes the deleted ones back to what the broker has for all topics, leaves the others as they are."""
+        entries = [entry(name, value, AlterConfigOpType.SET) for name, value in values.items()]
+        entries += [entry(name, None, AlterConfigOpType.DELETE) for name in deleted]
+        wanted = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]
+        self.client.ask(
+            lambda: self.client.admin().incremental_alter_configs(wanted, **self.client.limits()), topic, needs="AlterConfigs"
+        )
+
+    # Orders.
+
+    def create(
+        self,
+        name: str,
+        *,
+        partitions: int = BROKERS_CHOICE,
+        replication_factor: int = BROKERS_CHOICE,
+        settings: Mapping[str, str] | None = None,
+        if_not_exists: bool = False,
+    ) -> bool:
+        """Whether it was made now. `UserError` where it is there already, unless that is as good."""
+        wanted = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(settings or {}))
+        there = _AlreadyThere(f"topic {name} is there already; --if-not-exists leaves it as it is")
+        try:
+            self.client.ask(
+                lambda: self.client.admin().create_topics([wanted], **self.client.limits()),
+                name,
+                needs="Create",
+                explained={KafkaError.TOPIC_ALREADY_EXISTS: there},
+            )
+        except _AlreadyThere:
+            if not if_not_exists:
+                raise
+            return False
+        return True
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """`count` is how many it has then; partitions never become fewer."""
+        wanted = [NewPartitions(name, count)]
+        self.client.ask(lambda: self.client.admin().create_partitions(wanted, **self.client.limits()), name, needs="Alter")
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes the topics with all their records."""
+        for name in names:
+            asked = partial(self.client.admin().delete_topics, [name], **self.client.limits())
+            self.client.ask(asked, name, needs="Delete")
+
+    def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Deletes what lies before an offset in each partition; returns where each partition begins then.
+
+        `UserError` where the topic may not lose records (compacted, or not ours to change) or the offset lies after
+        its end. Deleting what is deleted already changes nothing.
+        """
+        if not offsets:
+            return {}
+        self.topic(topic)  # a topic that is not there has no leader to ask: the client would say that instead
+        wanted = [TopicPartition(topic, partition, offset) for partition, offset in sorted(offsets.items())]
+        limits = {**self.client.limits(), "operation_timeout": self.client.timeout_seconds}
+        compacted = UserError(f"topic {topic} may not lose records by order: its cleanup.policy is compact")
+        too_far = UserError(f"topic {topic} ends before the offset up to which records were to be deleted")
+        answers = self.client.ask(
+            lambda: self.client.admin().delete_records(wanted, **limits),
+            topic,
+            needs="Delete",
+            explained={KafkaError.POLICY_VIOLATION: compacted, KafkaError.OFFSET_OUT_OF_RANGE: too_far},
+        )
+        return {part.partition: answer.low_watermark for part, answer in answers.items()}
+
+
+class _AlreadyThere(UserError):
+    """A topic of that name."""
+
+
+def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
+    return ConfigEntry(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=operation)
+
+
+def topic_setting(found: Any) -> TopicSetting:
+    """The admin client gives the source as a number or as its own enumeration."""
+    value = None if found.value is None else str(found.value)
+    return TopicSetting(
+        name=found.name, value=value, source=ConfigSource(found.source).name, is_sensitive=bool(found.is_sensitive)
+    )
 
 
 def to_witness(partition: int, message: Any) -> Witness:

@@ -28,7 +28,7 @@ from logbus.errors import (
     WindowNotClosed,
     WindowOverlap,
 )
-from logbus.kafka.admin import LATEST, READ_COMMITTED
+from logbus.kafka.client import LATEST, READ_COMMITTED
 from logbus.kafka.topics import FoundRecord, OffsetLog, TopicFacts
 from logbus.ledger import boundaries, clusters, schema, witnesses
 from logbus.ledger.boundaries import Neighbours, Scanned

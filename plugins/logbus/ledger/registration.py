@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, exists, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
 from logbus.errors import PipelineConflict, UserError
-from logbus.kafka.admin import ISOLATION_LEVELS
+from logbus.kafka.client import ISOLATION_LEVELS
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger import boundaries, pipeline_dags, schema
 from logbus.ledger.boundaries import Neighbours

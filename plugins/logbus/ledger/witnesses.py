@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Engine
 
-from logbus.kafka.admin import LATEST
+from logbus.kafka.client import LATEST
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger.another_log import another_log, record_changed
 from logbus.ledger.chain import Chain, ChainEnd

@@ -16,10 +16,9 @@ from typing import Any
 from sqlalchemy import Engine, select
 
 from logbus.errors import LogbusError, UserError
-from logbus.kafka.admin import LATEST
+from logbus.kafka.client import LATEST
 from logbus.kafka.own_limits import LIMIT_SETTINGS, NO_LIMIT, RETENTION_BYTES, age_kept, deletes, limits_in_force
-from logbus.kafka.topic_settings import LogAdmin
-from logbus.kafka.topics import TopicFacts
+from logbus.kafka.topics import LogAdmin, TopicFacts
 from logbus.ledger import schema
 from logbus.ledger.chain_loading import is_settled_and_gone, load_chain
 from logbus.ledger.ledger import Ledger

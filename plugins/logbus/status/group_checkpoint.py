@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from logbus.errors import UserError, WindowNotLoaded
-from logbus.kafka.admin import LATEST
-from logbus.kafka.groups import Groups
+from logbus.kafka.client import LATEST
+from logbus.kafka.groups import GroupOffsets
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger.retained import refuse_if_recreated
 from logbus.model import FrozenWindow, instant_text
@@ -37,7 +37,7 @@ class Checkpoint:
         return {"group": self.group, "topic": self.topic, "committed": committed, "ahead": ahead}
 
 
-def commit_ends(engine: Engine, groups: Groups, log: OffsetLog, group: str, windows: Sequence[FrozenWindow]) -> Checkpoint:
+def commit_ends(engine: Engine, groups: GroupOffsets, log: OffsetLog, group: str, windows: Sequence[FrozenWindow]) -> Checkpoint:
     """Commits where the last of a pipeline's loaded windows ends in each partition; never moves the group back.
 
     Raises `WindowNotLoaded`, `TopicRecreated`, and `GroupActive` where somebody consumes in the group.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from logbus.errors import UserError
-from logbus.kafka.admin import LATEST, Place
-from logbus.kafka.groups import Groups, refuse_if_active
+from logbus.kafka.client import LATEST, Place
+from logbus.kafka.groups import GroupOffsets, refuse_if_active
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger.retained import refuse_if_recreated
 from logbus.model import FrozenWindow, milliseconds
@@ -121,7 +121,7 @@ def window(frozen: FrozenWindow) -> Target:
     return target
 
 
-def plan(groups: Groups, log: OffsetLog, group: str, choices: Iterable[TopicChoice], target: Target) -> list[Move]:
+def plan(groups: GroupOffsets, log: OffsetLog, group: str, choices: Iterable[TopicChoice], target: Target) -> list[Move]:
     """What would change, partition by partition. Raises `GroupActive` and `TopicMissing`; changes nothing."""
     refuse_if_active(groups.group(group))
     committed = groups.committed(group)
@@ -163,7 +163,7 @@ def span(partitions: Sequence[int]) -> str:
     return f"{partitions[0]} to {partitions[-1]}" if partitions else "none"
 
 
-def execute(groups: Groups, moves: Sequence[Move], note: str = "") -> None:
+def execute(groups: GroupOffsets, moves: Sequence[Move], note: str = "") -> None:
     """Commits the plan; `GroupActive` where somebody joined meanwhile. Topics of one group go together."""
     by_group: dict[str, dict[Place, int]] = {}
     for move in moves:

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from logbus.kafka.own_limits import LIMIT_SETTINGS, RETENTION_BYTES, RETENTION_MS, age_kept, deletes, end_of, limits_in_force
-from logbus.kafka.topic_settings import SettingsLog
+from logbus.kafka.topics import SettingsLog
 from logbus.ledger import closed_ends
 from logbus.ledger.chain_loading import is_loaded, load_chain
 from logbus.ledger.closed_ends import Seen

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from logbus.kafka.topic_settings import SettingsLog
+from logbus.kafka.topics import SettingsLog
 from logbus.ledger.rows import pipeline_rows
 from logbus.status.lag import lag_of
 

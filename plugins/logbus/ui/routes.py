@@ -13,7 +13,7 @@ import orjson
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from logbus.errors import BrokerUnavailable, UserError
-from logbus.kafka.group_list import group_json
+from logbus.kafka.groups import group_json
 from logbus.kafka.topic_list import TopicOwners, topic_json
 from logbus.model import Interval, instant_text
 from logbus.status import fleet_ledger

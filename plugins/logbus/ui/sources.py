@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
@@ -16,16 +16,17 @@ import orjson
 from airflow.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
-from logbus.errors import LogbusError, UserError
+from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.kafka.admin import Place
-from logbus.kafka.batches import PAGE_TIMEOUT_SECONDS, LogBatches, Question, TopicPlaces
-from logbus.kafka.broker_facts import log_directories, partition_bytes
-from logbus.kafka.group_list import GroupBatches, GroupReading, end_offsets_of
+from logbus.kafka.batches import PAGE_TIMEOUT_SECONDS, TopicBatches
+from logbus.kafka.client import Client, Place
+from logbus.kafka.cluster import log_directories, partition_bytes
+from logbus.kafka.groups import GroupReading, end_offsets_of
+from logbus.kafka.groups import Groups as AllGroups
 from logbus.kafka.rates import Rates
 from logbus.kafka.topic_list import TopicReading, read_topics, with_rates
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.topics import Topics
 from logbus.model import Interval
 from logbus.status.registered import read_registered
 from logbus.ui.errors import NotConfigured, ledger_errors
@@ -44,22 +45,15 @@ SPANS_MAX = 6
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
 
 
-class NoBroker:
+class NoBroker(Client):
     """Stands where a broker's connection cannot be read: it answers nothing."""
 
     def __init__(self, reason: str) -> None:
+        super().__init__({})
         self.reason = reason
 
-    def topic_names(self, *, with_internal: bool = False) -> list[str]:
-        raise NotConfigured(self.reason)
-
-    def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]:
-        raise NotConfigured(self.reason)
-
-    def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]:
-        raise NotConfigured(self.reason)
-
-    def groups(self) -> list[GroupReading]:
+    @property
+    def config(self) -> Mapping[str, Any]:
         raise NotConfigured(self.reason)
 
 
@@ -125,7 +119,7 @@ class Source:
     def __init__(
         self,
         make_engine: Callable[[], Engine],
-        broker: GroupBatches | NoBroker,
+        broker: Client,
         rates: Rates,
         now: Callable[[], datetime],
         clock: Callable[[], float],
@@ -137,7 +131,7 @@ class Source:
         self._lock = Lock()
         self._spans: OrderedDict[tuple[Interval, tuple[str, str] | None], SpanOverview] = OrderedDict()
         self.registered = self._shared(lambda engine: read_registered(engine, now()))
-        self.fleet = self._shared(lambda engine: read(engine, broker, rates, now()))
+        self.fleet = self._shared(lambda engine: read(engine, TopicBatches(broker), rates, now()))
         self.topics: PageReading[list[TopicReading]] = PageReading(lambda: self._topics(broker, rates, now), clock)
         self.groups: PageReading[Groups] = PageReading(lambda: self._groups(broker), clock)
 
@@ -151,11 +145,9 @@ class Source:
                 self._spans.popitem(last=False)
             return self._spans[span, run]
 
-    def log_offsets(self) -> LogOffsets:
+    def log_offsets(self) -> Topics:
         """For questions about one topic."""
-        if isinstance(self.broker, NoBroker):
-            raise NotConfigured(self.broker.reason)
-        return LogOffsets(self.broker.client_config, timeout_seconds=self.broker.timeout_seconds)
+        return Topics(self.broker)
 
     def close(self) -> None:
         self._engine.close()
@@ -169,19 +161,15 @@ class Source:
 
         return PageReading(ask, self._clock)
 
-    def _sizes(self) -> Mapping[Place, int]:
-        if isinstance(self.broker, NoBroker):
-            raise NotConfigured(self.broker.reason)
-        return partition_bytes(log_directories(self.broker.client_config, self.broker.timeout_seconds))
-
-    def _topics(self, broker: LogBatches, rates: Rates, now: Callable[[], datetime]) -> list[TopicReading]:
-        return with_rates(read_topics(broker, sizes=self._sizes), rates, now())
+    @staticmethod
+    def _topics(broker: Client, rates: Rates, now: Callable[[], datetime]) -> list[TopicReading]:
+        found = read_topics(TopicBatches(broker), sizes=lambda: partition_bytes(log_directories(broker)))
+        return with_rates(found, rates, now())
 
     @staticmethod
-    def _groups(broker: GroupBatches | NoBroker) -> Groups:
-        groups = broker.groups()
-        log: LogBatches = broker
-        return Groups(groups, end_offsets_of(log, groups))
+    def _groups(broker: Client) -> Groups:
+        groups = AllGroups(broker).read()
+        return Groups(groups, end_offsets_of(TopicBatches(broker), groups))
 
 
 class Sources:
@@ -213,8 +201,8 @@ class Sources:
 
     def _make(self, url: str | UserError, broker: Mapping[str, Any] | str) -> Source:
         limit = self._broker_timeout_seconds
-        batches = NoBroker(broker) if isinstance(broker, str) else GroupBatches(broker, timeout_seconds=limit)
-        return Source(lambda: engine_of(url), batches, self._rates, self._now, self._clock)
+        client = NoBroker(broker) if isinstance(broker, str) else Client(broker, timeout_seconds=limit)
+        return Source(lambda: engine_of(url), client, self._rates, self._now, self._clock)
 
 
 def engine_of(url: str | UserError) -> Engine:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from logbus.errors import OtherRecords
-from logbus.kafka.topic_settings import TopicAdmin
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger import attempts
 from logbus.model import milliseconds
 from logbus.warehouse.engine import connect
@@ -225,7 +226,7 @@ def test_an_hour_that_was_loaded_before_its_topic_was_compacted_keeps_its_rows(m
     loaded = pipeline.found()
     assert len(loaded) == 1_500
     policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-    TopicAdmin(pipeline.client_config).change_settings(pipeline.name, policy)
+    Topics(Client(pipeline.client_config)).change_settings(pipeline.name, policy)
     assert wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, deadline_seconds=60)
     (refused,) = pipeline.load(10, freeze=False)
     assert refused.state is LoadState.FAILED

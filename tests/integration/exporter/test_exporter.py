@@ -17,8 +17,9 @@ from logbus.cli import main
 from logbus.exporter.catalogue import CATALOGUE
 from logbus.exporter.server import SCRAPES_MAX, MetricsServer
 from logbus.exporter.sources import Limits
-from logbus.kafka.groups import GroupOffsets
-from logbus.kafka.topic_settings import TopicAdmin
+from logbus.kafka.client import Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
 from logbus.status.lag import lag_of
 from logbus.warehouse.engine import connect
 from prometheus_client import CollectorRegistry, generate_latest
@@ -36,7 +37,7 @@ def test_lag_is_what_the_ledger_and_the_broker_say(exported: Exported) -> None:
     made, found = exported.platform, exported.found
     labels = {"pipeline": made.name, "topic": made.name}
     engine = connect(made.url)
-    lag = lag_of(engine, TopicAdmin({"bootstrap.servers": made.bootstrap}), made.name, made.now)
+    lag = lag_of(engine, Topics(Client({"bootstrap.servers": made.bootstrap})), made.name, made.now)
     engine.dispose()
     assert value(found, "logbus_hours_behind", **labels) == lag.hours_behind == 2
     assert value(found, "logbus_records_behind", **labels) == lag.records == 6
@@ -109,7 +110,7 @@ def test_a_record_that_arrives_while_the_exporter_looks_has_an_age_from_then_on(
 ) -> None:
     create_topic(broker.bootstrap, "seen")
     client_config = {"bootstrap.servers": broker.bootstrap}
-    GroupOffsets(client_config).commit("reader", {("seen", 0): 0})
+    Groups(Client(client_config)).commit("reader", {("seen", 0): 0})
     shown = registry(empty_warehouse_url, broker.bootstrap)
 
     def waiting() -> float | None:
@@ -125,7 +126,7 @@ def test_a_record_that_arrives_while_the_exporter_looks_has_an_age_from_then_on(
     assert first == 0, "seen in this very scrape"
     assert later is not None
     assert 0 < later < 86_400, "not since 1970"
-    GroupOffsets(client_config).commit("reader", {("seen", 0): 1})
+    Groups(Client(client_config)).commit("reader", {("seen", 0): 1})
     assert waiting() == 0
 
 

@@ -210,7 +210,7 @@ def test_a_broker_that_does_not_answer_is_one_finding_and_the_ledger_is_looked_a
 
 @pytest.fixture
 def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setattr(doctor, "LogOffsets", lambda *arguments, **settings: world.log)
+    monkeypatch.setattr(doctor, "Topics", lambda *arguments, **settings: world.log)
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
     def call(*arguments: str, url: str = warehouse_url) -> Result:

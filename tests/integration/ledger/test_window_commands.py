@@ -28,7 +28,7 @@ TEN = "2015-05-17T10:00:00Z"
 @pytest.fixture
 def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
     for module in (losses, pipeline, progress):
-        monkeypatch.setattr(module, "LogOffsets", lambda *arguments, **options: world.log)
+        monkeypatch.setattr(module, "Topics", lambda *arguments, **options: world.log)
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
     def call(*arguments: str) -> Result:

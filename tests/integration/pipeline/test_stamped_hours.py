@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
-from logbus.kafka.topics import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import HOUR, AuditReport, Interval, Pipeline
 from logbus.proof.audit import audit_window
@@ -64,7 +65,7 @@ def hosts(broker: AnyBroker, tmp_path: Path) -> Hosts:
 def load(hosts: Hosts, url: str, load_in_process: LoadInProcess) -> list[AuditReport]:
     """Every hour loaded, then audited."""
     config = {"bootstrap.servers": hosts.broker.bootstrap}
-    ledger, log = Ledger(connect(url)), LogOffsets(config)
+    ledger, log = Ledger(connect(url)), Topics(Client(config))
     ledger.register(Pipeline(name="p", topic=hosts.topic, table="t", parse="lines"), log, NOW)
     starts = [START + number * HOUR for number in range(HOURS + 1)]
     for start in starts:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from logbus.kafka.broker_facts import log_directories, partition_bytes
-from logbus.kafka.topic_settings import TopicAdmin
+from logbus.kafka.client import Client
+from logbus.kafka.cluster import log_directories, partition_bytes
+from logbus.kafka.topics import Topics
 from logbus.model import instant_text
 from logbus.proof.history import window_history
 from logbus.status.lag import lag_of
@@ -120,7 +121,7 @@ def test_the_heat_map_shows_each_hour_of_the_ledger(places: UiClient, pipeline: 
 
 def test_lag_is_what_the_command_line_says(places: UiClient, pipeline: RealPipeline, engine: Engine) -> None:
     lag = shown(places, pipeline)["lag"]
-    alone = lag_of(engine, TopicAdmin(pipeline.client_config), pipeline.name, NOW).summary(NOW)
+    alone = lag_of(engine, Topics(Client(pipeline.client_config)), pipeline.name, NOW).summary(NOW)
     for name in ("hours_behind", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds", "problem"):
         assert lag[name] == alone[name], name
     assert (lag["hours_behind"], lag["records_behind"], lag["oldest_unloaded_at"]) == (3, 9, alone["oldest_record_at"])
@@ -186,12 +187,12 @@ def test_dead_letters_are_counted_by_error_and_sampled(
 
 def test_topics_show_what_the_broker_has(places: UiClient, pipeline: RealPipeline) -> None:
     found = {one["name"]: one for one in places.json("/api/topics")["topics"]}[pipeline.name]
-    log = TopicAdmin(pipeline.client_config)
+    log = Topics(Client(pipeline.client_config))
     assert found["topic_id"] == log.topic(pipeline.name).topic_id
     ends = log.end_offsets(pipeline.name, (0, 1), "read_uncommitted")
     assert {one["partition"]: one["end_offset"] for one in found["partition_list"]} == ends
     assert (found["partitions"], found["records"], found["pipelines"]) == (2, sum(ends.values()), [pipeline.name])
-    sizes = partition_bytes(log_directories(pipeline.client_config))
+    sizes = partition_bytes(log_directories(Client(pipeline.client_config)))
     assert {one["partition"]: one["size_bytes"] for one in found["partition_list"]} == {
         part: sizes[pipeline.name, part] for part in (0, 1)
     }

@@ -14,7 +14,7 @@ from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
 from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
 from logbus.exporter.target_reading import Outcome
-from logbus.kafka.group_list import GroupReading, Member
+from logbus.kafka.groups import GroupReading, Member
 from logbus.status.lag import Lag
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import KafkaError, Message
-from logbus.errors import ShortRead
-from logbus.kafka.exact_reader import BYTES_PER_CALL, MESSAGES_PER_CALL, ascending, call_size, runs
+from logbus.errors import AccessDenied, LogbusError, RecordsLost, ShortRead
+from logbus.kafka.exact_reader import BYTES_PER_CALL, MESSAGES_PER_CALL, ascending, call_size, raise_for, runs
 
 
 def message(offset: int, value: bytes = b"") -> Message:
@@ -37,3 +37,19 @@ def test_large_records_are_asked_for_in_small_numbers() -> None:
     assert call_size([message(0, b"x")] * 10) == MESSAGES_PER_CALL
     assert call_size([message(0, bytes(1024 * 1024))]) == BYTES_PER_CALL // (1024 * 1024 + 100)
     assert call_size([message(0, bytes(BYTES_PER_CALL))]) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (KafkaError._PARTITION_EOF, ShortRead, "the log ends before the range does"),
+        (KafkaError.OFFSET_OUT_OF_RANGE, RecordsLost, "retention has deleted it"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, ShortRead, "has no topic 't'"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessDenied, "lacks Read on topic t"),
+    ],
+)
+def test_why_a_range_is_not_read_to_its_end(code: int, kind: type[LogbusError], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        raise_for(KafkaError(code), "t", 0, 5, 9)
+    raise_for(KafkaError(code), "t", 0, 9, 9)  # it is read
+    raise_for(KafkaError(KafkaError._TRANSPORT), "t", 0, 5, 9)  # the client tries again

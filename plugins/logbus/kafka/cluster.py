@@ -1,22 +1,40 @@
-"""The brokers of a cluster and who has its partitions, by the requests of Kafka's own admin tools.
+"""The brokers of a cluster: which requests they take, how full their disks are, and who has which partition.
 
-What needs a newer broker (DescribeTopicPartitions, for the eligible replicas) or another kind of cluster is asked last, and is
-unknown where it is refused.
+All of it by `other_requests`, each in one conversation. What needs a newer broker (DescribeTopicPartitions, for the eligible
+replicas) or another kind of cluster is asked last, and is unknown where it is refused.
 
 A broker that died a moment ago is still named as one of the cluster while its session lasts, and kafka-python draws whom it asks.
-Just then somebody wants to see the cluster: so whoever is refused asks anew.
+Just then somebody wants to see the cluster: so a conversation that is refused is begun anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from logbus.kafka.broker_facts import admin, unavailable
+from logbus.kafka.client import Client, Place
+from logbus.kafka.other_requests import conversation, explained
 
+ANSWER_SECONDS_MAX = 5.0  # for who waits: a broker that is there answers in milliseconds
 TRIES = 10  # of three brokers one is dead: all draw it once in 60,000 times
-Place = tuple[str, int]  # topic and partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectory:
+    """One directory of one broker. Bytes of the whole file system are None where the broker does not say."""
+
+    broker_id: int
+    path: str
+    total_bytes: int | None
+    usable_bytes: int | None
+    partition_bytes: Mapping[tuple[str, int], int]
+
+    @property
+    def usable_share(self) -> float | None:
+        """0.1 where a tenth of the file system is free."""
+        return None if not self.total_bytes or self.usable_bytes is None else self.usable_bytes / self.total_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,19 +104,51 @@ class ClusterFacts:
         return len(held), sum(one.leader == broker_id for one in held), len(behind)
 
 
-def cluster_facts(client_config: Mapping[str, Any], timeout_seconds: float | None = None) -> ClusterFacts:
+def api_versions(client: Client) -> dict[str, tuple[int, int]]:
+    """By the request's name in the protocol (`Produce`, `ListOffsets`) the first and the last version that the broker takes."""
+    with conversation(client) as broker:
+        return {camel_case(key.name): (first, last) for key, (first, last) in broker.api_versions().items()}
+
+
+def log_directories(client: Client) -> list[LogDirectory]:
+    """Every log directory of every broker, with the bytes that each partition takes."""
+    with conversation(client) as broker:
+        answers = broker.describe_log_dirs()
+    return [log_directory(answer["broker"], found) for answer in answers for found in answer["log_dirs"]]
+
+
+def log_directory(broker_id: int, found: Mapping[str, Any]) -> LogDirectory:
+    sizes = {
+        (topic["name"], partition["partition_index"]): partition["partition_size"]
+        for topic in found["topics"]
+        for partition in topic["partitions"]
+    }
+    total, usable = (known(found.get(name)) for name in ("total_bytes", "usable_bytes"))
+    return LogDirectory(broker_id=broker_id, path=found["log_dir"], total_bytes=total, usable_bytes=usable, partition_bytes=sizes)
+
+
+def partition_bytes(directories: list[LogDirectory]) -> dict[tuple[str, int], int]:
+    """The size of each partition: of its largest replica, where several brokers hold it."""
+    sizes: dict[tuple[str, int], int] = {}
+    for directory in directories:
+        for place, size in directory.partition_bytes.items():
+            sizes[place] = max(size, sizes.get(place, 0))
+    return sizes
+
+
+def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManager[Any]] = conversation) -> ClusterFacts:
     """`BrokerUnavailable` where no broker answers."""
     from kafka.errors import KafkaConnectionError
 
     error: Exception | None = None
     for _ in range(TRIES):
-        with admin(client_config, timeout_seconds) as client:
+        with begin(client) as broker:
             try:
-                return told_by(client)
+                return told_by(broker)
             except KafkaConnectionError as refused:
                 error = refused
     assert error is not None
-    raise unavailable(client_config, error)
+    raise explained(client, error)
 
 
 def told_by(client: Any) -> ClusterFacts:
@@ -160,3 +210,13 @@ def holders(
                 adding=tuple(move.get("adding_replicas", ())),
                 removing=tuple(move.get("removing_replicas", ())),
             )
+
+
+def camel_case(name: str) -> str:
+    """`LIST_OFFSETS` as the protocol spells it, whichever way the library does."""
+    return name if "_" not in name and not name.isupper() else "".join(word.capitalize() for word in name.split("_"))
+
+
+def known(count: int | None) -> int | None:
+    """A broker that cannot tell says -1."""
+    return None if count is None or count < 0 else count

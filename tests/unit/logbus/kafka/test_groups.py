@@ -3,8 +3,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from confluent_kafka import KafkaError
 from logbus.errors import BrokerNotReady, GroupMissing
-from logbus.kafka.group_list import GroupReading, Member, end_offsets_of, group_json, to_group
+from logbus.kafka.groups import GroupReading, Member, end_offsets_of, group_json, to_group
 
 from tests.support.fake_batches import FakeBatches
 from tests.support.fake_log import FakeLog
@@ -87,7 +88,7 @@ def test_what_is_not_told_of_a_group_is_its_error() -> None:
     assert (gone.state, str(gone.error)) == ("Dead", "no such group")
     coming = to_group("g", BrokerNotReady("soon"), answered(("t", 0, 5, None)))
     assert (coming.state, dict(coming.committed), type(coming.error)) == ("Unknown", {("t", 0): 5}, BrokerNotReady)
-    refused = SimpleNamespace(str=lambda: "not for you")
+    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     some = to_group("g", described("EMPTY"), answered(("t", 0, 5, None), ("u", 0, 5, refused)))
     assert (some.state, dict(some.committed)) == ("Empty", {("t", 0): 5})
-    assert "does not tell all offsets of 'g': not for you" in str(some.error)
+    assert "does not tell all offsets of 'g': this user lacks Describe on topic u" in str(some.error)

@@ -8,9 +8,21 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaConnectionError
+from logbus.doctor.broker import GIB, room, takes
 from logbus.errors import BrokerUnavailable
-from logbus.kafka import cluster_facts as room
-from logbus.kafka.cluster_facts import TRIES, ClusterFacts, PartitionHolders, cluster_facts, eligible_replicas, holders
+from logbus.kafka.client import Client
+from logbus.kafka.cluster import (
+    TRIES,
+    ClusterFacts,
+    LogDirectory,
+    PartitionHolders,
+    camel_case,
+    cluster_facts,
+    eligible_replicas,
+    holders,
+    log_directory,
+    partition_bytes,
+)
 
 
 def answered(index: int, leader: int, replicas: list[int], isr: list[int]) -> dict[str, Any]:
@@ -95,7 +107,7 @@ class Brokers:
         self.asked = 0
 
     @contextmanager
-    def admin(self, client_config: object, timeout_seconds: object) -> Iterator[Brokers]:
+    def begin(self, client: Client) -> Iterator[Brokers]:
         self.asked += 1
         yield self
 
@@ -111,16 +123,54 @@ class Brokers:
         return {}
 
 
-def test_a_broker_that_died_a_moment_ago_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_died_a_moment_ago_does_not_hide_the_others() -> None:
     brokers = Brokers(refused=2)
-    monkeypatch.setattr(room, "admin", brokers.admin)
-    assert cluster_facts({}).controller == 1
+    assert cluster_facts(Client({}), brokers.begin).controller == 1
     assert brokers.asked == 3
 
 
-def test_where_everybody_refuses_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_everybody_refuses_it_is_said() -> None:
     brokers = Brokers(refused=100)
-    monkeypatch.setattr(room, "admin", brokers.admin)
     with pytest.raises(BrokerUnavailable, match="ECONNREFUSED"):
-        cluster_facts({"bootstrap.servers": "h:1"})
+        cluster_facts(Client({"bootstrap.servers": "h:1"}), brokers.begin)
     assert brokers.asked == TRIES
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled"), [("LIST_OFFSETS", "ListOffsets"), ("FETCH", "Fetch"), ("ListOffsets", "ListOffsets")]
+)
+def test_requests_are_named_as_the_protocol_names_them(name: str, spelled: str) -> None:
+    assert camel_case(name) == spelled
+
+
+def directory(**changes: Any) -> LogDirectory:
+    values = {"broker_id": 0, "path": "/log", "total_bytes": 100 * GIB, "usable_bytes": 50 * GIB, "partition_bytes": {}}
+    return LogDirectory(**{**values, **changes})
+
+
+def test_an_answer_becomes_sizes_by_partition_and_what_a_broker_does_not_know_is_none() -> None:
+    topics = [{"name": "t", "partitions": [{"partition_index": 1, "partition_size": 7}]}]
+    found = log_directory(2, {"log_dir": "/log", "topics": topics, "total_bytes": -1})
+    assert found == directory(broker_id=2, total_bytes=None, usable_bytes=None, partition_bytes={("t", 1): 7})
+    larger = directory(partition_bytes={("t", 1): 9, ("t", 0): 1})
+    assert partition_bytes([found, larger]) == {("t", 1): 9, ("t", 0): 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({}, "ok"),
+        ({"usable_bytes": 15 * GIB}, "ok"),
+        ({"usable_bytes": 14 * GIB}, "warning"),
+        ({"usable_bytes": 4 * GIB}, "error"),
+        ({"usable_bytes": 0}, "error"),
+        ({"total_bytes": None}, "note"),
+    ],
+)
+def test_a_disk_that_fills_is_said_before_it_is_full(changes: dict[str, Any], severity: str) -> None:
+    assert str(room(directory(**changes)).severity) == severity
+
+
+def test_a_request_is_taken_in_a_version_or_not_at_all() -> None:
+    versions = {"Fetch": (4, 17)}
+    assert [takes(versions, "Fetch", 4), takes(versions, "Fetch", 18), takes(versions, "Produce", 3)] == [True, False, False]
