@@ -162,9 +162,9 @@ class BrokerConfig:
     frame_read_ms_max: int = setting(
         "logbus.frame.read.max.ms", 30_000, between(1, INT64_MAX)
     )  # a begun frame must end: slow senders hold memory
-    # What producers usually send is checked, written and answered by one short piece of code: half of the CPU that the
+    # What producers and consumers usually send is handled and answered by short pieces of code: half of the CPU that the
     # ordinary path takes (docs/decisions/2026-11-23-fast-lane.md). Off, for who suspects it.
-    fast_lane: bool = setting("logbus.produce.fast.lane", True, boolean)
+    fast_lane: bool = setting("logbus.fast.lane", True, boolean)
     output_bytes_max: int = setting("logbus.output.queue.max.bytes", 8 * MIB, between(1024, INT32_MAX))  # reading stops beyond it
     pipelined_requests_max: int = setting("logbus.pipelined.requests.max", 256, between(1, 100_000))
     fetch_bytes_max: int = setting("fetch.max.bytes", 55 * MIB, between(1024, INT32_MAX))
