@@ -13,7 +13,8 @@ tests/property/broker/test_fast_lane.py holds both paths against each other.
     a whole request passed      its batches are stamped: from here on they are to be written
     all requests in the buffer  one write for each partition. Where one fails, all of them are taken back and the stamps go: the
                                 ordinary path repeats the requests, and reports what it meets
-    all writes succeeded        offsets, indexes, producers, counters and flusher are brought up to date, then the answers leave
+    all writes succeeded        offsets, indexes, producers, counters and flusher are brought up to date, then the answers leave.
+                                Where somebody waits for the disk and nobody else has sent anything, the flush begins before that
 
 Hot path: measured with perf, an instruction is an instruction, so names that are read twice are local, the records are not looked
 at by anything but the checksum, and the chain of comparisons has the order in which what is unusual is most likely.
@@ -73,6 +74,7 @@ class FastLane:
         self.frame_bytes_max = context.config.frame_bytes_max
         self.fetches = FetchLane(context, self.pass_by)
         self.request = 0  # the number of the request that is being read
+        self.is_alone = False  # whether nobody else has sent anything in this turn
         self._is_passed_by = False  # whether there is something for the end of the turn since `took_all` was asked last
 
     def connect(self) -> ConnectionLane:
@@ -120,6 +122,8 @@ class FastLane:
             armed.reset()
         if failure is not None:
             raise failure
+        if self.is_alone:
+            self._flusher.start_due()
         return True
 
 

@@ -208,3 +208,44 @@ def test_a_fetch_is_not_taken_before_requests_that_wait_for_their_answers(scene:
     scene.run(asks, asks, scene.send(fetch + fetch, scene.reader), scene.send(USUAL + fetch, scene.reader))
     assert scene.harness.engine.counters.fetch_lane == 1
     assert bytes(scene.reader.sent).count(b"clicks") == 6
+
+
+class Reporting(ScriptedSocket):
+    """Notes how many flushes have begun whenever something is sent."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__()
+        self._harness = harness
+        self.begun: list[int] = []
+
+    def sendmsg(self, buffers: list[memoryview], ancillary: tuple = (), flags: int = 0) -> int:
+        self.begun.append(len(self._harness.helpers.jobs))
+        return super().sendmsg(buffers, ancillary, flags)
+
+
+def test_a_flush_for_which_somebody_waits_begins_before_the_answer_leaves(scene: Scene) -> None:
+    """Who is answered is woken, and may take the processor. Where others have sent something, one flush is for all of it."""
+    waits = scene.send(fetch_of(offset=8, wait_ms=60_000), scene.reader)
+    sock = Reporting(scene.harness)
+    scene.loop.connect(sock=sock)
+    others: list[int] = []
+
+    def flush_interval() -> Events:
+        scene.harness.clock.advance_ms(1_000)
+        return []
+
+    def flushed() -> Events:
+        scene.harness.helpers.run()
+        return []
+
+    def together() -> Events:
+        sock.begun.clear()
+        return [*scene.send(sock=sock)(), *scene.send(sock=scene.sock)()]
+
+    teach = [scene.send(sock=sock), scene.send(sock=scene.sock), scene.send(sock=sock), scene.send(sock=scene.sock)]
+    first = [scene.send(sock=sock), lambda: (others.extend(sock.begun[-1:]), [])[1], flushed, flushed]
+    again = scene.send(fetch_of(offset=10, wait_ms=60_000), scene.reader)
+    scene.run(*teach, flush_interval, flushed, waits, *first, again, together, flushed, flushed)
+    assert others == [1]
+    assert sock.begun == [0]
+    assert bytes(scene.reader.sent).count(b"clicks") == 2
