@@ -48,3 +48,20 @@ def test_requests_cut_at_every_byte_are_answered_as_without_the_lane(tmp_path: P
             rivals.turn()
     assert rivals.on.fetches_taken > 200
     rivals.close()
+
+
+@pytest.mark.parametrize(("place", "value"), [(7, 18), (7, 3), (5, 0), (5, 2), (4, 1)])
+def test_what_differs_in_its_kind_or_version_alone_is_not_taken(tmp_path: Path, place: int, value: int) -> None:
+    rivals = Rivals(tmp_path)
+    id_of = lambda topic: rivals.off.engine.partitions.get(topic.decode(), 0).topic_id.bytes  # noqa: E731
+    frame = bytearray(fetch_frame(17, 1, [(b"plain", [(0, -1, 0, 1 << 20)])], id_of))
+    for _ in range(3):
+        rivals.feed(1, bytes(frame))
+        rivals.turn()
+    assert rivals.on.fetches_taken == 2
+    frame[place] = value
+    rivals.feed(1, bytes(frame))
+    rivals.turn()
+    rivals.compare()
+    assert rivals.on.fetches_taken == 2
+    assert 1 in rivals.on.closed
