@@ -182,8 +182,8 @@ class FetchShape:
         any, and a last one, perhaps empty, behind them all."""
         is_flexible, pack, middle, row_end = self.is_flexible, self._row.pack, self._middle, self._row_end
         pieces: list[bytes] = []
-        lead, _, raw, count = self._known
-        if lead and raw is topics[0][0] and count == len(topics[0][1]) and len(topics) == 1:
+        lead, _, raw, _ = self._known
+        if raw is topics[0][0]:  # it is the request that `topics` has read last
             text, usual = self._head + lead, True
         else:
             text, usual = self._head + self._count(len(topics)), False

@@ -21,6 +21,7 @@ _FLEXIBLE_FROM, _IDS_FROM, _REPLICA_TAGGED_FROM = 12, 13, 15
 _PRODUCER = 0  # the connection that writes; readers' have higher numbers
 WAIT_MS = 500
 PLENTY = 1 << 20  # bytes
+REPLICA_TAGS = b"\x01\x01\x0d" + struct.pack(">iq", 2, 7) + b"\0"  # of a request: a broker asks
 Topics = list[tuple[bytes, list[tuple[int, int, int, int]]]]  # by name: partition, epoch, offset, bytes at most
 
 
@@ -219,8 +220,7 @@ class Readers:
     def _tagged(self, reader: Reader, topics: Topics) -> bytes:
         """Tags that are legal, that lie, that are written in more bytes than it takes; or something behind the end."""
         name = self.chance.choice(("tags", "partition_tags", "topic_tags", "request_tags", "behind"))
-        replica = b"\x01\x01\x0d" + struct.pack(">iq", 2, 7) + b"\0"
-        value = self.chance.choice((b"\x01\x00\x01x", b"\x01", b"\x05", b"\x80\x00", b"\xff", b"\0\0", b"", replica))
+        value = self.chance.choice((b"\x01\x00\x01x", b"\x01", b"\x05", b"\x80\x00", b"\xff", b"\0\0", b"", REPLICA_TAGS))
         return self._frame(reader, topics, **{name: value})
 
     def _cut(self, reader: Reader, topics: Topics) -> bytes:

@@ -6,11 +6,12 @@ run. `tests.support.two_fetch_lanes` says what is sent.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.batches import NOW_MS, plain_batch
-from tests.support.two_fetch_lanes import WAIT_MS, fetch_frame, run
+from tests.support.two_fetch_lanes import REPLICA_TAGS, WAIT_MS, fetch_frame, run
 from tests.support.two_lanes import Rivals, produce_frame
 
 REQUESTS = 1_000
@@ -65,3 +66,28 @@ def test_what_differs_in_its_kind_or_version_alone_is_not_taken(tmp_path: Path, 
     rivals.compare()
     assert rivals.on.fetches_taken == 2
     assert 1 in rivals.on.closed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"session": (1, 1)},
+        {"forgotten": [(b"plain", [(0, 0, 0, 0)])]},
+        {"request_tags": REPLICA_TAGS},
+        {"topic_tags": b"\x01\x00\x01x"},
+        {"partition_tags": b"\x01\x00\x01x"},
+        {"version": 8},
+    ],
+)
+def test_what_is_unusual_each_time_is_never_taken(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """However often it comes, nothing is learnt from it."""
+    rivals = Rivals(tmp_path)
+    id_of = lambda topic: rivals.off.engine.partitions.get(topic.decode(), 0).topic_id.bytes  # noqa: E731
+    for number in range(3):
+        version = changes.get("version", 17)
+        others = {name: value for name, value in changes.items() if name != "version"}
+        rivals.feed(1, fetch_frame(version, number, [(b"plain", [(0, -1, 0, 1 << 20)])], id_of, **others))
+        rivals.turn()
+    rivals.compare()
+    assert len(rivals.off.sockets[1].sent) > 60
+    assert rivals.on.fetches_taken == 0
