@@ -36,7 +36,7 @@ DOCUMENTATION = {
     "log.retention.check.interval.ms": "How often old segments are looked for.",
     "log.flush.offset.checkpoint.interval.ms": "How often the flushed offsets are written down: a recovery reads from there.",
     "logbus.acks.all.waits.for.flush": "Whether acks=all waits for the disk too: safe from power cuts, at the cost of latency.",
-    "logbus.produce.fast.lane": "Whether usual produce requests take the short path; answers and logs are the same without it.",
+    "logbus.fast.lane": "Whether usual Produce and Fetch requests take the short path; answers and logs are the same without it.",
     "logbus.flush.in.kernel": "Whether the kernel flushes by itself where it can; otherwise threads wait for it.",
     "logbus.flush.threads": "How many files threads flush at the same time.",
     "background.threads": "How many threads search by time and remove files.",
