@@ -50,7 +50,7 @@ TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reads:
+class TaskReads:
     """What the winning tasks of a job said."""
 
     winners: frozenset[int] = frozenset()
@@ -164,11 +164,11 @@ class Application:
         attempts: Sequence[Attempt],
         windows: Mapping[int, FrozenWindow],
         called: Called,
-    ) -> Reads:
+    ) -> TaskReads:
         """One Spark job over the attempts' windows. Windows without records need none."""
         wanted = [windows[attempt.window_id] for attempt in attempts]
         if not any(window.record_count for window in wanted):
-            return Reads()
+            return TaskReads()
         # Not before there is something to read: an hour without records costs no session, and its commit is the same.
         spark = SparkSession.builder.getOrCreate()
         plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
@@ -179,7 +179,7 @@ class Application:
 
     def run_job(
         self, spark: SparkSession, pipeline: Pipeline, sink: Sink, plans: Sequence[TaskPlan], windows: Sequence[StagedWindow]
-    ) -> Reads:
+    ) -> TaskReads:
         job = TaskJob(
             pipeline=pipeline.name,
             topic=pipeline.topic,
@@ -199,7 +199,7 @@ class Application:
             raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
         return to_reads(results)
 
-    def finish(self, pipeline: Pipeline, sink: Sink, window: FrozenWindow, attempt: Attempt, reads: Reads) -> WindowOutcome:
+    def finish(self, pipeline: Pipeline, sink: Sink, window: FrozenWindow, attempt: Attempt, reads: TaskReads) -> WindowOutcome:
         """Seals and commits one window."""
         tallies, files = reads.by_window.get(window.id, {}), reads.files.get(window.id, ())
         try:
@@ -246,7 +246,7 @@ def staged_window(attempt: Attempt, witnesses: Mapping[Place, Witness] | None = 
     )
 
 
-def to_reads(results: Sequence[TaskResult]) -> Reads:
+def to_reads(results: Sequence[TaskResult]) -> TaskReads:
     """Results of the winning tasks. A window's partition may have been read by several of them."""
     # Only winners are in `results`: Spark may have run a task twice (speculation, a lost executor), and what the loser wrote
     # carries another task number, so it is neither sealed nor counted.
@@ -267,7 +267,7 @@ def to_reads(results: Sequence[TaskResult]) -> Reads:
             sent=join_streams(before.sent, result.sent),
         )
         files[result.window_id] = files.get(result.window_id, ()) + result.files
-    return Reads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
+    return TaskReads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
 
 
 OWN_ERROR = re.compile(r"^logbus\.errors\.\w+: (.+)$", re.MULTILINE)

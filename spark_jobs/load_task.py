@@ -53,7 +53,7 @@ COLLECTED_AFTER = 100_000
 
 
 @contextmanager
-def collector_at_ease() -> Iterator[None]:
+def relaxed_gc() -> Iterator[None]:
     before = gc.get_threshold()
     gc.set_threshold(COLLECTED_AFTER, *before[1:])
     try:
@@ -66,7 +66,7 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
     """Stages every record and commits; then says what it did."""
     parser = parser_for(job.parse, job.settings)
     tallies: Tallies = {}
-    with collector_at_ease(), sink_for(job, parser.columns, task) as sink:
+    with relaxed_gc(), sink_for(job, parser.columns, task) as sink:
         for records in chunks:
             stage(records, job, parser, sink, tallies)
     return to_results(task, tallies, job, sink)

@@ -226,7 +226,7 @@ class ProducerIds:
                 self.take(then)  # more waited than one block holds
 
 
-class Topics(Protocol):
+class KnownTopics(Protocol):
     """Every topic that clients may see, by name and by id."""
 
     def __iter__(self) -> Iterator[Topic]: ...

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.config import BrokerConfig, LogConfig
-from broker.coordination.local import INTERNAL_TOPICS, Topic, TopicRegistry, Topics
+from broker.coordination.local import INTERNAL_TOPICS, KnownTopics, Topic, TopicRegistry
 from broker.errors import (
     BrokerError,
     InvalidConfig,
@@ -50,7 +50,7 @@ class PartitionManager:
         self,
         *,
         directory: LogDirectory,
-        registry: Topics,
+        registry: KnownTopics,
         settings: LogSettings,
         config: BrokerConfig,
         clock: Clock,

@@ -10,7 +10,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
-from logbus.local.airflow_api import AirflowApi, DagRun
+from logbus.local.airflow_api import AirflowApi, ApiDagRun
 from logbus.model import FrozenWindow, instant_text
 from logbus.retention.model import RetentionPolicy
 from logbus.retention.store import RetentionStore
@@ -38,7 +38,7 @@ def hours(engine: Engine) -> list[FrozenWindow]:
     return [window for window in Ledger(engine).windows(NAME) if window.record_count]
 
 
-def run(api: AirflowApi, dag_id: str, **conf: Any) -> DagRun:
+def run(api: AirflowApi, dag_id: str, **conf: Any) -> ApiDagRun:
     api.unpause(dag_id)
     ended = api.wait(api.trigger(dag_id, conf=conf), RUN_SECONDS_MAX)
     api.pause(dag_id)

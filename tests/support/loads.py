@@ -19,7 +19,7 @@ from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
 
-from spark_jobs.application import Reads, staged_window, to_reads
+from spark_jobs.application import TaskReads, staged_window, to_reads
 from spark_jobs.job import TaskJob, TaskResult
 from spark_jobs.load_task import load
 from spark_jobs.records import Records
@@ -122,7 +122,7 @@ class Loading:
         return f"line {partition}/{offset}".encode() if self.fixed_value is None else self.fixed_value
 
     @property
-    def reads(self) -> Reads:
+    def reads(self) -> TaskReads:
         return to_reads(self.results)
 
     def seal(self) -> SealedWindow:

@@ -15,7 +15,7 @@ from logbus.collector.delivery import settle
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.numbering import Numbering
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.stamped_lines import Reading, StampedLine, TimeOf, merged
+from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
 from logbus.collector.topic_client import position_header
 from logbus.kafka.producing import CLIENTS_CHOICE, Delivery
 
@@ -74,7 +74,7 @@ class Shipment:
         self._dated = {name for name, source in self._sources.items() if source.timestamp_ms is not None}
         self._sent = Sent()
 
-    def run(self, reading: Reading) -> Sent:
+    def run(self, reading: LineReading) -> Sent:
         """Send everything, or what comes before the stop; return when all that is acknowledged and noted."""
         try:
             self._send_all(reading)
@@ -87,7 +87,7 @@ class Shipment:
         self._settle(clean=True)
         return self._sent
 
-    def _send_all(self, reading: Reading) -> None:
+    def _send_all(self, reading: LineReading) -> None:
         bytes_in_all = sum(line_reader.text_bytes(Path(source.path)) - source.position for source in self._sources.values())
         bytes_done = 0
         for number, line in enumerate(merged(self._sources.values(), reading), 1):

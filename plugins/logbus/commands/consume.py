@@ -19,14 +19,18 @@ from logbus.commands.interrupting import Stopped, stopping
 from logbus.commands.produce import ANSWER_SECONDS_MAX, Delimiter, counted
 from logbus.console import formatting
 from logbus.console.formatting import Render
-from logbus.console.positions import Kind, Span, chosen_partitions, parse_span, stretches
-from logbus.console.reading import Reading, Wish, consumer
+from logbus.console.positions import PositionKind, PositionSpan, chosen_partitions, parse_span, stretches
+from logbus.console.reading import ConsoleReading, Wish, consumer
 from logbus.kafka.client import ISOLATION_LEVELS, Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
 
 FORMS = (options.TABLE, options.JSON)
-RESETS: Mapping[Kind, str] = {Kind.BEGINNING: "earliest", Kind.END: "latest", Kind.STORED: "earliest"}
+RESETS: Mapping[PositionKind, str] = {
+    PositionKind.BEGINNING: "earliest",
+    PositionKind.END: "latest",
+    PositionKind.STORED: "earliest",
+}
 
 
 @click.command("consume")
@@ -99,7 +103,9 @@ def command(
 
 
 @contextmanager
-def reading(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[int], group: str | None) -> Iterator[Reading]:
+def reading(
+    config: Mapping[str, Any], wish: Wish, span: PositionSpan, partitions: list[int], group: str | None
+) -> Iterator[ConsoleReading]:
     """By assignment where partitions are named or no group is; else as the group's member. Closed in order at the end."""
     is_member = group is not None and not partitions
     if is_member and (span.kind not in RESETS or span.until_ms is not None):
@@ -107,13 +113,13 @@ def reading(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[
     limits = None if is_member else limits_of(config, wish, span, partitions, group)
     client = consumer(config, wish, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error")
     try:
-        yield Reading(client, wish, limits, group)
+        yield ConsoleReading(client, wish, limits, group)
     finally:
         client.close()
 
 
-def limits_of(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[int], group: str | None) -> Any:
-    if span.kind is Kind.STORED and group is None:
+def limits_of(config: Mapping[str, Any], wish: Wish, span: PositionSpan, partitions: list[int], group: str | None) -> Any:
+    if span.kind is PositionKind.STORED and group is None:
         raise click.UsageError("-o stored is where a group is: name it with -G")
     client = Client(config, timeout_seconds=ANSWER_SECONDS_MAX)
     committed = Groups(client).committed(group) if group else {}
@@ -121,7 +127,7 @@ def limits_of(config: Mapping[str, Any], wish: Wish, span: Span, partitions: lis
     return stretches(Topics(client), wish.topic, partitions, span, wish.isolation_level, stored)
 
 
-def print_all(found: Reading, render: Render, quiet: bool) -> None:
+def print_all(found: ConsoleReading, render: Render, quiet: bool) -> None:
     """Writes batch after batch, flushed before the group may commit it."""
     file: BinaryIO = sys.stdout.buffer
     with stopping() as stop:

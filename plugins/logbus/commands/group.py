@@ -11,7 +11,7 @@ from logbus.commands import group_seek, options, output
 from logbus.errors import GroupMissing
 from logbus.kafka.batches import TopicBatches
 from logbus.kafka.client import Client, Place
-from logbus.kafka.groups import GroupReading, Groups, Member, end_offsets_of, lag_at
+from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, lag_at
 
 # Somebody waits; a broker that is there answers in milliseconds.
 ANSWER_SECONDS_MAX = 5.0
@@ -140,12 +140,12 @@ def show_members(broker: Groups, groups: Sequence[GroupReading], as_json: bool, 
     click.echo(output.plain_columns(row[:count] for row in (MEMBER_COLUMNS, *rows)))
 
 
-def member_row(group: str, member: Member) -> tuple[Any, ...]:
+def member_row(group: str, member: GroupMember) -> tuple[Any, ...]:
     held = ",".join(f"{topic}:{partition}" for topic, partition in member.assignments)
     return (group, member.member_id, member.host, member.client_id, len(member.assignments), held)
 
 
-def member_summary(group: str, member: Member) -> dict[str, Any]:
+def member_summary(group: str, member: GroupMember) -> dict[str, Any]:
     places = [{"topic": topic, "partition": partition} for topic, partition in member.assignments]
     names = {"group": group, "consumer_id": member.member_id, "host": member.host, "client_id": member.client_id}
     return {**names, "assignments": places}

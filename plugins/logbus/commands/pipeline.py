@@ -20,7 +20,7 @@ from logbus.kafka.topics import Topics
 from logbus.ledger import pipeline_dags, table_moves
 from logbus.ledger.definition import differences, in_words, pipeline_of
 from logbus.ledger.ledger import Ledger
-from logbus.ledger.registration import Registration
+from logbus.ledger.registration import PipelineRegistration
 from logbus.model import Pipeline
 from logbus.pipeline_checks import is_own_parser
 from logbus.pipeline_options import refuse_unusable
@@ -85,7 +85,7 @@ def register(
         output.say(f"note: {', '.join(dags)} defines {name} otherwise, and its next run sets it back: change it there, too")
 
 
-def tell_registration(done: Registration) -> None:
+def tell_registration(done: PipelineRegistration) -> None:
     found = done.pipeline
     known = "" if done.is_new else " is changed:" if done.changes else " is registered already:"
     click.echo(f"pipeline {found.name}{known} loads topic {found.topic} into table {found.table}")

@@ -22,7 +22,7 @@ from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
 from logbus.model import FrozenWindow, OffsetRange, instant_text
 from logbus.proof import comparison
-from logbus.proof.comparison import Reading
+from logbus.proof.comparison import WindowReading
 from logbus.status import replay
 from logbus.status.replay import ReplayPlan, ReplayWindow, Span
 
@@ -137,10 +137,10 @@ class BrokerReader:
     def begin(self, windows: int, records: int) -> None:
         output.say(f"reading the {records:,} records of {windows} windows, to compare them with what is loaded")
 
-    def window(self, window: FrozenWindow) -> Reading:
+    def window(self, window: FrozenWindow) -> WindowReading:
         return comparison.broker_reading(window, self.log, self.records)
 
-    def records(self, part: OffsetRange) -> Iterable[comparison.Record]:
+    def records(self, part: OffsetRange) -> Iterable[comparison.ComparedRecord]:
         found = read_with(self.consumer, part.topic, part.partition, part.start_offset, part.end_offset)
         return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
 

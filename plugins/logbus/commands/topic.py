@@ -38,7 +38,7 @@ def command() -> None:
     """Topics: list, create, describe, change and delete them."""
 
 
-class Settings(options.Setting):
+class TopicSettings(options.Setting):
     """`name=value`, or several with commas between them, as kafka-configs takes them; lists may stand in brackets."""
 
     name = "name=value"
@@ -46,7 +46,7 @@ class Settings(options.Setting):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        pairs = [super(Settings, self).convert(text, param, ctx) for text in SEVERAL.split(value)]
+        pairs = [super(TopicSettings, self).convert(text, param, ctx) for text in SEVERAL.split(value)]
         return tuple((name, text.removeprefix("[").removesuffix("]")) for name, text in pairs)
 
 
@@ -127,7 +127,7 @@ def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) ->
 @click.option(
     "--replication-factor", type=click.IntRange(1), help="By default what the broker's default.replication.factor says."
 )
-@click.option("--config", "settings", multiple=True, type=Settings(), help="A setting of the topic; may be repeated.")
+@click.option("--config", "settings", multiple=True, type=TopicSettings(), help="A setting of the topic; may be repeated.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @options.with_broker
 def create(
@@ -154,7 +154,7 @@ def create(
 @command.command("alter")
 @options.topics_argument(required=True)
 @click.option("--partitions", type=click.IntRange(1), help="How many it shall have; they never become fewer.")
-@click.option("--config", "--add-config", "settings", multiple=True, type=Settings(), help="Set this; may be repeated.")
+@click.option("--config", "--add-config", "settings", multiple=True, type=TopicSettings(), help="Set this; may be repeated.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Take this back to the broker's own value.")
 @options.with_broker
 def alter(
@@ -190,7 +190,7 @@ def change(client: Client, name: str, values: Mapping[str, str], gone: Sequence[
 @click.option("--describe", "is_described", is_flag=True, help="Show them; what happens where nothing is changed.")
 @click.option("--all", "shows_all", is_flag=True, help="Also those that are as the broker has them for all topics.")
 @click.option("--alter", "is_altered", is_flag=True, help="Change them; --add-config and --delete-config say so already.")
-@click.option("--add-config", "settings", multiple=True, type=Settings(), help="Set this; may be repeated.")
+@click.option("--add-config", "settings", multiple=True, type=TopicSettings(), help="Set this; may be repeated.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Take this back to the broker's own value.")
 @options.with_broker
 @options.json_option

@@ -21,7 +21,7 @@ from logbus.ledger.missing import behind, empty
 from logbus.model import OffsetRange, Pipeline, instant_text, parse_instant
 from logbus.proof import comparison
 from logbus.proof.audit import audit_window
-from logbus.proof.comparison import Reading
+from logbus.proof.comparison import WindowReading
 from logbus.proof.history import WindowHistory, window_history
 from logbus.warehouse.sinks import each_sink_once
 
@@ -134,8 +134,8 @@ def place(name: str, pipeline_name: str) -> tuple[str, datetime]:
         raise click.UsageError(f"{start!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
 
 
-def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> Reading:
-    def read(part: OffsetRange) -> Iterable[comparison.Record]:
+def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> WindowReading:
+    def read(part: OffsetRange) -> Iterable[comparison.ComparedRecord]:
         places = (part.topic, part.partition, part.start_offset, part.end_offset)
         found = read_range(client_config, *places, isolation_level=pipeline.isolation_level)
         return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
@@ -143,7 +143,7 @@ def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapp
     return comparison.broker_reading(found.window, Topics(Client(client_config)), read)
 
 
-def tell_differences(left: Reading, right: Reading, as_json: bool) -> None:
+def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -> None:
     differences = comparison.compare(left, right)
     if as_json:
         rows = [{"what": found.what, "left": found.left, "right": found.right} for found in differences]

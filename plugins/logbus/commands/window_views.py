@@ -14,7 +14,7 @@ from logbus.ledger.attempts import FAILED
 from logbus.ledger.missing import Gap, Missing, behind, empty, oldest
 from logbus.ledger.values import Published
 from logbus.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
-from logbus.proof.comparison import Difference, Reading
+from logbus.proof.comparison import RecordDifference, WindowReading
 from logbus.proof.history import AttemptRecord, WindowHistory, other_records_text
 from logbus.proof.producers import StreamCount
 
@@ -176,7 +176,7 @@ def failure_lines(found: WindowHistory) -> Iterator[str]:
         yield f"  {place}: {example['error_class']}: {example['error']}: {str(value)[:ERROR_CHARACTERS_SHOWN]!r}"
 
 
-def differences_table(left: Reading, right: Reading, differences: Sequence[Difference]) -> Table:
+def differences_table(left: WindowReading, right: WindowReading, differences: Sequence[RecordDifference]) -> Table:
     table = Table("", left.name, right.name)
     for found in differences:
         table.add_row(found.what, *(escape(shown(value)) for value in (found.left, found.right)))

@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from logbus.console.positions import Stretch
+from logbus.console.positions import OffsetStretch
 from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, TopicMissing
 from logbus.kafka.client import READ_COMMITTED, Client
 from logbus.kafka.errors import AWAY, MISSING, explain
@@ -57,11 +57,11 @@ def consumer(client_config: Mapping[str, Any], wish: Wish, group: str | None, re
     return Client(client_config).consumer({**SETTINGS, **membership})
 
 
-class Reading:
+class ConsoleReading:
     """One reading under way; `records` counts what was handed out. With stretches by assignment, else as a group's member."""
 
     def __init__(
-        self, client: Consumer, wish: Wish, stretches: Mapping[int, Stretch] | None = None, group: str | None = None
+        self, client: Consumer, wish: Wish, stretches: Mapping[int, OffsetStretch] | None = None, group: str | None = None
     ) -> None:
         self.client = client
         self.wish = wish

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from logbus.doctor.looking import Surroundings
 from logbus.errors import BrokerUnavailable
 from logbus.kafka.client import Client
-from logbus.kafka.cluster import ANSWER_SECONDS_MAX, LogDirectory, api_versions, log_directories
+from logbus.kafka.cluster import ANSWER_SECONDS_MAX, DirectoryReading, api_versions, log_directories
 from logbus.status.checkup import Finding, error, note, warning, well
 
 # By request the version from which on it can do what is needed, and what does not work without it.
@@ -61,7 +61,7 @@ def check_disk(around: Surroundings) -> Iterator[Finding]:
         yield room(directory)
 
 
-def room(directory: LogDirectory) -> Finding:
+def room(directory: DirectoryReading) -> Finding:
     share, total, usable = directory.usable_share, directory.total_bytes, directory.usable_bytes
     place = f"{directory.path} of broker {directory.broker_id}"
     if share is None or total is None or usable is None:

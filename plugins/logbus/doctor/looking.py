@@ -21,17 +21,17 @@ CHECK_SECONDS_MAX = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class ProgramOutput:
     """What a program said, on both its outputs, and its exit status; status None where it did not end in time."""
 
     text: str
     status: int | None
 
 
-Run = Callable[[Sequence[str]], Output]
+Run = Callable[[Sequence[str]], ProgramOutput]
 
 
-def run_program(command: Sequence[str]) -> Output:
+def run_program(command: Sequence[str]) -> ProgramOutput:
     """Runs it without input and without a terminal, for so long at the most."""
     try:
         done = subprocess.run(
@@ -45,10 +45,10 @@ def run_program(command: Sequence[str]) -> Output:
             errors="replace",
         )
     except subprocess.TimeoutExpired:
-        return Output(text=f"no end within {PROGRAM_SECONDS_MAX:.0f} s", status=None)
+        return ProgramOutput(text=f"no end within {PROGRAM_SECONDS_MAX:.0f} s", status=None)
     except OSError as problem:
-        return Output(text=str(problem.strerror), status=127)
-    return Output(text=done.stdout, status=done.returncode)
+        return ProgramOutput(text=str(problem.strerror), status=127)
+    return ProgramOutput(text=done.stdout, status=done.returncode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ COUNTER, GAUGE = "counter", "gauge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class ExportedMetric:
     """One family. `labels` are the names that each of its samples carries."""
 
     name: str
@@ -22,12 +22,12 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-def _gauge(name: str, help_: str, *labels: str) -> Metric:
-    return Metric(name=name, kind=GAUGE, help=help_, labels=labels)
+def _gauge(name: str, help_: str, *labels: str) -> ExportedMetric:
+    return ExportedMetric(name=name, kind=GAUGE, help=help_, labels=labels)
 
 
-def _counter(name: str, help_: str, *labels: str) -> Metric:
-    return Metric(name=name, kind=COUNTER, help=help_, labels=labels)
+def _counter(name: str, help_: str, *labels: str) -> ExportedMetric:
+    return ExportedMetric(name=name, kind=COUNTER, help=help_, labels=labels)
 
 
 _PIPELINE = ("pipeline", "topic")
@@ -139,4 +139,4 @@ GROUP_TOPIC_SUM_LAG = _gauge(
     "kafka_consumergroup_group_topic_sum_lag", "The sum over the topic's partitions.", "cluster_name", "group", "topic"
 )
 
-CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+CATALOGUE: tuple[ExportedMetric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, ExportedMetric))

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from logbus.exporter import catalogue as names
 from logbus.exporter import samples
 from logbus.exporter.arrivals import Arrivals
-from logbus.exporter.catalogue import COUNTER, Metric
+from logbus.exporter.catalogue import COUNTER, ExportedMetric
 from logbus.exporter.kafka_reading import KafkaReading
 from logbus.exporter.lag_reading import LagReading, read_lags
 from logbus.exporter.ledger_reading import LedgerReading, read_ledger
@@ -94,7 +94,7 @@ def _plain(outcome: Outcome[KafkaReading] | Outcome[LedgerReading] | Outcome[Lag
 
 def families(found: Iterable[Sample]) -> Iterator[Family]:
     """Samples by family, in the order in which the families come first. What is no finite number is left out."""
-    by_metric: dict[Metric, Family] = {}
+    by_metric: dict[ExportedMetric, Family] = {}
     for metric, labels, value in found:
         if value is None or not math.isfinite(value):
             continue

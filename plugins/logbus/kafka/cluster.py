@@ -22,7 +22,7 @@ TRIES = 10  # of three brokers one is dead: all draw it once in 60,000 times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirectory:
+class DirectoryReading:
     """One directory of one broker. Bytes of the whole file system are None where the broker does not say."""
 
     broker_id: int
@@ -110,24 +110,26 @@ def api_versions(client: Client) -> dict[str, tuple[int, int]]:
         return {camel_case(key.name): (first, last) for key, (first, last) in broker.api_versions().items()}
 
 
-def log_directories(client: Client) -> list[LogDirectory]:
+def log_directories(client: Client) -> list[DirectoryReading]:
     """Every log directory of every broker, with the bytes that each partition takes."""
     with conversation(client) as broker:
         answers = broker.describe_log_dirs()
     return [log_directory(answer["broker"], found) for answer in answers for found in answer["log_dirs"]]
 
 
-def log_directory(broker_id: int, found: Mapping[str, Any]) -> LogDirectory:
+def log_directory(broker_id: int, found: Mapping[str, Any]) -> DirectoryReading:
     sizes = {
         (topic["name"], partition["partition_index"]): partition["partition_size"]
         for topic in found["topics"]
         for partition in topic["partitions"]
     }
     total, usable = (known(found.get(name)) for name in ("total_bytes", "usable_bytes"))
-    return LogDirectory(broker_id=broker_id, path=found["log_dir"], total_bytes=total, usable_bytes=usable, partition_bytes=sizes)
+    return DirectoryReading(
+        broker_id=broker_id, path=found["log_dir"], total_bytes=total, usable_bytes=usable, partition_bytes=sizes
+    )
 
 
-def partition_bytes(directories: list[LogDirectory]) -> dict[tuple[str, int], int]:
+def partition_bytes(directories: list[DirectoryReading]) -> dict[tuple[str, int], int]:
     """The size of each partition: of its largest replica, where several brokers hold it."""
     sizes: dict[tuple[str, int], int] = {}
     for directory in directories:

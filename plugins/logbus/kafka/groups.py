@@ -53,7 +53,7 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class GroupMember:
     """One consumer in a group, and the partitions it holds. The host is as the broker says it: Java's have a slash in front."""
 
     member_id: str
@@ -77,7 +77,7 @@ class GroupReading:
     state: str
     protocol: str = ""
     coordinator: str = ""
-    members: tuple[Member, ...] = ()
+    members: tuple[GroupMember, ...] = ()
     committed: Mapping[Place, int] = field(default_factory=dict)
     error: LogbusError | None = None
 
@@ -87,7 +87,7 @@ class GroupReading:
         return sorted({*self.committed, *self.readers})
 
     @property
-    def readers(self) -> dict[Place, Member]:
+    def readers(self) -> dict[Place, GroupMember]:
         """Who reads each partition that is read."""
         return {place: member for member in self.members for place in member.assignments}
 
@@ -217,9 +217,9 @@ def state_name(state: Any) -> str:
     return STATES.get(state.name, state.name.title())
 
 
-def to_member(described: Any) -> Member:
+def to_member(described: Any) -> GroupMember:
     parts = described.assignment.topic_partitions if described.assignment else ()
-    return Member(
+    return GroupMember(
         member_id=described.member_id,
         client_id=described.client_id,
         host=described.host,

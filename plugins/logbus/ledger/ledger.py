@@ -30,7 +30,7 @@ from logbus.ledger import (
 from logbus.ledger.catch_up import LoadPlan
 from logbus.ledger.missing import Gap
 from logbus.ledger.rebasing import Rebase
-from logbus.ledger.registration import Registration
+from logbus.ledger.registration import PipelineRegistration
 from logbus.ledger.rows import load_windows, pipeline_row, to_pipeline
 from logbus.ledger.standing import Standing
 from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
@@ -55,7 +55,7 @@ class Ledger:
         dag_id: str | None = None,
         remembers: bool = True,
         may_change: bool = True,
-    ) -> Registration:
+    ) -> PipelineRegistration:
         """`register` that says what it changed, for a DAG or for whoever only looks (`registration.register`)."""
         return registration.register(
             self.engine, pipeline, log, utc(now), dag_id=dag_id, remembers=remembers, may_change=may_change

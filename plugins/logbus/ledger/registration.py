@@ -42,7 +42,7 @@ REGISTER_LOCK = 0x726567
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class PipelineRegistration:
     """What registering did. `changes`: what the pipeline's definition was before; none where it is new, or the same."""
 
     pipeline: Pipeline
@@ -67,7 +67,7 @@ def register(
     dag_id: str | None = None,
     remembers: bool = True,
     may_change: bool = True,
-) -> Registration:
+) -> PipelineRegistration:
     """Makes the pipeline unless it is there; whoever finds it there may only change what no record's place depends on.
 
     :param dag_id: the DAG that defines it so: refused where another DAG stands for what is registered
@@ -93,7 +93,7 @@ def register(
         if dag_id is not None and remembers:
             pipeline_dags.remember_definition(connection, pipeline, dag_id, now)
         found = to_pipeline(pipeline_row(connection, pipeline.name))
-    return Registration(pipeline=found, is_new=is_new, changes=tuple(changes))
+    return PipelineRegistration(pipeline=found, is_new=is_new, changes=tuple(changes))
 
 
 def is_registered(engine: Engine, name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
+from logbus.operators.window_operator import WindowOperator, fail_without_retry
 from logbus.status.group_checkpoint import commit_ends
 
 
@@ -32,7 +32,7 @@ class CommitOffsetsOperator(WindowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, broker = self._warehouse().ledger(), self._broker()
         windows = [ledger.window(self.pipeline.name, start) for start in self._starts(context)]
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             done = commit_ends(ledger.engine, broker.group_offsets(), broker.log_offsets(), self.group, windows)
         for partition, offset in done.ahead.items():
             self.log.info("%s-%d: group %s is at %d already, and stays there", done.topic, partition, self.group, offset)

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus.model import Pipeline
-from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
+from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, fail_without_retry
 
 
 class RedriveOperator(WindowOperator):
@@ -39,7 +39,7 @@ class RedriveOperator(WindowOperator):
 
         warehouse, starts = self._warehouse(), self._starts(context)
         ledger = warehouse.ledger()
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             if isinstance(self.pipeline, Pipeline):
                 self._register(ledger, context, remembers=False)
             pipeline = ledger.pipeline(self.pipeline_name)  # with the columns that loads have inferred

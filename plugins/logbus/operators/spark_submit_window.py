@@ -20,7 +20,7 @@ from logbus.ledger.handover import as_text, hand_over
 from logbus.ledger.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.operators.spark_window_operator import SparkWindowOperator
-from logbus.operators.window_operator import beyond_retry_fails_at_once
+from logbus.operators.window_operator import fail_without_retry
 from logbus.pipeline_options import refuse_unusable
 
 
@@ -50,7 +50,7 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         warehouse = self._warehouse()
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             pipeline, windows = self._frozen(warehouse.ledger(), self._starts(context), context["ti"].dag_id)
         text = as_text(content := hand_over(pipeline, windows))
         self.conf: dict[str, Any] = {**(self.conf or {}), **spark_settings(content, text)}

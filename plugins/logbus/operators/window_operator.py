@@ -140,7 +140,7 @@ def window_starts(windows: Sequence[str] | str) -> list[datetime]:
 
 
 @contextlib.contextmanager
-def beyond_retry_fails_at_once() -> Iterator[None]:
+def fail_without_retry() -> Iterator[None]:
     """Retrying a lost record or a recreated topic only hides it for an hour; a superseded load would take the window back."""
     try:
         yield

@@ -62,7 +62,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ErrorGroup:
     """The dead letters of one class in one window, and the error of one of them."""
 
     window_start: datetime
@@ -92,7 +92,7 @@ class Selection:
         return found
 
 
-def groups(engine: Engine, selection: Selection) -> list[Group]:
+def groups(engine: Engine, selection: Selection) -> list[ErrorGroup]:
     """How many of which class in which window: windows in order, the most frequent class first."""
     window, dead = schema.window, schema.dead_letter
     count = func.count()
@@ -104,7 +104,7 @@ def groups(engine: Engine, selection: Selection) -> list[Group]:
     )
     with engine.connect() as connection:
         rows = connection.execute(query).all()
-    return [Group(window_start=start, error_class=name, count=number, error=error) for start, name, number, error in rows]
+    return [ErrorGroup(window_start=start, error_class=name, count=number, error=error) for start, name, number, error in rows]
 
 
 def stream(engine: Engine, selection: Selection, limit: int | None = None) -> Iterator[DeadLetter]:

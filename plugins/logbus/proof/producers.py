@@ -77,7 +77,7 @@ def streams_of(connection: Connection, window: FrozenWindow) -> list[StreamCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
+class StreamNeighbours:
     """A stream in other loaded windows: where it left off before, and what overlaps its numbers here."""
 
     before: int | None = None
@@ -93,18 +93,18 @@ BEFORE = text(f"select last_number, ends_at {OTHERS} and last_number < :first or
 OVERLAPPING = text(f"select other.* {OTHERS} and first_number <= :last and last_number >= :first")
 
 
-def neighbours(connection: Connection, window: FrozenWindow, here: StreamCount) -> Neighbours:
+def neighbours(connection: Connection, window: FrozenWindow, here: StreamCount) -> StreamNeighbours:
     place = {"window_id": window.id, "pipeline": window.pipeline, "topic_id": window.topic_id, "stream": here.stream}
     place |= {"first": here.first, "last": here.last}
     overlapping = tuple(to_count(row) for row in connection.execute(OVERLAPPING, place).mappings())
     before = connection.execute(BEFORE, place).one_or_none()
     if before is None:
-        return Neighbours(overlapping=overlapping)
-    return Neighbours(before=before.last_number, before_ends_at=before.ends_at, overlapping=overlapping)
+        return StreamNeighbours(overlapping=overlapping)
+    return StreamNeighbours(before=before.last_number, before_ends_at=before.ends_at, overlapping=overlapping)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class StreamFinding:
     """A sentence about a stream; `is_certain` where no window that is not loaded could explain it."""
 
     text: str
@@ -122,32 +122,34 @@ def check_producers(engine: Engine, pipeline: Pipeline, window: FrozenWindow) ->
     return problems, [finding.text for finding in found if finding.text not in problems]
 
 
-def check_stream(connection: Connection, window: FrozenWindow, here: StreamCount) -> Iterator[Finding]:
+def check_stream(connection: Connection, window: FrozenWindow, here: StreamCount) -> Iterator[StreamFinding]:
     around = neighbours(connection, window, here)
     others = [other.runs for other in around.overlapping]
     if here.runs is None or None in others:
-        yield Finding(text=f"the numbers of producer {here.stream!r} come in no order: they are not checked", is_certain=False)
+        yield StreamFinding(
+            text=f"the numbers of producer {here.stream!r} come in no order: they are not checked", is_certain=False
+        )
         return
     elsewhere = joined(run for runs in others if runs is not None for run in runs)
     if twice := here.count - size(here.runs) + overlap(here.runs, elsewhere):
-        yield Finding(text=f"{twice} records of producer {here.stream!r} arrived twice")
+        yield StreamFinding(text=f"{twice} records of producer {here.stream!r} arrived twice")
     yield from missing(connection, window, here, around, elsewhere)
     if around.before is None and here.first > 1 and not any(first < here.first for first, _ in elsewhere):
         yield beginning(connection, window, here)
 
 
-def beginning(connection: Connection, window: FrozenWindow, here: StreamCount) -> Finding:
+def beginning(connection: Connection, window: FrozenWindow, here: StreamCount) -> StreamFinding:
     """A stream whose first numbers are in no window: they were sent before the first one or to a former topic, or are lost."""
     told = f"producer {here.stream!r} begins with number {here.first}"
     if not is_read_from_the_first_record(connection, window):
-        return Finding(text=f"{told} in these windows", is_certain=False)
+        return StreamFinding(text=f"{told} in these windows", is_certain=False)
     earlier = "1" if here.first == 2 else f"1 to {here.first - 1}"
-    return Finding(text=f"{told}, and the topic was loaded from its first record on: {earlier} missing")
+    return StreamFinding(text=f"{told}, and the topic was loaded from its first record on: {earlier} missing")
 
 
 def missing(
-    connection: Connection, window: FrozenWindow, here: StreamCount, around: Neighbours, elsewhere: list[Run]
-) -> Iterator[Finding]:
+    connection: Connection, window: FrozenWindow, here: StreamCount, around: StreamNeighbours, elsewhere: list[Run]
+) -> Iterator[StreamFinding]:
     """The numbers between where the stream left off and its last one here that came nowhere."""
     start = here.first if around.before is None else around.before + 1
     gone = list(holes([*(here.runs or ()), *elsewhere], start, here.last))
@@ -158,9 +160,9 @@ def missing(
     more = f" and {len(gone) - MISSING_NAMED_MAX} ranges more" if len(gone) > MISSING_NAMED_MAX else ""
     told = f"producer {here.stream!r} sent {sent:,} records (numbers {start} to {here.last}), {sent - size(gone):,} arrived: "
     if gone[0][1] < here.first and not is_known(connection, window, around.before_ends_at):
-        yield Finding(text=f"{told}{named}{more} may lie in windows before that are not loaded", is_certain=False)
+        yield StreamFinding(text=f"{told}{named}{more} may lie in windows before that are not loaded", is_certain=False)
     else:
-        yield Finding(text=f"{told}{named}{more} missing")
+        yield StreamFinding(text=f"{told}{named}{more} missing")
 
 
 def overlap(left: tuple[Run, ...], right: list[Run]) -> int:

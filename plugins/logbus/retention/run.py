@@ -60,7 +60,7 @@ def labels(topic: str, held: Held) -> str:
     return f'{{topic="{topic}",partition="{held.partition}",pipeline="{held.pipeline}"}}'
 
 
-class Retention:
+class RetentionRun:
     """The front door. Nothing is kept in memory; the clock comes in as `now`."""
 
     def __init__(self, engine: Engine, log: LogAdmin) -> None:

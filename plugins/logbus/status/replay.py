@@ -22,7 +22,7 @@ from logbus.ledger.ledger import Ledger
 from logbus.ledger.retained import lost_ranges
 from logbus.ledger.rows import ATTEMPT_RUNNING
 from logbus.model import FrozenWindow, instant_text, utc
-from logbus.proof.comparison import Reading
+from logbus.proof.comparison import WindowReading
 from logbus.retention.store import RetentionStore
 
 NAMED_MAX = 5  # windows that an error names; the plan shows all
@@ -156,7 +156,7 @@ class ReadsWindows(Protocol):
     def begin(self, windows: int, records: int) -> None:
         """So much will be read."""
 
-    def window(self, window: FrozenWindow) -> Reading:
+    def window(self, window: FrozenWindow) -> WindowReading:
         """All of the window's ranges. Raises `ShortRead` where the log ends before they do."""
 
 
@@ -205,7 +205,7 @@ def compared(one: ReplayWindow, reader: ReadsWindows) -> ReplayWindow:
         return replace(one, is_read=True, differs=str(error))
 
 
-def difference(window: FrozenWindow, now: Reading) -> str | None:
+def difference(window: FrozenWindow, now: WindowReading) -> str | None:
     read = window.counts.read if window.counts else 0
     if now.fingerprint == window.fingerprint:
         return None

@@ -20,14 +20,14 @@ from logbus.ledger.ledger import Ledger
 from logbus.triggers.window_closed import utc_now
 from logbus.ui import access, actions, routes, shell
 from logbus.ui.request_context import ContextDep, instant, told
-from logbus.ui.sources import Sources
+from logbus.ui.sources import PageSources
 
 WINDOWS_SHOWN_MAX = 500  # three weeks of hours; a page with more is not read
 
 # No description of itself either: nobody would be asked who he is before he gets it.
 app = FastAPI(title="logbus", openapi_url=None, dependencies=[Depends(requires_access_view(AccessView.PLUGINS))])
 app.state.now = utc_now
-app.state.sources = Sources(now=utc_now, clock=time.monotonic)
+app.state.sources = PageSources(now=utc_now, clock=time.monotonic)
 app.include_router(shell.router)
 app.include_router(routes.router)
 app.include_router(actions.router)

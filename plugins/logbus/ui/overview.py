@@ -1,7 +1,7 @@
 """The Ingestion page's data: is every hour in, how far behind are we, for each pipeline that somebody may see.
 
-Made of a reading of the fleet (`Reading`, for which the broker is asked) and of the ledger's windows in the span that is looked
-at (`SpanReading`), each shared by everybody for some seconds. Neither needs the other, so they are read side by side. Where the
+Made of a reading of the fleet (`FleetReading`, for which the broker is asked) and of the ledger's windows in the span shown
+(`SpanReading`), each shared by all users for some seconds. Neither needs the other, so they are read in parallel. Where the
 broker is down its part is None and the ledger's is shown.
 """
 
@@ -35,7 +35,7 @@ CONTEXT_OF_RUN = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class FleetReading:
     """All pipelines as they are at an instant."""
 
     at: datetime
@@ -71,12 +71,12 @@ class SpanReading:
     loaded: Mapping[tuple[str, int], int]
 
 
-def read(engine: Engine, log: LogBatches, rates: Rates, now: datetime) -> Reading:
+def read(engine: Engine, log: LogBatches, rates: Rates, now: datetime) -> FleetReading:
     """Asks ledger and broker about everything. Only a warehouse that is down is an error."""
     now = utc(now)
     registered = read_registered(engine, now)
     found, error = pipelines_or_error(engine, log, registered, now)
-    return Reading(
+    return FleetReading(
         at=now,
         pipelines=found,
         dag_ids=registered.dag_ids,
@@ -133,7 +133,7 @@ def produced(readings: Sequence[PipelineReading], rates: Rates, now: datetime) -
     return found
 
 
-def pipelines_json(reading: Reading, ledger: SpanReading) -> dict[str, dict[str, Any]]:
+def pipelines_json(reading: FleetReading, ledger: SpanReading) -> dict[str, dict[str, Any]]:
     """Every pipeline by its name as JSON-ready values."""
     return {
         one.pipeline.name: pipeline_json(reading, one, ledger.windows.get(one.pipeline.name, ()), ledger)
@@ -141,7 +141,7 @@ def pipelines_json(reading: Reading, ledger: SpanReading) -> dict[str, dict[str,
     }
 
 
-def window_cell_json(engine: Engine, reading: Reading, window: FrozenWindow) -> dict[str, Any]:
+def window_cell_json(engine: Engine, reading: FleetReading, window: FrozenWindow) -> dict[str, Any]:
     """The cell of one window, as the heat map shows it, and by partition what the broker has deleted unloaded."""
     one = reading_of(engine, reading, window.pipeline)
     facts = read_span(engine, window.interval).windows[window.pipeline]
@@ -151,7 +151,7 @@ def window_cell_json(engine: Engine, reading: Reading, window: FrozenWindow) -> 
     return {**cell.summary(), "gone": {str(part): count for part, count in gone.items()}}
 
 
-def reading_of(engine: Engine, reading: Reading, name: str) -> PipelineReading:
+def reading_of(engine: Engine, reading: FleetReading, name: str) -> PipelineReading:
     """A pipeline that is newer than the reading is told by the ledger alone."""
     for one in reading.pipelines:
         if one.pipeline.name == name:
@@ -167,7 +167,7 @@ def step_of(shown: Sequence[PipelineReading]) -> timedelta:
 
 
 def span_of(
-    reading: Reading | None, names: Collection[str], view: View, now: datetime, of_run: Interval | None = None
+    reading: FleetReading | None, names: Collection[str], view: View, now: datetime, of_run: Interval | None = None
 ) -> Interval:
     """What the heat map shows to somebody who sees the pipelines of these names: what is asked for, or the last hours, or those
     before the last window where all is older. `of_run` is the span that the view's Dag run worked on."""
@@ -188,7 +188,7 @@ def span_of(
     return Interval(end - length, end)
 
 
-def pipelines_of(reading: Reading | None, names: Collection[str]) -> list[PipelineReading]:
+def pipelines_of(reading: FleetReading | None, names: Collection[str]) -> list[PipelineReading]:
     return [one for one in reading.pipelines if one.pipeline.name in names] if reading else []
 
 
@@ -197,7 +197,7 @@ def next_step(now: datetime, step: timedelta) -> datetime:
 
 
 def pipeline_json(
-    reading: Reading,
+    reading: FleetReading,
     one: PipelineReading,
     windows: Sequence[WindowFacts],
     ledger: SpanReading,
@@ -266,7 +266,7 @@ def bytes_behind(lag: Lag, loaded: Loaded | None) -> tuple[int | None, bool]:
     return (None, False) if each is None else (round(lag.records * each), True)
 
 
-def throughput_json(reading: Reading, name: str, series: Series) -> dict[str, Any]:
+def throughput_json(reading: FleetReading, name: str, series: Series) -> dict[str, Any]:
     loaded = reading.loaded.get(name)
     return {
         "produced_per_second": reading.produced_per_second.get(name),

@@ -18,8 +18,8 @@ from logbus.status.registered import Registered
 from logbus.ui import access
 from logbus.ui.access import GetUserDep
 from logbus.ui.errors import NoLedger, ledger_errors, shown
-from logbus.ui.overview import Reading
-from logbus.ui.sources import Source, Sources
+from logbus.ui.overview import FleetReading
+from logbus.ui.sources import PageSource, PageSources
 
 Value = TypeVar("Value")
 
@@ -38,11 +38,11 @@ class RequestContext:
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         kafka_conn_id: str = BrokerHook.default_conn_name,
     ) -> None:
-        sources: Sources = request.app.state.sources
+        sources: PageSources = request.app.state.sources
         self.user = user
         self.warehouse_conn_id = warehouse_conn_id
         self.kafka_conn_id = kafka_conn_id
-        self.source: Source = sources.get(warehouse_conn_id, kafka_conn_id)
+        self.source: PageSource = sources.get(warehouse_conn_id, kafka_conn_id)
         self.now: datetime = request.app.state.now()
 
     def query_ledger(self, read: Callable[[], Value]) -> tuple[Value | None, dict[str, Any]]:
@@ -52,7 +52,7 @@ class RequestContext:
         except UserError as error:
             return None, self.warehouse_state(error)
 
-    def seen(self, reading: Reading | Registered | None) -> set[str]:
+    def seen(self, reading: FleetReading | Registered | None) -> set[str]:
         """The pipelines that the user may see."""
         return set() if reading is None else access.seen(self.user, reading.names, reading.dag_ids)
 

@@ -21,9 +21,9 @@ from logbus.status.registered import Registered
 from logbus.ui import actions, overview
 from logbus.ui.dag_runs import AirflowRest, log_url
 from logbus.ui.errors import ledger_errors
-from logbus.ui.overview import HOURS_DEFAULT, HOURS_MAX, Reading, View
+from logbus.ui.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
 from logbus.ui.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, instant, told
-from logbus.ui.sources import Source
+from logbus.ui.sources import PageSource
 from logbus.ui.window_detail import detail
 
 REFRESH_SECONDS = 10  # how often an open page asks again
@@ -106,7 +106,7 @@ def begin_reading(context: RequestContext, view: View) -> None:
 
 
 def shown(
-    context: RequestContext, reading: Reading, names: Collection[str], view: View
+    context: RequestContext, reading: FleetReading, names: Collection[str], view: View
 ) -> tuple[dict[str, Any], list[orjson.Fragment]]:
     """The span, and the pipelines of these names in it; both as at the instant of the reading: the hour may have turned since."""
     span = overview.span_of(reading, names, view, reading.at, span_of_run(context.source, view))
@@ -122,7 +122,7 @@ def shown(
     return shown_span, pipelines
 
 
-def span_of_run(source: Source, view: View) -> Interval | None:
+def span_of_run(source: PageSource, view: View) -> Interval | None:
     """What the view's Dag run worked on; where it has done nothing yet, what it stands for."""
     if view.run is None:
         return None
@@ -130,7 +130,7 @@ def span_of_run(source: Source, view: View) -> Interval | None:
         return fleet_ledger.span_of_run(connection, *view.run) or view.run_interval
 
 
-def broker_error(source: Source) -> BrokerUnavailable | None:
+def broker_error(source: PageSource) -> BrokerUnavailable | None:
     """Whether the broker answers, where nobody could read the ledger and so asked it nothing."""
     try:
         source.topics.get()

@@ -30,7 +30,7 @@ from logbus.kafka.topics import Topics
 from logbus.model import Interval
 from logbus.status.registered import read_registered
 from logbus.ui.errors import NotConfigured, ledger_errors
-from logbus.ui.overview import Reading, SpanReading, pipelines_json, read, read_span
+from logbus.ui.overview import FleetReading, SpanReading, pipelines_json, read, read_span
 from logbus.ui.page_reading import KEPT_SECONDS, PageReading
 from logbus.warehouse.engine import connect
 
@@ -58,7 +58,7 @@ class NoBroker(Client):
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class GroupsRead:
     """All groups and the end offsets of what they read."""
 
     groups: Sequence[GroupReading]
@@ -99,10 +99,10 @@ class SpanOverview:
     def __init__(self, span: PageReading[SpanReading]) -> None:
         self.span = span
         self._lock = Lock()
-        self._readings: tuple[Reading, SpanReading] | None = None
+        self._readings: tuple[FleetReading, SpanReading] | None = None
         self._made: Mapping[str, orjson.Fragment] = {}
 
-    def get(self, reading: Reading, names: Collection[str]) -> list[orjson.Fragment]:
+    def get(self, reading: FleetReading, names: Collection[str]) -> list[orjson.Fragment]:
         """As JSON, what a user who sees these sees."""
         ledger = self.span.get()
         with self._lock:
@@ -113,7 +113,7 @@ class SpanOverview:
             return [part for name, part in self._made.items() if name in names]
 
 
-class Source:
+class PageSource:
     """One warehouse and one broker. Each reading is shared by all who ask within some seconds."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Source:
         self.registered = self._shared(lambda engine: read_registered(engine, now()))
         self.fleet = self._shared(lambda engine: read(engine, TopicBatches(broker), rates, now()))
         self.topics: PageReading[list[TopicReading]] = PageReading(lambda: self._topics(broker, rates, now), clock)
-        self.groups: PageReading[Groups] = PageReading(lambda: self._groups(broker), clock)
+        self.groups: PageReading[GroupsRead] = PageReading(lambda: self._groups(broker), clock)
 
     def overview(self, span: Interval, run: tuple[str, str] | None = None) -> SpanOverview:
         """Those of a span; `run` (dag id, run id) marks the hours that a Dag run worked on."""
@@ -167,12 +167,12 @@ class Source:
         return with_rates(found, rates, now())
 
     @staticmethod
-    def _groups(broker: Client) -> Groups:
+    def _groups(broker: Client) -> GroupsRead:
         groups = AllGroups(broker).read()
-        return Groups(groups, end_offsets_of(TopicBatches(broker), groups))
+        return GroupsRead(groups, end_offsets_of(TopicBatches(broker), groups))
 
 
-class Sources:
+class PageSources:
     """The sources in use, the ones used least lately closed first."""
 
     def __init__(
@@ -183,9 +183,9 @@ class Sources:
         self._clock = clock
         self._rates = Rates()
         self._lock = Lock()
-        self._sources: OrderedDict[tuple[str, str], Source] = OrderedDict()
+        self._sources: OrderedDict[tuple[str, str], PageSource] = OrderedDict()
 
-    def get(self, warehouse_conn_id: str, kafka_conn_id: str) -> Source:
+    def get(self, warehouse_conn_id: str, kafka_conn_id: str) -> PageSource:
         """The source behind two connections as they are now: changed ones make another. What does not fit tells when asked."""
         url, broker = warehouse_url(warehouse_conn_id), client_config(kafka_conn_id)
         key = (str(url), json.dumps(broker, sort_keys=True, default=str))
@@ -199,10 +199,10 @@ class Sources:
             source.close()
         return found
 
-    def _make(self, url: str | UserError, broker: Mapping[str, Any] | str) -> Source:
+    def _make(self, url: str | UserError, broker: Mapping[str, Any] | str) -> PageSource:
         limit = self._broker_timeout_seconds
         client = NoBroker(broker) if isinstance(broker, str) else Client(broker, timeout_seconds=limit)
-        return Source(lambda: engine_of(url), client, self._rates, self._now, self._clock)
+        return PageSource(lambda: engine_of(url), client, self._rates, self._now, self._clock)
 
 
 def engine_of(url: str | UserError) -> Engine:

@@ -301,7 +301,7 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
             with connection.begin_nested():
                 connection.execute(text(f"set local lock_timeout = {SWAP_LOCK_TIMEOUT_MS}"))
                 connection.execute(text(f"lock table {leaf.sql} in share row exclusive mode"))  # nobody writes to it from here on
-                if holds_strangers(connection, load, leaf):
+                if holds_rows_out_of_window(connection, load, leaf):
                     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
                     return False
                 connection.execute(text(f"alter table {load.target.sql} detach partition {leaf.sql}"))
@@ -317,7 +317,7 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
     return False
 
 
-def holds_strangers(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+def holds_rows_out_of_window(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
     """Whether rows of another topic lie in the leaf: of another pipeline that shared the table once, or put there by hand."""
     other = text(f"select exists(select from {leaf.sql} where _topic is distinct from :topic)")
     return bool(connection.scalar(other, {"topic": load.pipeline.topic}))

@@ -148,7 +148,9 @@ class Redrive:
         attempt = lock_loaded(connection, window)
         values = self.compared(connection, window)
         outcome = Redriven(start=window.interval.start)
-        move = Move(connection=connection, window=window, target=parse_table(self.pipeline.table), columns=self.parser.columns)
+        move = RedriveMove(
+            connection=connection, window=window, target=parse_table(self.pipeline.table), columns=self.parser.columns
+        )
         # Each batch is deleted, or updated in place, by its offsets, while the next one is read behind them: nothing is seen
         # twice.
         for batch in dead_letters.batches(connection, window.id):
@@ -257,7 +259,7 @@ PLACE = 'window_id = :window_id and "partition" = :partition and "offset" = :off
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
+class RedriveMove:
     """The statements that move a window's dead letters, batch by batch."""
 
     connection: Connection

@@ -8,7 +8,7 @@ import pytest
 from logbus.errors import AttemptSuperseded, PipelineConflict, PipelineUnknown, TopicMissing, UserError
 from logbus.ledger import attempts, pipeline_dags
 from logbus.ledger.definition import pipeline_of
-from logbus.ledger.registration import Registration
+from logbus.ledger.registration import PipelineRegistration
 from logbus.ledger.table_moves import move
 from logbus.model import Pipeline
 from sqlalchemy import text
@@ -206,7 +206,7 @@ TWO_COLUMNS = {"columns": {"url": "text", "visitor": "bigint"}, "max_error_rate"
 ONE_COLUMN = {"columns": {"url": "text"}}
 
 
-def define(world: World, dag_id: str, settings: dict[str, object]) -> Registration:
+def define(world: World, dag_id: str, settings: dict[str, object]) -> PipelineRegistration:
     pipeline = Pipeline(name="p", topic="t", table="t", parse="json", settings=settings)
     return world.ledger.define(pipeline, world.log, NOW, dag_id=dag_id)
 

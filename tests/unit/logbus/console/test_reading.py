@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message
-from logbus.console.reading import ReadFailed, Reading, Wish
+from logbus.console.reading import ConsoleReading, ReadFailed, Wish
 from logbus.errors import AccessDenied, LogbusError, TopicMissing
 
 
@@ -36,4 +36,4 @@ class Consumer:
 def test_an_error_that_the_client_does_not_mend_ends_a_members_reading(code: int, kind: type[LogbusError], words: str) -> None:
     failed = Message(topic="t", partition=0, error=KafkaError(code))
     with pytest.raises(kind, match=words):
-        next(Reading(Consumer(failed), Wish(topic="t"), group="g").batches())  # type: ignore[arg-type]
+        next(ConsoleReading(Consumer(failed), Wish(topic="t"), group="g").batches())  # type: ignore[arg-type]

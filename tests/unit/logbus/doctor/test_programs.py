@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from logbus import connector_jars
 from logbus.doctor import airflow_home, java, spark, versions
-from logbus.doctor.looking import Check, Output, Surroundings
+from logbus.doctor.looking import Check, ProgramOutput, Surroundings
 from logbus.status.checkup import Severity
 
 JAVA_21 = 'openjdk version "21.0.4" 2024-07-16\nOpenJDK Runtime Environment'
@@ -21,7 +21,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}\n"
 
 
 def around(
-    outputs: Mapping[str, str | Output] | None = None,
+    outputs: Mapping[str, str | ProgramOutput] | None = None,
     *,
     home: Path = Path("/nowhere"),
     java: str | None = None,
@@ -29,11 +29,11 @@ def around(
 ) -> Surroundings:
     """A machine with these variables, where a program whose path ends like that says this."""
 
-    def run(command: Sequence[str]) -> Output:
+    def run(command: Sequence[str]) -> ProgramOutput:
         for ending, said in (outputs or {}).items():
             if command[0].endswith(ending):
-                return said if isinstance(said, Output) else Output(text=said, status=0)
-        return Output(text="No such file or directory", status=127)
+                return said if isinstance(said, ProgramOutput) else ProgramOutput(text=said, status=0)
+        return ProgramOutput(text="No such file or directory", status=127)
 
     clock = datetime(2026, 11, 21, tzinfo=UTC)
     return Surroundings(clock=lambda: clock, environment=environment, home=home, run=run, which=lambda name: java)
@@ -104,9 +104,12 @@ def test_workers_of_another_python_are_said(said: str, severity: str) -> None:
 
 @pytest.mark.parametrize(
     ("said", "severity"),
-    [(Output(text="Welcome\n   version 4.1.3\n", status=0), "ok"), (Output(text="JAVA_HOME is not set", status=1), "error")],
+    [
+        (ProgramOutput(text="Welcome\n   version 4.1.3\n", status=0), "ok"),
+        (ProgramOutput(text="JAVA_HOME is not set", status=1), "error"),
+    ],
 )
-def test_spark_submit_is_started(said: Output, severity: str) -> None:
+def test_spark_submit_is_started(said: ProgramOutput, severity: str) -> None:
     ((found, message),) = told(spark.check_spark_submit, around({"spark-submit": said}))
     assert (found, "JAVA_HOME is not set" in message) == (severity, severity == "error")
 

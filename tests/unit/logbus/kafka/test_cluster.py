@@ -14,7 +14,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.cluster import (
     TRIES,
     ClusterFacts,
-    LogDirectory,
+    DirectoryReading,
     PartitionHolders,
     camel_case,
     cluster_facts,
@@ -143,9 +143,9 @@ def test_requests_are_named_as_the_protocol_names_them(name: str, spelled: str) 
     assert camel_case(name) == spelled
 
 
-def directory(**changes: Any) -> LogDirectory:
+def directory(**changes: Any) -> DirectoryReading:
     values = {"broker_id": 0, "path": "/log", "total_bytes": 100 * GIB, "usable_bytes": 50 * GIB, "partition_bytes": {}}
-    return LogDirectory(**{**values, **changes})
+    return DirectoryReading(**{**values, **changes})
 
 
 def test_an_answer_becomes_sizes_by_partition_and_what_a_broker_does_not_know_is_none() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 from logbus.errors import BrokerNotReady, GroupMissing
-from logbus.kafka.groups import GroupReading, Member, end_offsets_of, group_json, to_group
+from logbus.kafka.groups import GroupMember, GroupReading, end_offsets_of, group_json, to_group
 
 from tests.support.fake_batches import FakeBatches
 from tests.support.fake_log import FakeLog
@@ -13,8 +13,8 @@ from tests.support.fake_log import FakeLog
 ENDS = {("t", 0): 100, ("t", 1): 50, ("u", 0): 7}
 
 
-def member(name: str, *places: tuple[str, int]) -> Member:
-    return Member(member_id=f"{name}-1", client_id=name, host="10.0.0.1", assignments=places)
+def member(name: str, *places: tuple[str, int]) -> GroupMember:
+    return GroupMember(member_id=f"{name}-1", client_id=name, host="10.0.0.1", assignments=places)
 
 
 def test_lag_is_told_of_each_partition_each_member_and_the_group() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from logbus.errors import TopicRecreated, WindowUnknown
 from logbus.model import OffsetRange
-from logbus.proof.comparison import PartitionReading, Reading, broker_reading, compare, loaded_reading
+from logbus.proof.comparison import ComparedPartition, WindowReading, broker_reading, compare, loaded_reading
 from logbus.proof.history import WindowHistory
 
 from tests.support.fake_ledger import window
@@ -51,7 +51,7 @@ def read_all(part: OffsetRange) -> Iterable[Record]:
     return (Record(at) for at in range(part.start_offset, part.end_offset))
 
 
-def read(log: FakeLog, missing: frozenset[int] = frozenset()) -> Reading:
+def read(log: FakeLog, missing: frozenset[int] = frozenset()) -> WindowReading:
     """Offsets 5 to 15 of the fake broker's partition 0, without those that are missing."""
     return broker_reading(window(START), log, lambda part: (record for record in read_all(part) if record.at not in missing))
 
@@ -87,9 +87,9 @@ def test_the_same_offsets_in_a_topic_made_again_are_other_records(log: FakeLog) 
 
 
 def test_readings_without_partitions_are_compared_by_their_sums() -> None:
-    part = PartitionReading(range=(0, 2), read=2, fingerprint="a")
-    left = Reading(name="left", read=2, fingerprint="a", partitions=None, results={"loaded": 2})
-    right = Reading(name="right", read=2, fingerprint="b", partitions={0: part}, results={"loaded": 1, "filtered": 1})
+    part = ComparedPartition(range=(0, 2), read=2, fingerprint="a")
+    left = WindowReading(name="left", read=2, fingerprint="a", partitions=None, results={"loaded": 2})
+    right = WindowReading(name="right", read=2, fingerprint="b", partitions={0: part}, results={"loaded": 1, "filtered": 1})
     assert [difference.what for difference in compare(left, right)] == ["fingerprint", "loaded"]
 
 
