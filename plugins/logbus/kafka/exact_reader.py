@@ -4,6 +4,11 @@ A stock consumer is made to be forgiving: where an offset is gone it jumps elsew
 Here a record that is gone is an error (`auto.offset.reset=error`), the end of the log before the end of the range is
 an error (`enable.partition.eof`), and so is a broker that stays silent. Offsets without a record are passed over:
 transaction markers and compaction leave such holes, and whether holes are allowed is the caller's to judge.
+
+`SingleRecords` reads records here and there: the last one of a few offsets, of many partitions at once. A boundary of a window is
+known again by the record before it. A catch-up of 84 hours asks for two such records a partition and hour, so one consumer serves
+all of them: a client that starts costs more than what it reads. It takes little more than it is asked for, and never waits long
+for more: the next question has to wait for a fetch that is under way.
 """
 
 from __future__ import annotations
@@ -45,6 +50,18 @@ CONSUMER_CONFIG: Mapping[str, Any] = {
     # work each it was measured to read 24,000 a second instead of 50,000.
     "fetch.queue.backoff.ms": 10,
 }
+SINGLE_CONFIG: Mapping[str, Any] = {
+    **CONSUMER_CONFIG,
+    "group.id": "logbus-single-records",
+    "isolation.level": "read_uncommitted",  # a record is the same one whatever becomes of its transaction
+    "queued.min.messages": 1,
+    "fetch.wait.max.ms": 5,
+}
+
+# What the broker says where it does not hold the offset at which a range begins.
+NOT_THERE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+# What no waiting mends; the client tries again after all else.
+FINAL = (*MISSING, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG)
 
 
 @contextmanager
@@ -150,11 +167,66 @@ def raise_for(error: KafkaError, topic: str, partition: int, next_offset: int, e
     missing = f"{topic}-{partition} [{next_offset}, {end_offset})"
     if error.code() == KafkaError._PARTITION_EOF:
         raise ShortRead(f"the log ends before the range does: {missing} is not there; was the broker's data replaced or cut?")
-    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+    if error.code() in NOT_THERE:
         raise RecordsLost(f"{missing} cannot be read from its start: retention has deleted it ({error.str()})", lost=[missing])
     if error.fatal() or error.code() in FINAL:
         cause = explain(error, topic, needs="Read")
         raise cause if isinstance(cause, AccessDenied) else ShortRead(f"reading {missing} failed: {cause}")
 
 
-FINAL = (*MISSING, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG)
+class SingleRecords:
+    """One broker or cluster, one consumer, made on first use, used by one thread at a time."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._consumer: Consumer | None = None
+
+    def last(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Message]:
+        """By partition the last record of the offsets [start, end); none where nothing lies there, or where the log does not hold
+        `start`. `BrokerUnavailable` where the broker does not answer in time.
+
+        What is not found is asked for once more: a client that came to a partition's end for one question was seen to tell of it
+        when the next one was asked.
+        """
+        found = self._read(topic, ranges)
+        return found | self._read(topic, {part: range_ for part, range_ in ranges.items() if part not in found})
+
+    def _read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Message]:
+        ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
+        if not ends:
+            return {}
+        consumer, found = self._made_consumer(), dict[int, Message]()
+        consumer.assign([TopicPartition(topic, partition, ranges[partition][0]) for partition in ends])
+        heard_at = time.monotonic()
+        try:
+            while ends:
+                for message in consumer.consume(len(ends), timeout=CALL_SECONDS_MAX):
+                    heard_at = time.monotonic()
+                    if self._take(message, ends, found) and ends:  # or all behind it is read while the others are waited for
+                        consumer.incremental_unassign([TopicPartition(topic, message.partition())])
+                if time.monotonic() - heard_at > self.client.timeout_seconds:
+                    raise self.client.unavailable(f"nothing came of {topic} for {self.client.timeout_seconds:g} s")
+        finally:
+            consumer.unassign()
+        return found
+
+    def _take(self, message: Message, ends: dict[int, int], found: dict[int, Message]) -> bool:
+        """Keeps a record, and crosses its partition off once nothing later can lie in its range. Whether it did."""
+        partition, offset, error = message.partition(), message.offset(), message.error()
+        if partition not in ends or offset is None:
+            return False
+        if error is None:
+            if offset < ends[partition]:
+                found[partition] = message
+            if offset + 1 >= ends[partition]:
+                del ends[partition]
+        elif error.code() == KafkaError._PARTITION_EOF or error.code() in NOT_THERE:
+            del ends[partition]
+        elif error.fatal() or error.code() in FINAL:
+            raise self.client.explain(error, str(message.topic()), needs="Read")
+        return partition not in ends
+
+    def _made_consumer(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = self.client.consumer(SINGLE_CONFIG)
+        return self._consumer

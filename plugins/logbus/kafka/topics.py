@@ -29,8 +29,7 @@ from confluent_kafka.admin import (
 from logbus.errors import UserError
 from logbus.fingerprint import as_signed, record_hash
 from logbus.kafka.client import LATEST, Client
-from logbus.kafka.exact_reader import read_range
-from logbus.kafka.single_records import SingleRecords
+from logbus.kafka.exact_reader import SingleRecords, read_range
 from logbus.model import Witness
 
 UNDER_WAY_MAX = 100  # questions by time of one topic
