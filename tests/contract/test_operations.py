@@ -101,16 +101,16 @@ def test_lag_counts_the_hour_that_is_not_loaded(site: Site) -> None:
         4,
         24,
     )
-    assert (lag["oldest_record_at"], lag["taken_by"]) == ("2015-05-17T13:01:00Z", None)
+    assert (lag["oldest_record_at"], lag["expires_by"]) == ("2015-05-17T13:01:00Z", None)
 
 
 def test_a_limit_by_age_takes_nothing_of_a_topic_that_is_only_compacted(site: Site) -> None:
     site.admin.change_settings(site.topic, {"retention.ms": HUNDRED_YEARS_MS})
     (lag,) = site.json("lag")
-    assert (lag["taken_by"], lag["seconds_until_taken"] > 0) == ("retention.ms", True)
+    assert (lag["expires_by"], lag["seconds_until_expiry"] > 0) == ("retention.ms", True)
     site.admin.change_settings(site.topic, {"cleanup.policy": "compact"})
     (lag,) = site.json("lag")
-    assert (lag["hours_behind"], lag["taken_by"], lag["seconds_until_taken"]) == (1, None, None)
+    assert (lag["hours_behind"], lag["expires_by"], lag["seconds_until_expiry"]) == (1, None, None)
     assert "is only compacted" in site.at_broker("retention", "adopt", site.topic).stderr
 
 

@@ -133,11 +133,13 @@ def lag_table(lags: list[Lag], now: datetime) -> Table:
 
 def taken_text(lag: Lag, now: datetime) -> str:
     """`in 3 days, 4:00:00 by retention.ms`."""
-    if lag.taken_by is None:
+    if lag.expires_by is None:
         return "-"
-    if lag.taken_at is None:
-        return f"by {lag.taken_by}, time unknown"
-    return f"in {span_text(lag.taken_at - now)} by {lag.taken_by}" if lag.taken_at > now else f"any moment by {lag.taken_by}"
+    if lag.expires_at is None:
+        return f"by {lag.expires_by}, time unknown"
+    return (
+        f"in {span_text(lag.expires_at - now)} by {lag.expires_by}" if lag.expires_at > now else f"any moment by {lag.expires_by}"
+    )
 
 
 def span_text(span: timedelta | None) -> str:

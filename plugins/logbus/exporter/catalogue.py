@@ -59,7 +59,7 @@ UNTIL_TAKEN = _gauge(
     "logbus_retention_takes_oldest_seconds",
     "Until retention deletes that record, and by what; negative where it is due; absent where unknown.",
     *_PIPELINE,
-    "taken_by",
+    "expires_by",
 )
 
 # Pipelines: the ledger alone.

@@ -86,8 +86,8 @@ def pipeline_lag_samples(one: PipelineLag, now: datetime) -> Iterator[Sample]:
     yield names.RECORDS_OPEN, labels, lag.records_open
     yield names.RECORDS_LOST, labels, lag.records_lost
     yield names.OLDEST_AGE, labels, 0.0 if age is None else age.total_seconds()
-    if lag.taken_at is not None and lag.taken_by is not None:
-        yield names.UNTIL_TAKEN, (*labels, lag.taken_by), (lag.taken_at - now).total_seconds()
+    if lag.expires_at is not None and lag.expires_by is not None:
+        yield names.UNTIL_TAKEN, (*labels, lag.expires_by), (lag.expires_at - now).total_seconds()
 
 
 def kafka_samples(reading: KafkaReading, cluster_name: str) -> Iterator[Sample]:

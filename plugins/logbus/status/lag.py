@@ -37,8 +37,8 @@ class Lag:
     """How far a pipeline is behind.
 
     `records_behind` lie in closed hours, by partition; `records_open` behind them; `records_lost` were deleted unloaded.
-    `oldest_record_at` is the timestamp of the first record of the oldest hour. `taken_by` is what would delete that record
-    and `taken_at` when: None with a `taken_by` is a limit by size, for which nobody knows. `bytes_behind` is None unless
+    `oldest_record_at` is the timestamp of the first record of the oldest hour. `expires_by` is what would delete that record
+    and `expires_at` when: None with an `expires_by` is a limit by size, for which it is unknown. `bytes_behind` is None unless
     somebody read them. `gaps` are the hours that are not loaded: `hours_behind` of them wait for their records to be,
     `hours_empty` hold none.
     """
@@ -53,8 +53,8 @@ class Lag:
     records_open: int = 0
     records_lost: int = 0
     bytes_behind: int | None = None
-    taken_at: datetime | None = None
-    taken_by: str | None = None
+    expires_at: datetime | None = None
+    expires_by: str | None = None
     problem: str | None = None
     gaps: tuple[Gap, ...] = ()
 
@@ -83,8 +83,8 @@ class Lag:
             "records_open": self.records_open,
             "records_lost": self.records_lost,
             "bytes_behind": self.bytes_behind,
-            "seconds_until_taken": None if self.taken_at is None else (self.taken_at - utc(now)).total_seconds(),
-            "taken_by": self.taken_by,
+            "seconds_until_expiry": None if self.expires_at is None else (self.expires_at - utc(now)).total_seconds(),
+            "expires_by": self.expires_by,
             "problem": self.problem,
         }
 
@@ -163,5 +163,5 @@ def taken(lag: Lag, pipeline: Pipeline, policy: RetentionPolicy | None, own: Map
         limits[end_of(lag.oldest_hour + pipeline.interval, (policy.retain or timedelta(0)) + policy.max_hold)] = MANAGED
     soonest = min((at for at in limits if at is not None), default=None)
     if soonest is not None:
-        return {"taken_at": soonest, "taken_by": limits[soonest]}
-    return {"taken_by": RETENTION_BYTES} if RETENTION_BYTES in limits_in_force(own) else {}
+        return {"expires_at": soonest, "expires_by": limits[soonest]}
+    return {"expires_by": RETENTION_BYTES} if RETENTION_BYTES in limits_in_force(own) else {}

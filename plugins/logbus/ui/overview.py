@@ -234,7 +234,7 @@ UNKNOWN_LAG = (
         "records_lost",
         "oldest_unloaded_at",
     ),
-    *("age_seconds", "seconds_until_taken", "taken_by"),
+    *("age_seconds", "seconds_until_expiry", "expires_by"),
 )
 
 
@@ -250,8 +250,8 @@ def lag_json(lag: Lag, loaded: Loaded | None, now: datetime) -> dict[str, Any]:
         "bytes_behind": size,
         "bytes_are_estimated": is_estimated,
         "oldest_unloaded_at": said["oldest_record_at"] or said["oldest_hour"],
-        "seconds_until_taken": said["seconds_until_taken"],
-        "taken_by": said["taken_by"],
+        "seconds_until_expiry": said["seconds_until_expiry"],
+        "expires_by": said["expires_by"],
         "problem": None,
     }
 

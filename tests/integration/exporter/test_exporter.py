@@ -47,7 +47,7 @@ def test_lag_is_what_the_ledger_and_the_broker_say(exported: Exported) -> None:
     age = value(found, "logbus_oldest_unloaded_age_seconds", **labels)
     assert age is not None
     assert age >= (made.now - made.at(2.1)).total_seconds()
-    taken = value(found, "logbus_retention_takes_oldest_seconds", **labels, taken_by="retention.ms")
+    taken = value(found, "logbus_retention_takes_oldest_seconds", **labels, expires_by="retention.ms")
     assert taken is not None
     assert taken + age == pytest.approx(RETENTION_DAYS * 86400, abs=0.01)
 

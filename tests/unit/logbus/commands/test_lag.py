@@ -23,8 +23,8 @@ BEHIND = Lag(
     hours_empty=2,
     oldest_hour=NOW - timedelta(hours=4.5),
     records_open=7,
-    taken_at=NOW + timedelta(days=2),
-    taken_by="retention.ms",
+    expires_at=NOW + timedelta(days=2),
+    expires_by="retention.ms",
 )
 LAGS = {"a": BEHIND, "b": Lag(pipeline="b", topic="t", records_behind={}, problem="the topic was made again")}
 
@@ -84,7 +84,7 @@ def test_a_script_may_ask_whether_a_pipeline_is_too_far_behind(known: None, word
 def test_a_program_gets_numbers_and_nulls_never_guesses(known: None) -> None:
     (found,) = json.loads(lag("--pipeline", "a", "--json").stdout)
     assert (found["hours_behind"], found["age_seconds"], found["records_behind"]) == (3, 16_200.0, 35)
-    assert (found["seconds_until_taken"], found["bytes_behind"]) == (172_800.0, None)
+    assert (found["seconds_until_expiry"], found["bytes_behind"]) == (172_800.0, None)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_a_program_gets_numbers_and_nulls_never_guesses(known: None) -> None:
     ],
 )
 def test_when_records_would_be_taken_is_told_as_it_is_known(at: datetime | None, by: str | None, text: str) -> None:
-    assert command.taken_text(Lag(pipeline="a", topic="t", records_behind={}, taken_at=at, taken_by=by), NOW) == text
+    assert command.taken_text(Lag(pipeline="a", topic="t", records_behind={}, expires_at=at, expires_by=by), NOW) == text

@@ -97,8 +97,8 @@ def test_a_pipeline_that_is_behind_shows_how_far_and_how_long_it_has() -> None:
         records_behind={0: 3, 1: 4},
         hours_behind=2,
         oldest_record_at=NOW - timedelta(hours=3),
-        taken_at=NOW + timedelta(hours=5),
-        taken_by="retention.ms",
+        expires_at=NOW + timedelta(hours=5),
+        expires_by="retention.ms",
     )
     found = kept(samples.lag_samples(LagReading(at=NOW, pipelines={"p": PipelineLag(pipeline="p", topic="t", lag=lag)})))
     assert found[names.PIPELINE_UP, "p", "t", "ok"] == 1
@@ -109,7 +109,7 @@ def test_a_pipeline_that_is_behind_shows_how_far_and_how_long_it_has() -> None:
 
 
 def test_nobody_knows_when_a_limit_by_size_bites() -> None:
-    lag = Lag(pipeline="p", topic="t", records_behind={0: 3}, hours_behind=1, taken_by="retention.bytes")
+    lag = Lag(pipeline="p", topic="t", records_behind={0: 3}, hours_behind=1, expires_by="retention.bytes")
     found = kept(samples.lag_samples(LagReading(at=NOW, pipelines={"p": PipelineLag(pipeline="p", topic="t", lag=lag)})))
     assert names.UNTIL_TAKEN not in {key[0] for key in found}
     assert found[names.OLDEST_AGE, "p", "t"] == 0

@@ -61,7 +61,7 @@ def test_the_open_hour_is_no_lag(log: FakeLog) -> None:
 def test_hours_without_records_behind_the_last_are_none_and_those_before_it_are_counted_apart(log: FakeLog) -> None:
     assert lag(log, loaded(0, 1, 2), LONG_AFTER).hours_behind == 3
     done = lag(log, loaded(*range(6)), LONG_AFTER)
-    assert (done.hours_behind, done.oldest_hour, done.records, done.age(NOW), done.taken_by) == (0, None, 0, None, None)
+    assert (done.hours_behind, done.oldest_hour, done.records, done.age(NOW), done.expires_by) == (0, None, 0, None, None)
     log.append("t", *stamps(100.5))
     later = lag(log, loaded(*range(6)), LONG_AFTER)
     assert (later.hours_behind, later.hours_empty, later.oldest_hour) == (1, 94, at(100))
@@ -127,22 +127,22 @@ def test_a_topic_that_was_made_again_is_a_problem_and_no_number(log: FakeLog) ->
 
 def test_when_the_oldest_record_would_be_deleted_and_by_what(log: FakeLog) -> None:
     found = lag(log, loaded(0, 1, 2))
-    assert (found.taken_at, found.taken_by) == (at(3 + 7 * 24), "retention.ms")
+    assert (found.expires_at, found.expires_by) == (at(3 + 7 * 24), "retention.ms")
     log.change_settings("t", {"retention.ms": "-1"})
-    assert lag(log, loaded(0, 1, 2)).taken_by is None
+    assert lag(log, loaded(0, 1, 2)).expires_by is None
     log.change_settings("t", {"retention.bytes": "1000000"})
-    assert (lag(log, loaded(0, 1, 2)).taken_at, lag(log, loaded(0, 1, 2)).taken_by) == (None, "retention.bytes")
+    assert (lag(log, loaded(0, 1, 2)).expires_at, lag(log, loaded(0, 1, 2)).expires_by) == (None, "retention.bytes")
     managed = lag(log, loaded(0, 1, 2), limit=policy(24, max_hold=timedelta(hours=10), when_overdue="delete"))
-    assert (managed.taken_at, managed.taken_by) == (at(4 + 34), MANAGED)
+    assert (managed.expires_at, managed.expires_by) == (at(4 + 34), MANAGED)
 
 
 def test_of_a_topic_that_is_only_compacted_nothing_is_deleted_whatever_its_limits(log: FakeLog) -> None:
     limit = policy(24, max_hold=timedelta(hours=10), when_overdue="delete")
     log.change_settings("t", {"cleanup.policy": "compact", "retention.bytes": "1000000"})
     found = lag(log, loaded(0, 1, 2), limit=limit)
-    assert (found.records, found.taken_at, found.taken_by) == (30, None, None)
+    assert (found.records, found.expires_at, found.expires_by) == (30, None, None)
     log.change_settings("t", {"cleanup.policy": "compact,delete"})
-    assert lag(log, loaded(0, 1, 2)).taken_by == "retention.ms"
+    assert lag(log, loaded(0, 1, 2)).expires_by == "retention.ms"
 
 
 @pytest.mark.parametrize("retention_ms", [10**14, 2**63 - 1])
@@ -151,4 +151,4 @@ def test_a_limit_behind_the_end_of_all_datetimes_takes_nothing(log: FakeLog, ret
     log.append("t", *stamps(24 * 365 * 7_900))
     log.change_settings("t", {"retention.ms": str(retention_ms)})
     found = lag(log, chain([]), at(24 * 365 * 7_950))
-    assert (found.records, found.taken_at, found.taken_by) == (1, None, None)
+    assert (found.records, found.expires_at, found.expires_by) == (1, None, None)
