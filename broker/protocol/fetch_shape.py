@@ -11,6 +11,7 @@ The answers are those of `encode_fetch_response`, byte for byte, with the frame'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -34,6 +35,7 @@ CONSTANT_BYTES_MAX = 512  # remembered of a connection; clients' names and racks
 ROWS_MAX = 1_000  # of one topic
 FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
 CONSTANT_START = FRAME_HEAD.size
+_struct = lru_cache(Struct)  # a few, for all connections: each is larger than all else that a connection remembers
 _ANSWER_HEAD = Struct(">ii")
 _COUNT = Struct(">i")
 _NAME = Struct(">h")
@@ -77,20 +79,20 @@ class FetchShape:
         self.is_flexible = is_flexible = version >= FLEXIBLE_FROM
         self.has_ids = version >= TOPIC_IDS_FROM
         # Left out: the last fetched epoch and the log's start of a follower. An older version has no tags: empty ones.
-        self.rows = Struct(">iiq12xiB" if is_flexible else ">iiq8xi0s")
+        self.rows = _struct(">iiq12xiB" if is_flexible else ">iiq8xi0s")
         # No transaction was aborted; no other replica is preferred.
         if is_flexible:
             self._middle = (b"\x01" if settings.read_committed else b"\0") + b"\xff\xff\xff\xff"
         else:
             replica = b"\xff\xff\xff\xff" if version >= RACK_FROM else b""
             self._middle = (b"\0\0\0\0" if settings.read_committed else b"\xff\xff\xff\xff") + replica
-        self._row = Struct(f">ihqqq{len(self._middle)}s")
+        self._row = _struct(f">ihqqq{len(self._middle)}s")
         # The header's tags, no throttling, no error, no session.
         self._head = (b"\0" if is_flexible else b"") + bytes(10)
         self._row_end = b"\0" if is_flexible else b""  # no tags
         self.set_tail(b"")
         self._empty_end = self._middle + (b"\x01\0" if is_flexible else bytes(4))
-        self._empty_row = Struct(f">ihqqq{len(self._empty_end)}s")
+        self._empty_row = _struct(f">ihqqq{len(self._empty_end)}s")
         # What came between the settings and the rows where one topic was asked for; the answer has the same bytes there.
         self._known: tuple[bytes, str | bytes, bytes, int] = b"", "", b"", 0
 
