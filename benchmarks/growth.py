@@ -25,7 +25,7 @@ from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from broker.clock import SystemClock
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.coordination.local import TopicRegistry
 from broker.partitions.partition import Partition
 from broker.records.batch import Buffer, read_header, stamp

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from broker.config import BrokerConfig, LogConfig
-from broker.config_file import load_config
+from broker.config.properties import load_config
+from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError, StartupError, StorageError
 from broker.logs import set_up_logging
 
@@ -60,8 +60,8 @@ def serve(arguments: Namespace) -> None:
 
 def settings(arguments: Namespace) -> None:
     """List every setting with what it is for and its default: a configuration file to start from."""
-    from broker.config_catalog import as_text
-    from broker.config_texts import DOCUMENTATION
+    from broker.config.catalog import as_text
+    from broker.config.texts import DOCUMENTATION
 
     broker, log = BrokerConfig(), LogConfig()
     rows = [(item.metadata["name"], getattr(broker, item.name)) for item in fields(BrokerConfig) if item.metadata]

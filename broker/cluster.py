@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from broker.clock import Clock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.controller.duty import Duty
 from broker.controller.reassign import moving
 from broker.controller.suspects import Suspects

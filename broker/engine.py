@@ -1,4 +1,4 @@
-"""The broker without its sockets: every room from the handlers down, built in order, driven turn by turn.
+"""The composition root: the broker without its sockets, every room from the handlers down, built in order, driven turn by turn.
 
 `node.py` puts the selector loop around it; tests drive it directly, with a clock of their own and helper jobs that run when
 they are told to.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from broker.chores import Chores
 from broker.clock import Clock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.coordination.grouped_writes import GroupedWrites
 from broker.coordination.view import ClusterView
 from broker.counters import Counters
@@ -32,7 +32,7 @@ from broker.handlers.context import Context
 from broker.handlers.coordination import Coordination, LocalCoordination
 from broker.handlers.deadlines import Deadlines
 from broker.handlers.dispatch import dispatcher
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.fast_lane import FastLane
 from broker.handlers.group_moves import GroupMoves
 from broker.handlers.groups import deliver
@@ -48,7 +48,7 @@ from broker.partitions.flusher import Flusher
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
-from broker.partitions.retention import Retention
+from broker.partitions.retention_rounds import Retention
 from broker.protocol.framing import Origin, Request
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory

@@ -1,4 +1,4 @@
-"""Every failure the broker can name, split by whose fault it is; `handlers/errors.py` turns them into wire codes.
+"""Every failure the broker can name, split by whose fault it is; `handlers/error_codes.py` turns them into wire codes.
 
 A peer's bytes raise a ProtocolError or a RequestError; our own disk raises a StorageError; what ZooKeeper holds raises a
 MalformedNode; a person's settings raise a ConfigError or a StartupError, whose text says what to do. Our own bugs are asserts,

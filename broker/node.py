@@ -1,4 +1,4 @@
-"""The composition root: the engine, and the sockets around it.
+"""The broker as a process: the engine, and around it the sockets, the signals and the lock on its data.
 
 Start: bind, then lock and recover the data directory, then serve. The port is bound first so that one in use is told at once.
 Stop (SIGTERM, SIGINT): no new requests; everything written is flushed; checkpoints and the clean mark are written; the lock
@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from broker.clock import SystemClock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.engine import Engine
 from broker.errors import BrokerError
 from broker.helpers import HelperPool

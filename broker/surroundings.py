@@ -11,7 +11,7 @@ from typing import Any
 
 from broker.clock import Clock
 from broker.cluster import Outside
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.coordination.zookeeper import ZooKeeperStore
 from broker.errors import BrokerError
 from broker.helpers import Helpers

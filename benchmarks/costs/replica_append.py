@@ -18,7 +18,7 @@ from rich.console import Console
 from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import RECORD_BYTES, Scale
 from broker.clock import SystemClock
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.helpers import HelperPool
 from broker.partitions.partition import Partition
 from broker.records.batch import stamp

@@ -23,7 +23,7 @@ from benchmarks.growth import SparseDisk
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from broker.clock import SystemClock
-from broker.config import DAY_MS, LogConfig
+from broker.config.settings import DAY_MS, LogConfig
 from broker.coordination.local import TopicRegistry
 from broker.records.batch import read_header, stamp
 from broker.records.builder import NewRecord, build_batch

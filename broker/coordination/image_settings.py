@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.coordination.image import Image, Settings
 from broker.coordination.znodes import EVERY_BROKER
 from broker.errors import InvalidConfig

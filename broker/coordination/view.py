@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from broker.config_listeners import Listener
+from broker.config.listeners import Listener
 from broker.coordination.local import Topic
 
 NO_LEADER = -1

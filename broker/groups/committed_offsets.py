@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from broker.errors import CoordinatorNotAvailable, CorruptMessage, InvalidRecord
-from broker.groups.records import CommittedOffset, OffsetKey, decode_key, decode_value
+from broker.groups.offset_records import CommittedOffset, OffsetKey, decode_key, decode_value
 from broker.records.batch import read_header
 from broker.records.reader import Record, read_records
 from broker.storage.partition_log import PartitionLog

@@ -19,11 +19,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from broker.clock import Clock
-from broker.config import INT32_MAX
+from broker.config.settings import INT32_MAX
 from broker.coordination.group_places import OFFSETS_TOPIC, partition_of_group
 from broker.errors import BrokerError, CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, NotEnoughReplicas
 from broker.groups.committed_offsets import Change, CommittedOffsets
-from broker.groups.records import CommittedOffset, OffsetKey, encode_key, encode_value
+from broker.groups.offset_records import CommittedOffset, OffsetKey, encode_key, encode_value
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
 from broker.records.builder import NewRecord, build_batch

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.coordination.broker_overrides import ImageOverrides
 from broker.coordination.changes import BrokerSettingsChange
 from broker.coordination.follow import News

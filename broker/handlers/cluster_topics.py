@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from broker.chores import Steps, Until
-from broker.config import BrokerConfig
-from broker.config_rules import check_new_topic
+from broker.config.rules import check_new_topic
+from broker.config.settings import BrokerConfig
 from broker.controller.place import check_assignments, place
 from broker.coordination import topic_writes
 from broker.coordination.asking import Script, ask

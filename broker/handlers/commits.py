@@ -19,12 +19,12 @@ from broker.chores import Steps, Until
 from broker.coordination.group_places import OFFSETS_TOPIC
 from broker.errors import BrokerError, NotCoordinator, NotLeaderOrFollower, TopicAlreadyExists
 from broker.groups.committed_offsets import Change, CommittedOffsets
-from broker.groups.records import OffsetKey
-from broker.groups.retention import expired_offsets
+from broker.groups.offset_expiry import expired_offsets
+from broker.groups.offset_records import OffsetKey
 from broker.groups.states import GroupState
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.turn import StagedRequest
 from broker.helpers import Outcome
 from broker.partitions.partition import Partition

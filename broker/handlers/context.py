@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.chores import Chores
 from broker.clock import Clock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.coordination.grouped_writes import GroupedWrites
 from broker.coordination.local import ProducerIds
 from broker.coordination.view import ClusterView

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.coordination.broker_overrides import BrokerOverrides, Overrides
 from broker.coordination.local import KnownTopics, ProducerIds, TopicRegistry
 from broker.coordination.view import ClusterView, LocalView

@@ -19,7 +19,7 @@ from broker.chores import Until
 from broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange, RequestTimedOut
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.helpers import Outcome

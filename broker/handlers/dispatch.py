@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.handlers.alter_configs import handle_alter_configs, handle_incremental_alter_configs
-from broker.handlers.cluster import handle_api_versions, handle_describe_cluster, handle_metadata
-from broker.handlers.configs import handle_describe_configs, handle_list_config_resources
+from broker.handlers.configs import (
+    handle_alter_configs,
+    handle_describe_configs,
+    handle_incremental_alter_configs,
+    handle_list_config_resources,
+)
 from broker.handlers.context import Context
 from broker.handlers.delete_records import handle_delete_records
 from broker.handlers.elections import handle_elect_leaders
+from broker.handlers.epoch_ends import handle_offset_for_leader_epoch
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.find_coordinator import handle_find_coordinator
 from broker.handlers.group_admin import (
@@ -19,15 +23,15 @@ from broker.handlers.group_admin import (
     handle_offset_delete,
 )
 from broker.handlers.groups import handle_heartbeat, handle_join_group, handle_leave_group, handle_sync_group
-from broker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.log_dirs import handle_describe_log_dirs
+from broker.handlers.metadata import handle_api_versions, handle_describe_cluster, handle_metadata
 from broker.handlers.offsets import handle_offset_commit, handle_offset_fetch
-from broker.handlers.partitions import handle_create_partitions, handle_describe_topic_partitions
 from broker.handlers.produce import handle_produce
 from broker.handlers.producers import handle_init_producer_id
 from broker.handlers.reassignments import handle_alter_partition_reassignments, handle_list_partition_reassignments
 from broker.handlers.reply import Parts, Pending
+from broker.handlers.topic_partitions import handle_create_partitions, handle_describe_topic_partitions
 from broker.handlers.topics import handle_create_topics, handle_delete_topics
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request

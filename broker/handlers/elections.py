@@ -24,7 +24,7 @@ from broker.errors import (
     UnknownTopicOrPartition,
 )
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of, text_of
+from broker.handlers.error_codes import code_of, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey, ErrorCode

@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.errors import BrokerError, FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.leader_hints import leader_hint
 from broker.handlers.purgatory import WaitingFetch
 from broker.handlers.replica_fetch import handle_replica_fetch, replica_fetch_of

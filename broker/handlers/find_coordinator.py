@@ -14,7 +14,7 @@ from typing import Any
 from broker.errors import BrokerError
 from broker.handlers.commits import want_topic
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of, text_of
+from broker.handlers.error_codes import code_of, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey, ErrorCode

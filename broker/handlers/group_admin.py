@@ -20,12 +20,12 @@ from broker.errors import (
 from broker.groups.committed_offsets import CommittedOffsets
 from broker.groups.coordinator import check_group_id
 from broker.groups.messages import GroupDescription
-from broker.groups.records import OffsetKey
+from broker.groups.offset_records import OffsetKey
 from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL
 from broker.handlers.commits import remove_offsets
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of, text_of
+from broker.handlers.error_codes import code_of, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey, ErrorCode

@@ -16,7 +16,7 @@ from broker.errors import BrokerError, MemberIdRequired, RequestError
 from broker.groups.coordinator import check_group_id
 from broker.groups.messages import Answer, JoinAnswer, JoinRequest, MemberName, SyncAnswer, SyncRequest
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey

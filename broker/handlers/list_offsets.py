@@ -20,7 +20,7 @@ from broker.chores import Steps
 from broker.errors import BrokerError, InvalidRequest, OffsetNotAvailable, StorageError
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.fetch import check_leader_epoch
 from broker.handlers.reply import Pending
 from broker.partitions.partition import Partition

@@ -12,10 +12,10 @@ from broker.errors import BrokerError, GroupIdNotFound, IllegalGeneration, NotCo
 from broker.groups.committed_offsets import Change, CommittedOffsets
 from broker.groups.coordinator import check_group_id
 from broker.groups.messages import MemberName
-from broker.groups.records import CommittedOffset, OffsetKey
+from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.handlers.commits import write_in_slices
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
 from broker.protocol.api import ApiKey

@@ -24,7 +24,7 @@ from broker.errors import (
 )
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
-from broker.handlers.errors import code_of, text_of
+from broker.handlers.error_codes import code_of, text_of
 from broker.handlers.leader_hints import leader_hint
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.turn import StagedRequest

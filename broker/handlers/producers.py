@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.reply import Parts, Pending
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class

@@ -9,7 +9,7 @@ from typing import Any
 from broker.coordination.local import Topic
 from broker.errors import BrokerError, InvalidReplicationFactor, InvalidRequest
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of, text_of
+from broker.handlers.error_codes import check_named_once, code_of, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
 from broker.partitions.topic_admin import Moves
@@ -30,8 +30,7 @@ def _alter(message: Any, version: int, context: Context) -> Answering:
     rows = []
     for asked in message.topics:
         try:
-            if asked.name in names:
-                raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
+            check_named_once(1 + (asked.name in names), f"topic {asked.name!r}")
             names.add(asked.name)
             topic = context.partitions.registry.get(asked.name)
             failed = _not_allowed(topic, asked, may_change_factor)

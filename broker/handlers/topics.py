@@ -12,7 +12,7 @@ from broker.errors import BrokerError, InvalidConfig, InvalidReplicaAssignment, 
 from broker.handlers.commits import remove_offsets_of_topics
 from broker.handlers.configs import settings_of_topic
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of, text_of
+from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing, text_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_turn
 from broker.partitions.topic_admin import NewTopic
@@ -33,8 +33,7 @@ def _create(message: Any, version: int, context: Context) -> Answering:
     wanted: list[NewTopic | BrokerError] = []
     for asked in message.topics:
         try:
-            if names[asked.name] > 1:
-                raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
+            check_named_once(names[asked.name], f"topic {asked.name!r}")
             wanted.append(_wanted(asked, context))
         except BrokerError as error:
             wanted.append(error)
@@ -132,24 +131,20 @@ def _delete(asked: list[tuple[str | None, uuid.UUID | None]], timeout_ms: int, v
     for name, topic_id in asked:
         row = response.DeletableTopicResult(name=name, topic_id=topic_id or _NO_ID, error_code=ErrorCode.NONE, error_message=None)
         rows.append(row)
-        try:
+        with refusing(row):
             topic = context.partitions.topic_of(name, topic_id)
             row.name, row.topic_id = topic.name, topic.topic_id
             _check_may_go(topic, context)
-            if topic.name in doomed:
-                raise InvalidRequest(f"topic {topic.name!r} is named twice in one request")
+            check_named_once(1 + (topic.name in doomed), f"topic {topic.name!r}")
             doomed[topic.name] = topic
             rows_of_doomed[topic.name] = row
-        except BrokerError as error:
-            row.error_code, row.error_message = code_of(error), text_of(error)
         yield None
     if doomed:
         failed = yield from context.topic_changes.delete(list(doomed.values()), timeout_ms)
         if len(failed) < len(doomed) and context.cluster is None:  # else whoever coordinates a group sees it in the image
             yield from remove_offsets_of_topics({name for name in doomed if name not in failed}.__contains__, context)
         for name, failure in failed.items():
-            row = rows_of_doomed[name]
-            row.error_code, row.error_message = code_of(failure), text_of(failure)
+            refuse(rows_of_doomed[name], failure)
     return (yield from encode_in_slices(response(throttle_time_ms=0, responses=rows), version, rows))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from broker.errors import CorruptMessage, InvalidRecord
-from broker.partitions.producer_snapshot import decode_producers
+from broker.partitions.producer_memory import decode_producers
 from broker.partitions.producer_state import SEQUENCE_MASK
 from broker.records.batch import BatchHeader
 from broker.records.compression import CODEC_NAMES

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.errors import StartupError
-from broker.partitions.producer_snapshot import decode_producers
+from broker.partitions.producer_memory import decode_producers
 from broker.records.crc import crc32c
 from broker.storage.checkpoint import CLEANED_OFFSETS, RECOVERY_POINTS, VISIBLE_OFFSETS, read_checkpoint
 from broker.storage.filesystem import FileSystem

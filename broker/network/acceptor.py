@@ -14,8 +14,8 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker.config import BrokerConfig
-from broker.config_listeners import Listener
+from broker.config.listeners import Listener
+from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import StartupError
 from broker.network.crowd import Crowd

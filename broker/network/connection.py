@@ -22,7 +22,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
 from broker.handlers.fast_lane import ConnectionLane

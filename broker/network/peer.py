@@ -23,7 +23,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from broker.clock import Clock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.coordination.image import Endpoint
 from broker.errors import ProtocolError
 from broker.helpers import Helpers

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Protocol
 
 from broker.clock import Clock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
 from broker.handlers.fast_lane import FastLane

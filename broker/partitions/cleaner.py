@@ -18,7 +18,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from broker.clock import Clock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.health import Health
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 
-from broker.config import BrokerConfig, LogConfig
-from broker.config_catalog import ConfigSource, Layer
-from broker.config_rules import check_min_insync
+from broker.config.catalog import ConfigSource, Layer
+from broker.config.rules import check_min_insync
+from broker.config.settings import BrokerConfig, LogConfig
 from broker.coordination.broker_overrides import Overrides, Scope
 from broker.errors import InvalidConfig, InvalidRequest, StartupError
 

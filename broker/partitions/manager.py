@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.clock import Clock
-from broker.config import BrokerConfig, LogConfig
+from broker.config.settings import BrokerConfig, LogConfig
 from broker.coordination.local import INTERNAL_TOPICS, KnownTopics, Topic, TopicRegistry
 from broker.errors import (
     BrokerError,

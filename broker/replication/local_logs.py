@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.coordination.local import Topic
 from broker.errors import BrokerError, StorageError
 from broker.helpers import Helpers

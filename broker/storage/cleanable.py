@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.config import INT64_MAX, LogConfig
+from broker.config.settings import INT64_MAX, LogConfig
 from broker.storage.compaction import CompactionPass
 from broker.storage.filesystem import FileSystem
 from broker.storage.key_map import KeyMap

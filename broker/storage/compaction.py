@@ -26,10 +26,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.errors import RequestError, StorageError
 from broker.records.batch import BatchHeader, read_header
-from broker.records.compaction import compact_batch
+from broker.records.batch_compaction import compact_batch
 from broker.records.walk import read_keys, record_bytes
 from broker.storage.filesystem import FileSystem, OpenFile, PinnedDirectory
 from broker.storage.key_map import KeyMap

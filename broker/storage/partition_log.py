@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from broker.clock import Clock
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.errors import OffsetOutOfRange, StorageError
 from broker.records.batch import BATCH_HEADER_BYTES, LENGTH_END, BatchHeader
 from broker.storage.compaction import Exchange

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.storage.partition_log import PartitionLog
 from broker.storage.segment import Segment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.records.batch import BatchHeader
 from broker.storage.segment import Segment
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from broker.config import INT64_MAX, BrokerConfig, LogConfig
-from broker.config_catalog import ConfigType, DescribedSetting, describe_broker
+from broker.config.catalog import ConfigType, DescribedSetting, describe_broker
+from broker.config.settings import INT64_MAX, BrokerConfig, LogConfig
 from scripts.site.tables import bytes_in_words, code, milliseconds_in_words, plain, table
 
 INTRODUCTION = """# Broker settings
@@ -14,7 +14,7 @@ INTRODUCTION = """# Broker settings
 Made from the broker's own catalogue, which `kafka-configs --describe --all` shows too. Settings stand in a properties file
 (`python -m broker serve --config FILE`) or on the command line (`--override KEY=VALUE`); `python -m broker settings` prints a
 file to start from. Names are Kafka's; what begins with `logbus.` Kafka does not have. The reason of each limit stands beside it
-in `broker/config.py`.
+in `broker/config/settings.py`.
 
 """
 OF_LOGS = """

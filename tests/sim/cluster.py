@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from tests.sim.checker import check
 from tests.sim.clients import Admin, Consumer, Producer, ProducerPlan, Watcher
 from tests.sim.cluster_faults import CLUSTER_KINDS, CONTROLLER, FOLLOWER, LEADER, ClusterFaults

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from broker.config import BrokerConfig, LogConfig
-from broker.config_listeners import Listener
+from broker.config.listeners import Listener
+from broker.config.settings import BrokerConfig, LogConfig
 from broker.engine import Engine
 from broker.errors import BrokerError
 from broker.network.connection import Connection

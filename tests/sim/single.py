@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from tests.sim.checker import Verdict, check
 from tests.sim.clients import Admin, Consumer, Producer, ProducerPlan, Watcher
 from tests.sim.faults import Fault, Faults, draw

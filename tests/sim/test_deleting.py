@@ -9,7 +9,7 @@ import pytest
 from broker.engine import Engine
 from broker.handlers.reply import Pending
 from broker.partitions.partition import Partition
-from broker.partitions.retention import Retention
+from broker.partitions.retention_rounds import Retention
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class
 from broker.protocol.framing import Request

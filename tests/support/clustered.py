@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.controller.duty import Duty
 from broker.coordination.image import BrokerNode, Endpoint
 from broker.coordination.member import ClusterMember

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.clock import ManualClock
-from broker.config import BrokerConfig, LogConfig
+from broker.config.settings import BrokerConfig, LogConfig
 from broker.coordination.view import ClusterView
 from broker.engine import Engine
 from broker.handlers.coordination import Coordination

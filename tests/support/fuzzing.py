@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
 from broker.network.connection import Connection

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from broker.coordination.image import PartitionState
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.protocol.replica_fetch import (
     ReplicaFetch,
     ReplicaFetched,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.clock import Clock, ManualClock
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.records.batch import Buffer
 from broker.records.reader import Record, read_records
 from broker.storage.cleanable import begin_compaction

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.clock import ManualClock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.handlers.fast_lane import FastLane
 from broker.handlers.reply import Parts, Pending

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.clock import ManualClock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.coordination.image import Endpoint
 from broker.network.peer import Addresses, PeerConnections
 from broker.network.poller import Poller

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from broker.clock import ManualClock
 from broker.coordination.image import Endpoint, PartitionState
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.partitions.partition import Partition
 from broker.protocol.replica_fetch import parse_replica_fetch
 from broker.replication.fetcher import FetchLimits, LeaderFetcher

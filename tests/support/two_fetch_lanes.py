@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.protocol.api import ApiKey
 from broker.records.builder import NewRecord, build_batch
 from tests.support.two_lanes import ADMINISTRATION, PARTITIONS, Rivals, count_of, produce_frame, string_of

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
 from broker.network.connection import Connection

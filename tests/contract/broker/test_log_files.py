@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.inspection.dump import dump_file
-from broker.partitions.producer_snapshot import encode_producers
+from broker.partitions.producer_memory import encode_producers
 from broker.partitions.producer_state import ProducerStates
 from broker.records.batch import read_header
 from broker.records.builder import NewRecord, build_batch

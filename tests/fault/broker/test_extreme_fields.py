@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from benchmarks.processes import wait_until
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.protocol.api import APIS, ApiKey
 from broker.protocol.control import response_class
 from broker.records.batch import read_header

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.cli import main
-from broker.config import BrokerConfig
-from broker.config_file import build_config, parse_properties
+from broker.config.properties import build_config, parse_properties
+from broker.config.settings import BrokerConfig
 
 
 def test_the_listed_settings_are_a_file_that_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from logbus import errors
 from logbus.cli import COMMANDS
 from logbus.ledger import schema
 
-from broker.config_file import setting_names
+from broker.config.properties import setting_names
 from scripts.site.broker_settings import settings_page
 from scripts.site.commands import command_page
 from scripts.site.failures import failures_page

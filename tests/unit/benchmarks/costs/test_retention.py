@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.costs.retention import DUE, SEGMENTS, due_files, is_gone, watch, write_logs
 from broker.clock import SystemClock
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.storage.filesystem import FileSystem
 from broker.storage.partition_log import PartitionLog
 from broker.storage.retention import apply_retention

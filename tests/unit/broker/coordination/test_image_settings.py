@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.coordination.image import Image, Settings
 from broker.coordination.image_settings import ImageSettings
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.config_listeners import Listener
+from broker.config.listeners import Listener
 from broker.coordination.local import Topic
 from broker.coordination.view import NO_LEADER, BrokerAddress, LocalView, PartitionView
 from broker.errors import CoordinatorNotAvailable

@@ -93,7 +93,7 @@ def test_a_store_that_never_began_is_closed() -> None:
 
 ALONE = """
 import sys
-from broker.config_file import build_config
+from broker.config.properties import build_config
 from broker.node import LogBroker
 
 LogBroker(build_config({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]}))

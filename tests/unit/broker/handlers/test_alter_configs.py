@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.errors import StartupError
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class

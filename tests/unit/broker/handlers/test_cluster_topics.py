@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.coordination.group_places import OFFSETS_TOPIC
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class

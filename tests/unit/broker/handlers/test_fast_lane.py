@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.errors import StorageError
 from broker.handlers.fast_lane import SHAPES_MAX
 from broker.partitions.partition import Partition

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.config_listeners import Listener
+from broker.config.listeners import Listener
 from broker.coordination.view import BrokerAddress, LocalView
 from broker.errors import CoordinatorNotAvailable, InvalidReplicationFactor
 from broker.groups.offset_store import OFFSETS_TOPIC

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.coordination.local import TopicRegistry
+from broker.groups.offset_records import CommittedOffset, OffsetKey, encode_key, encode_value
 from broker.groups.offset_store import OFFSETS_TOPIC
-from broker.groups.records import CommittedOffset, OffsetKey, encode_key, encode_value
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import request_class
 from broker.records.builder import NewRecord, build_batch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.handlers.reply import Pending
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.records.reader import read_records

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.errors import NotLeaderOrFollower
-from broker.groups.records import CommittedOffset, OffsetKey
+from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.handlers.commits import write_offsets
 from broker.handlers.reply import Pending
 from broker.partitions.partition import Partition

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
 from broker.handlers.reply import Parts, Pending

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.network.output import GATHERED_BYTES_MAX, Output, ShortFile
 from broker.storage.file_slice import FileSlice
 from broker.storage.filesystem import FileSystem, OpenFile

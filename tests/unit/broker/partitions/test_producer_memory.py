@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import OutOfOrderSequence
 from broker.partitions.partition import Partition
-from broker.partitions.producer_snapshot import decode_producers, encode_producers
+from broker.partitions.producer_memory import decode_producers, encode_producers
 from broker.partitions.producer_state import ProducerStates
 from broker.records.batch import read_header
 from broker.storage.filesystem import FileSystem, OpenFile

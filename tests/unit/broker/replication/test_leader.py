@@ -15,7 +15,7 @@ from broker.coordination.image import BrokerNode, Image, PartitionState
 from broker.coordination.store import Create, Node, Operation, Set
 from broker.coordination.znodes import CHANGES, TOPIC_IDS, decode_state, encode_state, incarnation_path, state_path, topic_id_path
 from broker.errors import BrokerError
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.partitions.exposure import ReplicatedExposure
 from broker.partitions.partition import Partition
 from broker.protocol.replica_fetch import ReplicaPartition

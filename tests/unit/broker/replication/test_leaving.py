@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from broker.clock import ManualClock
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.coordination.image import NO_LEADER, BrokerNode, ClusterTopic, Image, PartitionState
 from broker.coordination.image_settings import ImageSettings
 from broker.coordination.znodes import decode_state, state_path

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.coordination.local import Topic
 from broker.errors import StorageError
 from broker.replication.local_logs import LocalLogs, Opened, Place

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from broker.clock import ManualClock
-from broker.config import LogConfig
+from broker.config.settings import LogConfig
 from broker.coordination.follow import News
 from broker.coordination.image import ClusterTopic, Image, PartitionState
 from broker.coordination.image_settings import ImageSettings

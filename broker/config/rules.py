@@ -1,6 +1,6 @@
 """Which settings cannot stand together: each rule is a sentence, or nothing.
 
-A value that is wrong by itself is refused where it is read (`config_fields.py`). What a topic sets is checked by the last two
+A value that is wrong by itself is refused where it is read (`config/fields.py`). What a topic sets is checked by the last two
 functions, because it meets its broker's settings and its number of replicas only there.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.config import BrokerConfig, LogConfig
-from broker.config_listeners import OFFERED_PROTOCOL, mapped_names
+from broker.config.listeners import OFFERED_PROTOCOL, mapped_names
+from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError, InvalidConfig
 
 Rule = Callable[[BrokerConfig], str | None]

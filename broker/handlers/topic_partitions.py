@@ -12,9 +12,9 @@ from typing import Any
 
 from broker.coordination.local import INTERNAL_TOPICS, Topic, check_topic_name
 from broker.coordination.view import NO_LEADER
-from broker.errors import BrokerError, InvalidRequest, InvalidTopic
+from broker.errors import BrokerError, InvalidTopic
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of, text_of
+from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
 from broker.partitions.topic_admin import Growth
@@ -39,19 +39,16 @@ def _create_partitions(message: Any, version: int, context: Context) -> Answerin
     added = 0
     for asked in message.topics:
         row = rows[asked.name] = response.CreatePartitionsTopicResult(name=asked.name, error_code=0, error_message=None)
-        try:
-            if names[asked.name] > 1:
-                raise InvalidRequest(f"topic {asked.name!r} is named twice in one request")
+        with refusing(row):
+            check_named_once(names[asked.name], f"topic {asked.name!r}")
             growth = _growth(asked)
             added += context.topic_changes.check_growth(growth, planned=added)
             wanted[asked.name] = growth
-        except BrokerError as error:
-            row.error_code, row.error_message = code_of(error), text_of(error)
         yield None
     if wanted and not message.validate_only:
         failed = yield from context.topic_changes.grow(wanted, message.timeout_ms)
         for name, failure in failed.items():
-            rows[name].error_code, rows[name].error_message = code_of(failure), text_of(failure)
+            refuse(rows[name], failure)
     results = [rows[asked.name] for asked in message.topics]
     return (yield from encode_in_slices(response(throttle_time_ms=0, results=results), version, results))
 

@@ -19,7 +19,7 @@ from broker.coordination.view import NO_LEADER
 from broker.errors import BrokerError, UnknownTopicOrPartition
 from broker.handlers.answer_cache import Key
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
 from broker.partitions.topic_admin import NewTopic

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from broker.groups.committed_offsets import CommittedOffsets
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.records import OffsetKey
+from broker.groups.offset_records import OffsetKey
 
 
 def expired_offsets(

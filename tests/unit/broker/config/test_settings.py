@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from broker.cli import main
-from broker.config import BrokerConfig, LogConfig
-from broker.config_file import build_config, load_config, parse_properties
-from broker.config_listeners import Listener
-from broker.config_rules import check_new_topic
+from broker.config.listeners import Listener
+from broker.config.properties import build_config, load_config, parse_properties
+from broker.config.rules import check_new_topic
+from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError, InvalidConfig
 
 CLUSTER = {"zookeeper.connect": "127.0.0.1:2181"}

@@ -8,8 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from broker.config import BrokerConfig, LogConfig
-from broker.config_rules import check_together
+from broker.config.rules import check_together
+from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.records import CommittedOffset, OffsetKey, decode_key, decode_value, encode_key, encode_value
+from broker.groups.offset_records import CommittedOffset, OffsetKey, decode_key, decode_value, encode_key, encode_value
 
 names = st.text(min_size=1, max_size=50)
 int64 = st.integers(0, (1 << 63) - 1)

@@ -2,7 +2,7 @@
 
 A setting is one dataclass field: its Kafka name, how its text is read, its default and the reason for the default stand together.
 `BrokerConfig` is the whole broker; `LogConfig` is the part that a topic may override (`retention.ms` for `log.retention.ms`).
-`config_file.py` reads both from a file, `config_rules.py` says which values cannot stand together.
+`config/properties.py` reads both from a file, `config/rules.py` says which values cannot stand together.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from broker.config_fields import (
+from broker.config.fields import (
     as_written,
     between,
     boolean,
@@ -24,7 +24,7 @@ from broker.config_fields import (
     setting,
     zookeeper_servers,
 )
-from broker.config_listeners import Listener, parse_advertised, parse_listeners, parse_metrics_listener, parse_protocol_map
+from broker.config.listeners import Listener, parse_advertised, parse_listeners, parse_metrics_listener, parse_protocol_map
 from broker.errors import InvalidConfig
 
 INT64_MAX = (1 << 63) - 1
@@ -119,7 +119,7 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The whole broker. Built by `config_file.load_config`; tests build it directly."""
+    """The whole broker. Built by `properties.load_config`; tests build it directly."""
 
     broker_id: int = setting("broker.id", 0, between(0, INT32_MAX))
     cluster_id: str = setting("cluster.id", "", as_written)  # empty: made at the first start and kept in meta.properties

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.clock import ManualClock
-from broker.partitions.retention import PAUSE_PER_SLICE, SEGMENTS_PER_STEP
+from broker.partitions.retention_rounds import PAUSE_PER_SLICE, SEGMENTS_PER_STEP
 from broker.protocol.api import ApiKey
 from broker.storage.filesystem import FileSystem
 from tests.support.engine import Harness, batch
@@ -164,7 +164,7 @@ def test_the_trouble_of_a_partition_that_is_deleted_is_forgotten(broker: Harness
     def refused(*_: object, **__: object) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("broker.partitions.retention.apply_retention", refused)
+    monkeypatch.setattr("broker.partitions.retention_rounds.apply_retention", refused)
     check_retention(broker)
     assert list(broker.engine.health.troubles) == ["retention of t-0"]
     broker.ask(ApiKey.DELETE_TOPICS, 4, topic_names=["t"], timeout_ms=1000)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any
 
-from broker.config import INT32_MAX, BrokerConfig, LogConfig
-from broker.config_texts import DOCUMENTATION
+from broker.config.settings import INT32_MAX, BrokerConfig, LogConfig
+from broker.config.texts import DOCUMENTATION
 
 
 class ConfigSource(IntEnum):

@@ -1,6 +1,14 @@
-"""The one table from the broker's errors to Kafka's codes."""
+"""The one table from the broker's errors to Kafka's codes, and how a row of an answer says that it was refused.
+
+Admin requests name many things, and each has a row of its own in the answer: what is wrong with one must not keep the others
+from being done. So a row is made first, as if all were well, and `refusing` writes into it what is raised over it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from broker import errors
 from broker.protocol.api import ErrorCode
@@ -71,3 +79,23 @@ def code_of(error: BaseException) -> ErrorCode:
     """The wire code of an error, or of the kind of error that it is one of; UNKNOWN_SERVER_ERROR for one that is not in the
     table."""
     return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def refuse(row: Any, error: errors.BrokerError) -> None:
+    """Write the error into a row that has `error_code` and `error_message`."""
+    row.error_code, row.error_message = code_of(error), text_of(error)
+
+
+@contextmanager
+def refusing(row: Any) -> Iterator[None]:
+    """What is raised within is this row's error. Whatever is not a BrokerError is a defect of ours, and goes on."""
+    try:
+        yield
+    except errors.BrokerError as error:
+        refuse(row, error)
+
+
+def check_named_once(count: int, what: str) -> None:
+    """Raises InvalidRequest where one request names `what` more than once: in which order, nobody could say."""
+    if count > 1:
+        raise errors.InvalidRequest(f"{what} is named twice in one request")

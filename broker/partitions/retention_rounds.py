@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.clock import Clock, UnhurriedClock
-from broker.config import BrokerConfig
+from broker.config.settings import BrokerConfig
 from broker.health import Health
 from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition

@@ -4,8 +4,8 @@ import pytest
 
 from broker.errors import InvalidRecord
 from broker.records.batch import read_header
+from broker.records.batch_compaction import IsNewest, compact_batch
 from broker.records.builder import NewRecord, build_batch
-from broker.records.compaction import IsNewest, compact_batch
 from broker.records.reader import read_records
 from broker.records.walk import read_keys, read_timestamps, record_bytes
 from tests.support.batches import NOW_MS, altered, validated, with_deltas

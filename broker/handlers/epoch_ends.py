@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.errors import BrokerError, StorageError
 from broker.handlers.context import Context
-from broker.handlers.errors import code_of
+from broker.handlers.error_codes import code_of
 from broker.handlers.fetch import check_leader_epoch
 from broker.handlers.reply import Parts, Pending
 from broker.handlers.slices import Answering, encode_in_slices, in_slices
