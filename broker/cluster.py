@@ -112,6 +112,8 @@ class Cluster:
             incarnation=-1,
             endpoints={
                 name: Endpoint(host=told.host, port=told.port, security_protocol=LISTENER_PROTOCOL)
+                # What others are told is the advertised address: the bound one may be every interface, or a port behind a
+                # mapping.
                 for name, told in config.advertised_at(ports).items()
             },
             rack=config.rack,
@@ -150,6 +152,8 @@ class Cluster:
             waiting_for(partition)
             self.roles.went_offline(partition)
 
+        # Chained, not replaced: the engine has set it already, for the requests that wait here; roles only have to know that
+        # this replica cannot lead.
         exposure.on_offline = went_offline
         hooks = FollowerHooks(
             written=exposure.written,
@@ -179,11 +183,16 @@ class Cluster:
             is_unclean_allowed=lambda topic: self.settings.is_unclean_allowed(self.member.image, topic),
         )
         self.member.elect = lambda keys, is_unclean: self.duty.elect(keys, is_unclean=is_unclean)
+        # The knots between three rooms that must not import each other: a follower's progress (leader) moves what may be seen
+        # (exposure); what was trimmed here moves the followers' start (leader); a flush of a followed log goes to its leader
+        # (roles).
         self.leader.on_moved = exposure.moved
         self.leader.server.on_newer_epoch = lambda key, epoch: self.member.follower.changed(znodes.CHANGES)
         self.leader.server.is_known_topic = self._is_known_topic
         exposure.on_follower_flushed = self.roles.flushed
         partitions.on_trimmed = self._trimmed
+        # The order in `_image_changed` is the order in which they depend on each other: addresses before fetchers that use
+        # them, roles before the controller's duty, which may look at what this broker leads.
         self.member.follower.listen(self._image_changed)
 
     def begin(self) -> None:
@@ -275,6 +284,7 @@ class Cluster:
             return
         # Connections to an earlier process may be half open, if its machine lost power: nothing will ever come on them.
         gone = [broker for broker, process in self._processes.items() if processes.get(broker, process) != process]
+        # Known without them first, then with them: the connections to the earlier processes are closed in between.
         if gone:
             self._peers.know({broker: endpoint for broker, endpoint in self._endpoints.items() if broker not in gone})
         self._endpoints, self._processes = endpoints, processes
@@ -306,6 +316,9 @@ class Cluster:
 
     def work(self, now: float) -> None:
         """At the end of a turn, behind its writes."""
+        # The session first: it may say that this process is fenced. Roles before the start and the leaving, which wait for what
+        # roles have done. The leader's followers last of all that writes: one answer then carries everything that this turn has
+        # changed.
         self.member.work(now)
         self.roles.work(now)
         if self._start is not None:

@@ -109,6 +109,8 @@ class Engine:
         self.counters = Counters()
         self.health = Health()
         self.cluster: Cluster | None = None
+        # The directory comes first: it takes the lock and says whether the last stop was clean. Everything after it can fail,
+        # and then has to give the lock back.
         directory = LogDirectory.open(
             config.log_dirs,
             broker_id=config.broker_id,
@@ -143,11 +145,15 @@ class Engine:
             freeze=freeze,
             leads_all=self._watermarks is None,
         )
+        # A broker alone recovers all its logs here, before it answers anything. In a cluster nothing is opened yet: which logs
+        # this broker should have, ZooKeeper says later (replication/start.py).
         coordination.open(self.partitions)
         self.chores = Chores(helpers.store, clock, self.health)
         self._checkpoints = GroupedWrites(helpers.store, self.partitions.checkpoint_job)
         self._cleaned_offsets = GroupedWrites(helpers.store, directory.cleaned_offsets_job)
         self.context = self._build_context(coordination, view or coordination.view(self.partitions))
+        # After the context, since topics that go have to be forgotten by everything in it; before the lane, which arms itself
+        # on partitions that exist.
         coordination.follow(self.context)
         self.lane = FastLane(self.context) if config.fast_lane else None
         self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
@@ -176,6 +182,8 @@ class Engine:
                 ports=ports,
                 remove_files=self._remove_files,
             )
+        # Imported here and not above: a start is mostly imports (docs/decisions/2026-11-21-a-start-imports-little.md), and a
+        # broker that is alone needs neither kazoo nor the rooms of replication.
         from broker.cluster import Cluster
         from broker.handlers.cluster_coordination import ClusterCoordination
 
@@ -199,6 +207,8 @@ class Engine:
 
         context = self.context
         assert isinstance(context.exposure, ReplicatedExposure), "it was built over the leader's watermarks"
+        # The order is that of who is told first when the image changes: roles (attached here) before what forgets offsets of
+        # deleted topics, which looks for the partitions that are led by then.
         cluster.attach(self.partitions, context.exposure, on_ready=on_ready)
         context.leader, context.serves_consumers = cluster.leader, cluster.serves_consumers
         context.produce_turn.why_not = context.offsets.why_not = cluster.why_not
@@ -234,6 +244,9 @@ class Engine:
         offsets = OffsetStore(partitions, self._clock, groups_max=config.groups_max)
         produce_turn = ProduceTurn(exposure, purgatory.has_waiters, functools.partial(fail, counters=self.counters))
 
+        # Who waits for a partition waits in three places: for its flush (exposure), for new records (purgatory), for its write
+        # in this turn (produce_turn). Whatever ends a partition here has to tell each of them, or a client waits until its own
+        # patience ends.
         def removed(partition: Partition) -> None:
             self.counters.deleted.add(partition.traffic)
             exposure.forget(partition, StorageError(f"{partition.name} was deleted"))
@@ -245,6 +258,7 @@ class Engine:
             purgatory.wake(partition)
             group_moves.lost(partition)
 
+        # The rooms below know nothing of those above: they call a hook, and here is the only place that says who listens.
         partitions.on_change = metadata_cache.clear
         partitions.on_removed = removed
         partitions.on_lead_lost = lost
@@ -382,6 +396,10 @@ class Engine:
             context.flusher.end_turn()
             if now >= self.chores.due:
                 self.chores.work(now)
+                # The order of a turn: first the writes, so that everything below sees logs as their clients will; then the
+                # cluster, whose followers are answered with what has just been written; deadlines after that, so that what
+                # arrived in time is not told that it is late; flushes once all that they should cover is written; last what may
+                # take milliseconds.
                 context.produce_turn.end()  # a chore may have staged something: commits that waited for their topic
             if now >= self._cleaner.due:
                 self._cleaner.work(now)
@@ -406,6 +424,8 @@ class Engine:
     def _end_turn_step_by_step(self) -> None:
         context = self.context
         now = context.clock.monotonic()
+        # What was staged are views of connections' buffers, and offsets that no log has: neither may outlive the turn. Whoever
+        # has no answer yet gets an error, since nothing may be acknowledged that is not in a log.
         context.produce_turn.abandon()
         steps: list[tuple[str, Callable[[], object]]] = [
             ("deadlines", lambda: context.deadlines.expire(now)),
@@ -418,6 +438,7 @@ class Engine:
         for what, step in steps:
             self.health.attempt(what, step)
         for what, worker in (("compaction", self._cleaner), ("retention", self._retention)):
+            # A worker that fails stays due, and would fail again in each turn: the loop would spin on it.
             if now >= worker.due and not self.health.attempt(what, lambda worker=worker: worker.work(now)):  # type: ignore[misc]
                 worker.due = now + _DEFECTIVE_PAUSE_SECONDS
         self._run_periodics(now)
@@ -454,6 +475,9 @@ class Engine:
 
     def close(self) -> bool:
         """Flush, checkpoint and release the directory; True where the next start need not recover."""
+        # The order matters: compaction gives up its files; then the helpers finish what they have begun, since a flush under
+        # way must not meet a closed file; then chores run to their end without the loop, and only then are logs flushed and
+        # closed.
         self._cleaner.stop()
         self._helpers.close()
         self.chores.finish()

@@ -56,6 +56,8 @@ class LogBroker:
         self._store: Store | None = None
         self._error: BrokerError | None = None  # why the process ends by itself
         self._config = config
+        # Bound before the directory is opened: a recovery may take a minute, and a port that is in use should not be found out
+        # after it. Nobody is accepted until `serve`.
         self._listening = {listener.name: bind(listener) for listener in config.listeners}
         ports = {name: sock.getsockname()[1] for name, sock in self._listening.items()}
         self.listeners = [replace(listener, port=ports[listener.name]) for listener in config.listeners]
@@ -64,6 +66,7 @@ class LogBroker:
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
             logger.info("this system offers no asynchronous flush: %d helper threads flush", config.flush_threads)
+        # One poller for clients, for connections to other brokers and for the helpers' wake-up: the loop sleeps in one place.
         poller: Poller[Any] = Poller()
         helpers = HelperPool(config.background_threads, config.flush_threads, self._wakeup.wake, kernel)
         self._engine = Engine(
@@ -77,6 +80,8 @@ class LogBroker:
             outside=self._outside(helpers, poller, clock) if config.is_clustered else None,
             on_ready=self._entered,
         )
+        # On the loop, not on a thread: a page that can be read says that the loop turns, which is what a health check wants to
+        # know.
         self._metrics = None if metrics is None else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health})
         self._server = Server(
             self._listening,
@@ -138,6 +143,9 @@ class LogBroker:
             self._server.run()
         finally:
             for sock in self._listening.values():
+                # First no new connections, then the engine (flushes, checkpoints), then the session: as long as it lives, this
+                # broker is still counted, and a controller that takes its leads away earlier would have others lead before the
+                # last records are on the disk.
                 sock.close()
             clean = self._engine.close()
             self._end_session()
@@ -172,6 +180,8 @@ class LogBroker:
     def _handle_signals(self) -> None:
         def stop(number: int, _frame: Any) -> None:
             logger.info("%s: stopping", signal.Signals(number).name)
+            # In a cluster the leads are handed over first, while clients are still served; the loop stops when that is done. A
+            # second signal stops it at once.
             self._engine.leave(self._server.stop)
             self._wakeup.wake()
 

@@ -76,7 +76,11 @@ class Application:
                 (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda found: found.interval
             )
         outcomes: list[WindowOutcome] = []
+        # All attempts of this run, including those whose group comes last: an attempt that waits for its turn is alive, and its
+        # window must not be given to another run.
         with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
+            # A pipeline may have been changed between two attempts. Each is loaded as it was begun, or a parser would be
+            # applied to windows for which nobody has asked for it.
             for pipeline, alike in by_definition(registered, attempts):
                 for outcome in self.load_alike(pipeline, alike):
                     self.report(outcome)
@@ -89,6 +93,8 @@ class Application:
             pipeline = self.infer(pipeline, attempts)
         parser = parser_for(pipeline.parse, pipeline.settings)
         sink = sink_for(pipeline, self.ledger.engine)
+        # The table is made, or given its new columns, before any task runs: a hundred tasks that find the table missing would
+        # fail a hundred times.
         sink.ensure_target(parser.columns)
         for group in groups(attempts, WINDOWS_PER_JOB_MAX):
             yield from self.load_group(pipeline, sink, group)
@@ -104,6 +110,8 @@ class Application:
 
     def load_group(self, pipeline: Pipeline, sink: Sink, group: Sequence[Attempt]) -> Iterator[WindowOutcome]:
         """Stages the group's windows by one Spark job and commits them; whatever fails is recorded on its attempts."""
+        # Staging tables are named by attempt number, so what a former driver of this window still writes goes to tables of its
+        # own and is never sealed.
         current, superseded = sink.create_staging(group)
         current.sort(key=lambda attempt: attempt.interval)
         for attempt in superseded:
@@ -174,6 +182,7 @@ class Application:
         plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         staged = [staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts]
         reads = self.run_job(spark, pipeline, sink, plans, staged)
+        # Afterwards, and not only before: a topic deleted and made again during the job has new records at the same offsets.
         refuse_if_recreated(pipeline.topic, wanted[0].topic_id, self.log.topic(pipeline.topic).topic_id)
         return reads
 
@@ -203,6 +212,8 @@ class Application:
         """Seals and commits one window."""
         tallies, files = reads.by_window.get(window.id, {}), reads.files.get(window.id, ())
         try:
+            # Sealing takes the tables away from every task but the winners; the commit then counts what is in them. In between
+            # nothing can be added, so what is counted is what becomes public.
             staged = sink.seal(attempt, reads.winners, files)
             load = SealedWindow(pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies, files=files)
             counts = sink.commit(load, self.now())
@@ -218,6 +229,8 @@ class Application:
         is_superseded = False
         with suppress(SQLAlchemyError):
             self.ledger.fail_attempts([attempt], str(error), self.now(), samples_of(error), type(error).__name__)
+            # Asked after the failure is written: a newer attempt may have begun in between, and that is the better explanation
+            # of what went wrong.
             is_superseded = self.is_superseded(attempt)
         return WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED if is_superseded else LoadState.FAILED, error=str(error))
 

@@ -6,9 +6,8 @@ One look at a partition gives at most one new state, in this order of preference
    else nobody, in a new epoch, so that the old leader cannot come back in the one it had. Unclean only where it is allowed
    and neither a member of the set nor an eligible one is registered, or where somebody asks for it.
 2. Members of the in-sync set whose session has ended are taken out, so that acks=all does not wait for them.
-3. The lead is better elsewhere (the leader is being stopped, is not the preferred one, or is being moved away): the leader is
-asked
-   to hand it over. It does so once the other has everything, so such a move loses nothing, not even with acks=1.
+3. The lead is better elsewhere (the leader is being stopped, is not the preferred one, or is being moved away): the leader
+   is asked to hand it over. It does so once the other has everything, so such a move loses nothing, not even with acks=1.
 
 The epoch rises with the leader only. An election is safe at any time, whether the old leader lives or not (a new leader is
 a member of the stored in-sync set, and the old one can move nothing without it): so it needs no proof that a broker is dead,
@@ -123,6 +122,8 @@ def decide(
         asked_here = asked.get(name, ())
         for index, state in enumerate(topic.states):
             # Nearly all of them, nearly always: ten thousand partitions are looked at in a few milliseconds.
+            # What everything is as it should be looks like; whatever falls through is looked at properly by `next_state`, so a
+            # condition too many here costs time and one too few costs a decision that is never made.
             if (
                 state.leader in quiet
                 and state.handover_to is None
@@ -155,9 +156,13 @@ def next_state(
     if not there.leads(state.leader):
         state = elect(state, replicas, there, minimum, is_unclean_allowed, is_unclean_asked=key in wishes.unclean)
     elif state.leader in there.leaving and state.handover_to is not None and waited >= HANDOVER_SECONDS:
+        # The leader is being stopped and has not handed over in time. Taking the lead from it is safe (it can acknowledge
+        # nothing without the set), merely less gentle: what it took with acks=1 may not be on the others.
         state = _elect_clean(state, replicas, there, minimum, other_than=state.leader) or state
     if state.leader == NO_LEADER:
         return state
+    # Only where there is a leader: with none, the set is what the next election goes by, and members that are gone now may be
+    # the only ones that have everything.
     state = without_dead(state, there, minimum)
     return replace(state, handover_to=_heir(topic, index, state, there, minimum, waited, key in wishes.preferred))
 
@@ -182,10 +187,14 @@ def elect(
 ) -> PartitionState:
     """A new leader, or none; in any case nobody goes on in the old epoch."""
     new = _elect_clean(state, replicas, there, minimum)
+    # Unclean only where waiting is hopeless: none of those that have everything is even registered. One that is registered and
+    # not able to lead yet will be in a moment.
     holders = state.eligible if state.is_lost else (*state.isr, *state.eligible)  # who has all of it
     hopeless = not there.is_settling and there.registered.isdisjoint(holders)
     if new is None and (is_unclean_asked or (is_unclean_allowed and hopeless)):
         new = _elect_unclean(state, replicas, there)
+    # "Nobody" is a decision too, with an epoch of its own. Without it a leader that was only cut off could come back and go on
+    # in its old epoch, next to one that was elected meanwhile by a state that it has not seen.
     if new is None and state.leader != NO_LEADER:
         new = replace(state, leader=NO_LEADER, leader_epoch=state.leader_epoch + 1, handover_to=None)
     return state if new is None else new
@@ -198,10 +207,14 @@ def _elect_clean(
     may lack what was only written."""
     members = [broker for broker in replicas if broker in state.isr and broker in there.able and broker != other_than]
     if members and not state.is_lost:
+        # In the order of the assignment, not of the set: so the preferred leader is chosen wherever it can be, and the balance
+        # needs no second move.
         leader = next((broker for broker in members if broker not in there.leaving), members[0])
         if other_than != NO_LEADER and leader in there.leaving:
             return None
         isr = tuple(broker for broker in state.isr if there.may_stay(broker))
+        # Members that cannot lead now may stay in the set while this controller is still settling: a broker that has not
+        # registered again yet is not dead for that.
         return _led_by(leader, state, isr, eligible_after(state, isr, minimum))
     if other_than != NO_LEADER:
         return None
@@ -221,6 +234,8 @@ def _elect_unclean(state: PartitionState, replicas: tuple[int, ...], there: Pres
     if not present:
         return None
     # One whose log is gone comes after all that have one.
+    # `present` is in the order of the assignment and min() takes the first of equals, so the preferred one wins unless
+    # something speaks against it.
     leader = min(present, key=lambda broker: (state.is_lost and broker in state.isr, broker in there.leaving))
     return replace(_led_by(leader, state, (leader,), ()), is_recovering=True)
 
@@ -263,6 +278,8 @@ def _heir(
         able = broker in there.able and broker not in there.leaving and broker != leader
         return able and broker in state.isr and broker not in topic.removing.get(index, ())
 
+    # An earlier request stands although a better target may have come up: changing it would begin the wait anew each time, and
+    # no record is taken during any of it.
     if state.handover_to is not None and may_get_it(state.handover_to):
         return state.handover_to if leader in there.leaving or waited < HANDOVER_SECONDS else None
     may_ask = state.handover_to is not None or waited >= HANDOVER_AGAIN_SECONDS

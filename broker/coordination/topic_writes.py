@@ -212,6 +212,9 @@ def _write(path: str, data: bytes, found: Node | NoNode) -> Operation:
     return Set(path=path, data=data, version=found.version) if isinstance(found, Node) else Create(path=path, data=data)
 
 
+# A lost answer is the case that makes all of this long: the connection broke after the request had left, and the write has
+# happened or has not. Looking is the only way to know, and what is compared has to be something that nobody else would have
+# written.
 def _holds(path: str, wanted: Settings) -> Script[bool]:
     """Whether a write of which we know nothing has happened. Equal settings of another writer are as good."""
     found = yield from read_twice(path)
@@ -235,6 +238,8 @@ def _fitting(topic: TopicNode, states: Sequence[PartitionState], settings: Mappi
     """How many of the topic's last partitions, of which these are the states, may be made in one transaction. Everything stands
     in it twice: as a node and in the journal's entry."""
     some = states[:PARTITIONS_AT_ONCE]
+    # Measured on the encoded nodes and not estimated from counts: ZooKeeper closes the connection of a request that is larger
+    # than jute.maxbuffer, which ends this broker's session.
     fixed = 2 * len(znodes.encode_topic(topic)) + 2 * len(znodes.encode_settings(settings)) + 4 * len(topic.name) + 1_024
     each = 2 * transaction_bytes(_partition_nodes(topic.name, some, len(topic.replicas))) // len(some) + 1
     count = min(len(some), (TRANSACTION_BYTES_MAX - fixed) // each)

@@ -58,6 +58,7 @@ CHANGES = "/logbus/changes"
 EVERY_BROKER = "<default>"  # below /config/brokers: what holds for all of them
 
 # Made before anything else, in this order. Kafka's own tools expect some of its parents to exist.
+# Parents before children, and everything that a transaction may name as a parent: a multi cannot make a missing one in passing.
 BASE_PATHS: Mapping[str, bytes] = {
     "/cluster": b"",
     "/brokers": b"",
@@ -81,6 +82,7 @@ BASE_PATHS: Mapping[str, bytes] = {
 }
 
 # Stands for the state of a partition whose znode is gone: its topic is being deleted, piece by piece. Any real state is newer.
+# A real version is 0 or more, so whatever the journal says later of this partition replaces it.
 NO_STATE = PartitionState(leader=NO_LEADER, leader_epoch=-1, isr=(), version=-1)
 
 
@@ -210,6 +212,8 @@ def state_row(state: PartitionState) -> dict[str, Any]:
         "leader_epoch": state.leader_epoch,
         "isr": state.isr,
     }
+    # Left out at their defaults: nearly all partitions have them there, and the states of a thousand partitions travel in one
+    # transaction.
     if state.is_recovering:
         row["leader_recovery_state"] = 1
     if state.eligible:
@@ -247,6 +251,7 @@ def decode_topic(name: str, data: bytes, version: int) -> TopicNode:
 
 def topic_row(topic: TopicNode | ClusterTopic) -> dict[str, Any]:
     return {
+        # JSON has texts as keys: "0", "1". Read back in numerical order below, since "10" comes before "2" as a text.
         "partitions": dict(enumerate(topic.replicas)),
         "topic_id": encode_id(topic.topic_id),
         "adding_replicas": topic.adding,
@@ -276,6 +281,7 @@ _ENDPOINT = re.compile(r"(?P<listener>[^:/]+)://(\[(?P<ipv6>[^]]*)]|(?P<host>[^:
 
 def encode_broker(broker: BrokerNode, timestamp_ms: int) -> bytes:
     """`timestamp_ms` is for people who look at the node; nobody decides by it."""
+    # `host` and `port` are for clients from before listeners had names; all else reads `endpoints`.
     plain = next((endpoint for endpoint in broker.endpoints.values() if endpoint.security_protocol == "PLAINTEXT"), None)
     row = {
         "version": 5,

@@ -49,6 +49,7 @@ class Group(Generations):
     def join(self, request: JoinRequest, ticket: Ticket, now: float) -> list[Answer]:
         """Join, or join again. Raises what the member is refused with; MemberIdRequired gives a new one its id."""
         name = request.name
+        # All that can refuse comes before anything changes: a refused join must leave the others' generation alone.
         self._check_protocols(request)
         self._check_room(name)
         if name.member_id in self.members.expected and name.instance_id is None:
@@ -88,6 +89,8 @@ class Group(Generations):
         member_id = self._make_id(request.client_id)
         if request.id_comes_first:
             self.members.expected[member_id] = now + request.session_timeout_ms / 1000
+            # KIP-394: a client that never comes back with its id costs an entry of a table until its session is over, and not a
+            # rebalance of everybody.
             raise MemberIdRequired(member_id)
         self._add(member_id, request, ticket, now)
 
@@ -106,6 +109,8 @@ class Group(Generations):
         member.joining = ticket
         member.touch(now)
         self.members.add(member)
+        # The first rebalance of a group waits for more to come as long as somebody new came during the last wait; later ones do
+        # not (KIP-134).
         self._has_newcomer = self.state is PREPARING
         self._rebalance(now)
 
@@ -125,9 +130,12 @@ class Group(Generations):
     def _replace(self, member: Member, member_id: str, request: JoinRequest, ticket: Ticket, now: float) -> None:
         """A static member is back under a new id: whoever still uses the old one is fenced (KIP-345)."""
         former_leader_id = self.members.leader_id
+        # Before the rename: what the former process still waits for is answered under the id that it knows.
         self._refuse(member, FencedInstanceId(f"instance {member.instance_id!r} is now member {member_id!r}"))
         self.members.rename(member, member_id)
         self._update(member, request, ticket, now)
+        # The point of a static member: where it brings what it brought before, its assignment still holds and the others notice
+        # nothing.
         if self.state is not STABLE or self.members.choose_protocol() != self.protocol_name:
             self._rebalance(now)
             return
@@ -159,6 +167,7 @@ class Group(Generations):
         self._answer_sync(member, RebalanceInProgress("the member has asked again since"))
         member.syncing, member.has_synced = ticket, True
         if self.state is COMPLETING and member.member_id == self.members.leader_id:
+            # A leader may leave somebody out: that one is assigned nothing, which is an answer, and not left waiting for one.
             for one in self.members:
                 one.assignment = request.assignments.get(one.member_id, b"")
             self._enter(STABLE)
@@ -192,6 +201,8 @@ class Group(Generations):
             raise UnknownMember(f"group {self.group_id!r} has members: only they commit its offsets")
         member = self.members.find(name)
         self._check_generation(generation)
+        # The assignment that the member reads with is not made yet, so what it commits is of its former one, which another may
+        # have by now.
         if self.state is COMPLETING:
             raise RebalanceInProgress("assignments are being made")
         member.touch(now)

@@ -88,6 +88,7 @@ class ClusterTopics:
 
     def _plans(self, wanted: Iterable[NewTopic | BrokerError]) -> Steps:
         plans: list[_Plan | BrokerError] = []
+        # One room for the whole request: each of its topics would fit alone, and all of them together might not.
         room = self._room()
         for one in wanted:
             plan: _Plan | BrokerError
@@ -105,6 +106,8 @@ class ClusterTopics:
             count, factor = self._config.offsets_partitions, self._offsets_factor()
             overrides = self._partitions.internal_settings[wanted.name]
         count = self._config.num_partitions if count == DEFAULT else count
+        # Checked against our image, which may be a moment old. What decides is the transaction: it names the topic's name and
+        # id, and is refused where either is taken by then.
         topic = self._topics.new(wanted.name, count, overrides)
         log = self._partitions.settings.of_topic(overrides)
         if wanted.assignments is not None:
@@ -133,6 +136,8 @@ class ClusterTopics:
 
     def _room(self) -> _Room:
         topics = self._member.image.topics
+        # By identity: an image is never changed, each change gives a new one. Counting all replicas of a cluster takes some
+        # milliseconds.
         if self._held[0] is not topics:  # a request may name a thousand topics
             self._held = topics, _counted(brokers for topic in topics.values() for brokers in topic.replicas)
         return _Room(self._held[1], self._config.partitions_max)
@@ -142,6 +147,8 @@ class ClusterTopics:
 
         def state(brokers: tuple[int, ...]) -> PartitionState:
             isr = tuple(broker for broker in brokers if broker in image.brokers)
+            # The first state is written by us and not by the controller: a topic can be written to as soon as it is there,
+            # whoever is the controller, and even while there is none.
             leader = next((broker for broker in isr if broker not in image.leaving), isr[0])
             return PartitionState(leader=leader, leader_epoch=0, isr=isr, version=0)
 
@@ -152,6 +159,8 @@ class ClusterTopics:
 
         def is_there(image: Image) -> bool:
             known = image.topics.get(made.name)
+            # Larger topics are made in several transactions (topic_writes.py): the image shows some of the partitions before
+            # the rest.
             return known is not None and known.topic_id == made.topic_id and known.partition_count >= made.partition_count
 
         self._write(topic_writes.create_topic(made, plan.topic.overrides), lambda _: is_there, timeout_ms, go_on)
@@ -235,6 +244,8 @@ class ClusterTopics:
         topic = change.topic
 
         def rewrite(now: Mapping[str, str]) -> Mapping[str, str]:
+            # Called with what ZooKeeper holds now, and again with what another broker has put there meanwhile: two clients that
+            # change different settings of one topic at once both get what they asked for.
             values = change.rewrite(now)
             if not topic.is_internal:
                 check_new_topic(self._partitions.settings.of_topic(values), topic.replication_factor)
@@ -269,6 +280,8 @@ class ClusterTopics:
             if error is not None:
                 go_on(None, error)
             else:
+                # Not answered before our own image shows it: a client that is told "created" and asks this broker for metadata
+                # next must not be told that there is no such topic.
                 self._member.when_seen(expected(result), partial(go_on, None), timeout_ms)
 
         ask(self._member.store, script, written)
@@ -305,6 +318,8 @@ def _counted(replicas: Iterable[Sequence[int]]) -> dict[int, int]:
 def _together(begins: Sequence[Begin]) -> Steps:
     """Begin all, some at a time; returns the error of each, or None."""
     errors: list[BaseException | None] = []
+    # Not one after the other, which would take a round trip each, and not all at once: ZooKeeper would answer the last after
+    # its client's deadline.
     for first in range(0, len(begins), _AT_ONCE):
         errors += yield Until(partial(_begin_all, begins[first : first + _AT_ONCE]))
     return errors

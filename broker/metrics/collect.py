@@ -36,6 +36,8 @@ def metrics_page(engine: Engine) -> Iterator[bytes]:
 def health(engine: Engine) -> tuple[bool, str]:
     """Whether all is as it should be, and lines for a person: what is not."""
     lines = []
+    # Worst first: offline partitions lose producers now, the cluster's troubles may do so soon, and what is tried again may
+    # mend itself.
     offline = sum(1 for partition in engine.partitions if partition.log.offline_reason)
     if offline:
         lines.append(f"{offline} of {len(engine.partitions)} partitions are offline")
@@ -68,6 +70,8 @@ def collect(engine: Engine) -> Families:
 def _traffic(engine: Engine, partitions: list[Partition]) -> Families:
     by_topic: dict[str, Traffic] = {}
     total = Traffic()
+    # A counter must never fall: traffic of deleted topics stays in the total, or a rate over a deletion would be negative and
+    # be taken for a restart.
     total.add(engine.counters.deleted)
     for partition in partitions:
         by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
@@ -117,6 +121,8 @@ def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
     families: Families = {
         names.PARTITIONS: [Sample(len(partitions))],
         names.LEADERS: [Sample(len(partitions) - offline)],
+        # Zeros and ones that say little of a broker that is alone: dashboards made for Kafka ask for these names, and a panel
+        # without data looks like a broker that is down.
         names.UNDER_REPLICATED: [Sample(0)],
         names.UNDER_MIN_ISR: [Sample(0)],
         names.ISR_SHRINKS: [Sample(0)],
@@ -140,6 +146,7 @@ def _clustered(cluster: Cluster, now: float) -> Families:
     image, leader, away_since = cluster.member.image, cluster.leader, cluster.member.away_since
     progress = [led.progress for led in leader.led.values()]
     is_controller = cluster.duty.mandate is not None
+    # Counted by the controller alone, as in Kafka: summed over all brokers, it is the number of partitions.
     without_leader = sum(1 for topic in image.topics.values() for state in topic.states if state.leader < 0)
     return {
         names.LEADERS: [Sample(len(progress))],
@@ -176,6 +183,7 @@ def _logs(partitions: list[Partition]) -> Families:
 def _flushes(flushes: Histogram) -> Families:
     samples, running = [], 0
     for bound, count in zip((*map(str, flushes.bounds), "+Inf"), flushes.counts, strict=True):
+        # Prometheus' buckets are cumulative; ours count each flush once.
         running += count
         samples.append(Sample(running, (("le", bound),), "_bucket"))
     samples += [Sample(flushes.total, (), "_sum"), Sample(running, (), "_count")]

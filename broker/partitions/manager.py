@@ -69,9 +69,13 @@ class PartitionManager:
         self._filesystem = filesystem
         self._partitions: dict[tuple[str, int], Partition] = {}
         # Those that this broker leads. The hot path looks here; changed here alone.
+        # Not a flag on the partition: a hot path that finds it has found that it may use it, with one look-up, and a lead that
+        # is lost cannot be overlooked.
         self.led_by_name: dict[tuple[str, int], Partition] = {}
         self.led_by_id: dict[tuple[bytes, int], Partition] = {}
         self._refused: deque[tuple[float, tuple[str, int], BatchHeader]] = deque(maxlen=REFUSED_MAX)
+        # Compacted, since only the last commit of a group and partition counts; in smaller segments than others, since a
+        # coordinator that takes over reads all of them before it serves.
         self.internal_settings: Mapping[str, Mapping[str, str]] = {
             "__consumer_offsets": {"cleanup.policy": "compact", "segment.bytes": str(config.offsets_segment_bytes)}
         }
@@ -147,9 +151,12 @@ class PartitionManager:
         for topic in list(registry):
             if topic.is_internal:
                 topic = self._mend_internal(topic, registry)
+            # By topic, not by partition: settings are merged from three layers, and thousands of partitions share them.
             config = self._stored_settings(topic)
             for index in range(topic.partition_count):
                 path = found.pop((topic.name, index), None)
+                # Registered, but without a directory: the process ended between the two steps of a creation (topic_changes.py).
+                # The registry is what was promised.
                 path = path or self._directory.make_partition(topic.name, index, topic.topic_id)
                 self.install(topic, self.build(topic, index, path, config))
             self.freeze()
@@ -180,6 +187,9 @@ class PartitionManager:
         for name, index in sorted(found):
             topic = registry.get(name) if name in registry else None
             topic_id = self._directory.topic_id(name, index)
+            # Three kinds of directories have no partition: those of a deletion that a crash cut short (removed: the client was
+            # told that it is deleted), copies and remains of former topics (set aside: somebody may miss them), and those whose
+            # file names another topic of the same name (set aside: its records would appear in the new one).
             if topic_id in registry.deleted:
                 del found[name, index]
                 self._filesystem.remove(self._directory.discard_partition(name, index))
@@ -222,6 +232,8 @@ class PartitionManager:
         if self._leads_all:
             self.lead(partition, log.epochs.current)
         else:
+            # Less than what consumers saw before the stop is safe (they wait a moment), more is not: a record that the others
+            # never had would be shown and then truncated.
             known = self._directory.visible_offset(topic.name, partition.index)
             partition.visible_offset = max(partition.log_start_offset, min(known, log.flushed_offset))
             self._pass_refused_on(partition)
@@ -248,6 +260,8 @@ class PartitionManager:
         partition.log.disarm()
         partition.is_led = False
         self.on_removed(partition)
+        # After those who wait were told: abandoning closes the files, and answers that are being sent keep theirs open by
+        # themselves.
         partition.log.abandon(f"{partition.name} was deleted")
 
     # -- roles -------------------------------------------------------------------------------------------------------------------

@@ -96,6 +96,8 @@ class TopicChanges:
             except BrokerError as error:
                 outcome = error
             if isinstance(outcome, Topic):
+                # Planned topics count for those that follow in the same request: names that collide, and the limit on
+                # partitions.
                 planned.append(outcome)
                 partition_count += outcome.partition_count
             outcomes.append(outcome)
@@ -127,6 +129,9 @@ class TopicChanges:
     def _make(self, topics: Sequence[Topic]) -> Steps:
         """Returns the error of each topic that could not be made, by its name."""
         try:
+            # The registry is on the disk before any directory is made (`_build`): a crash in between leaves a registered topic
+            # without directories, which the next start makes. The other order would leave directories that no topic owns, and
+            # the next topic of that name would find somebody's records.
             built = yield from self._build([(topic, index) for topic in topics for index in range(topic.partition_count)])
         except StorageError as error:
             for topic in topics:
@@ -181,6 +186,7 @@ class TopicChanges:
             made = built[name]
             if isinstance(made, StorageError):
                 failed[name] = made
+                # It stays as large as it was; what was built beyond that is taken back below.
                 self._registry.plan(topics[name])
                 continue
             for partition in made:
@@ -213,6 +219,8 @@ class TopicChanges:
 
     def _build(self, places: Sequence[Place]) -> Steps:
         """Bring the registry to the disk, then make the partitions; returns a list of them, or an error, for each topic."""
+        # Checkpoints of a former topic of this name: a recovery point beyond the new log's end would have recovery skip what
+        # may be torn.
         stale = self._directory.forget((topic.name, index) for topic, index in places)
         if stale is not None:
             yield stale
@@ -274,6 +282,8 @@ class TopicChanges:
         for topic in topics:
             self._registry.forget(topic)
         ids = {topic.topic_id for topic in topics}
+        # Written first, as ids: from then on a crash ends in "deleted", whatever is still in the directories. Only then does
+        # anybody lose sight of the topic. What cannot be removed later is work for the next start, not an error for the client.
         self._registry.deleted |= ids
         try:
             yield self._registry.write_job()
@@ -286,6 +296,8 @@ class TopicChanges:
             self._registry.hide(topic)
             self._partitions.on_change()
             for index in range(topic.partition_count):
+                # Given up to the loop after each: who waits for it is told at once, and telling costs as much as there are
+                # waiters.
                 self._partitions.take_out(topic, index)
                 yield None
             logger.info("deleted topic %s (%d partitions)", topic.name, topic.partition_count)
@@ -325,6 +337,8 @@ class TopicChanges:
         """Give topics other settings; they hold for their open logs when it returns. Where the disk refuses, none of them has
         changed."""
         before = [change.topic for change in changes]
+        # Rewritten again although they were checked when the request was read: an earlier change may have been waiting in the
+        # queue.
         changed = [replace(change.topic, overrides=dict(change.rewrite(change.topic.overrides))) for change in changes]
         for topic in changed:
             self._registry.plan(topic)

@@ -113,8 +113,11 @@ class LogDirectory:
         the machine's; empty where it cannot be told. `in_cluster`: a new directory gets its cluster's id later (`join`)."""
         try:
             _make(filesystem, path)
+            # The lock before anything is read: what another broker is writing at this moment would be read half.
             lock = _take_lock(filesystem, path)
             identity = check_meta(filesystem, path, broker_id, cluster_id or None, new_id, in_cluster=in_cluster)
+            # Taken away, and that is on the disk, before a log is opened: from here on any end of this process is an unclean
+            # one until `close` says otherwise.
             clean = _take_clean_marker(filesystem, path)
             directory = cls(
                 path,
@@ -171,6 +174,7 @@ class LogDirectory:
         path = self.partition_path(topic, partition)
         try:
             self._filesystem.make_directory(path)
+            # A thousand partitions are made with one sync of the directory instead of two thousand of their files.
             self._filesystem.write_bytes(path / PARTITION_METADATA, _encode_partition_metadata(topic_id), durable=False)
         except OSError as error:
             raise StorageError(f"cannot make {path}: {error}") from error
@@ -225,6 +229,7 @@ class LogDirectory:
     def forget(self, partitions: Iterable[TopicPartition]) -> Job | None:
         """Drop what the checkpoints say of partitions that are about to be made; a job that brings this to the disk, None where
         they say nothing."""
+        # All four of them, whichever the new topic needs: one entry of a former topic left in any of them would be believed.
         checkpoints = {
             RECOVERY_POINTS: self._recovery_points,
             LOG_START_OFFSETS: self._log_start_offsets,
@@ -252,6 +257,8 @@ class LogDirectory:
         return target
 
     def _renamed(self, path: Path, unique: str, suffix: str) -> Path:
+        # Cut where it is too long for a file name: the unique part is what tells it from others, the topic's name is for
+        # people.
         suffix = f".{unique}{suffix}"
         return self.path / (path.name[: NAME_BYTES_MAX - len(suffix)] + suffix)
 
@@ -269,6 +276,8 @@ class LogDirectory:
     ) -> Job:
         """A job for any thread that writes where recovery and reading of each of these logs would begin now; also what is
         `visible` of it, in a cluster. Offsets are read here, so what is written is never ahead of the disk."""
+        # Read on the loop, written by a thread: by then logs may have grown, and an older checkpoint is still true. The other
+        # way round, reading on the thread, could see a log that the loop is cutting.
         self._recovery_points = {key: log.flushed_offset for key, log in logs.items()}
         self._log_start_offsets = {key: log.log_start_offset for key, log in logs.items() if log.log_start_offset}
         checkpoints = {RECOVERY_POINTS: dict(self._recovery_points), LOG_START_OFFSETS: dict(self._log_start_offsets)}
@@ -277,6 +286,8 @@ class LogDirectory:
             checkpoints[VISIBLE_OFFSETS] = dict(self._visible_offsets)
         cut = [(log, log.take_cut_marks()) for log in logs.values() if log.cut_marks]
         if cut:
+            # A mark in the partition's directory says that checkpoints are older than its cut. It may go when all of them that
+            # could name a higher offset have been written, this one included.
             checkpoints[CLEANED_OFFSETS] = dict(self._cleaned_offsets)
         write = self._write_job(checkpoints)
         return partial(self._write_and_forget_cuts, write, cut) if cut else write

@@ -116,6 +116,8 @@ class LogOpener:
 
     def open(self, *, clean: bool) -> OpenedLog:
         """The log as it is; DamagedLog where flushed batches are not whole."""
+        # In this order: a compaction that was cut short is finished first, since until then two segments claim the same
+        # offsets; leftovers go next; then marks, which say that the checkpoints claim too much.
         self._finish_exchanges()
         bases = self._remove_leftovers()
         marks = read_cut_marks(self.filesystem, self.directory)
@@ -136,20 +138,28 @@ class LogOpener:
             return self._open_empty(clean)
         segments = [self._existing(base) for base in bases]
         is_marked = FLUSH_FAILED in self.filesystem.list_names(self.directory)
+        # A stop in good order is believed, but not blindly: the last batches are looked at, which is one read. A log whose
+        # flush failed is never believed, whatever the stop was.
         opened = self._open_clean(segments) if clean and not is_marked else None
         opened = opened or self._recover(segments, rewrites=is_marked)
         if is_marked:
+            # Only after all of it has been written again and flushed: a crash before leaves the mark, and the next start does
+            # the same.
             remove_mark(self.filesystem, self.directory)
         self._settle_indexes(opened.segments, was_clean=opened.recovery.was_clean)
         return opened
 
     def _opened(self, segments: list[Segment], end_offset: int, recovery: Recovery, last_epoch: int = NO_EPOCH) -> OpenedLog:
+        # Retention or DeleteRecords had moved the start beyond what is left: so records were there that were flushed, and are
+        # gone.
         if self.log_start_offset > end_offset:
             raise DamagedLog(f"{self.directory}: ends at offset {end_offset}, but its start had moved to {self.log_start_offset}")
         start = max(self.log_start_offset, segments[0].base_offset)
         if last_epoch == NO_EPOCH:
             last_epoch = _last_epoch(segments)
         written = load_leader_epochs(self.filesystem, self.directory, segments, end_offset=end_offset, last_epoch=last_epoch)
+        # A consumer may have seen records that a truncation took away, whose offsets are given again to others: a new leader
+        # epoch is how it can find out (KIP-320). Replicas get theirs from the controller.
         rises = not (self.is_replica or recovery.was_clean or recovery.was_new)
         return OpenedLog(
             segments=segments,
@@ -177,6 +187,8 @@ class LogOpener:
         for position, header in scan_headers(self.filesystem, file, 0, size):
             position += header.size
             end_offset = header.next_offset
+        # A .swap file was flushed before it got its name. Not whole, it is damage that a person should see, and not a torn
+        # tail.
         if position != size or end_offset == base_offset:
             raise DamagedLog(f"{self.directory / name}: no batch at position {position} of {size}, though it had been flushed")
         return end_offset
@@ -230,9 +242,13 @@ class LogOpener:
     def _recover(self, segments: list[Segment], *, rewrites: bool) -> OpenedLog:
         """Read first, and change files only when it is sure that no flushed batch is missing. `rewrites`: what has been read may
         not be what is on the disk, so all of it is written there."""
+        # Segments that lie wholly below the recovery point are not read at all: a start after a crash takes as long as what was
+        # not flushed, whatever the log's size.
         flushed = sum(following.base_offset <= self.recovery_point for following in segments[1:])
         surveys, reason = self._survey_all(segments[flushed:])
         end_offset = surveys[-1].end_offset
+        # A torn tail is what a crash leaves and is cut off without a word to anybody but the log file. Less than what had been
+        # flushed is not a crash's doing: nothing is changed, and the partition stays offline.
         if end_offset < self.recovery_point:
             raise DamagedLog(
                 f"{self.directory}: batches up to offset {self.recovery_point} had been flushed, "
@@ -269,6 +285,7 @@ class LogOpener:
         for position, header in scan_headers(self.filesystem, segment.file, 0, segment.size):
             if header.base_offset < expected or (header.base_offset > expected and not may_have_gaps):
                 break
+            # Checksums only beyond the recovery point; below it headers alone, for the index.
             if header.next_offset > self.recovery_point:
                 if not checksum_matches(self.filesystem, segment.file, position, header):
                     break
@@ -293,6 +310,7 @@ class LogOpener:
         )
 
     def _apply(self, surveys: list[Survey], removed: list[Segment], *, rewrites: bool) -> None:
+        # From the last one backwards: a crash in between leaves a log without a gap.
         for segment in reversed(removed):
             for path in segment.mark_deleted():
                 self.filesystem.remove(path)
@@ -308,6 +326,8 @@ class LogOpener:
                 self.filesystem.sync_data(survey.segment.file)
             self.filesystem.sync_directory(self.directory)
         except OSError as error:
+            # The pages that could not be written may have been dropped by now, so the next start must not take what it reads
+            # for what is on the disk.
             leave_mark(self.filesystem, self.directory)
             raise StorageError(
                 f"cannot flush {self.directory} after a failed flush or a crash ({error}): its records may not be on the disk"

@@ -157,6 +157,8 @@ class Segment:
         """Write stamped batches of `size` bytes together behind the last one; on OSError the file may be longer, the segment is
         not."""
         position = self.size
+        # The file first, memory after: where the write fails the segment is as it was, and the next one writes over what the
+        # failed one left behind the end.
         self._filesystem.write_at(self.file, views, position)
         if not position:
             self.first_timestamp = headers[0].max_timestamp
@@ -213,6 +215,8 @@ class Segment:
             with suppress(OSError):
                 self.save_index()
         index, stored = self._index, self._stored
+        # Once loaded and saved, the indexes are known to be right: they are searched in their files from now on, which needs no
+        # memory and no second check.
         if index is not None and self.index_saved:
             self._stored = StoredSegmentIndex(self._filesystem, self.path(INDEX), self.path(TIME_INDEX), index)
         elif stored is not None:
@@ -239,6 +243,7 @@ class Segment:
         if index is None and stored is not None:
             try:
                 entry = search(stored)
+                # Looked at after the search: set meanwhile, the file that was searched may have been the new segment's.
                 if self.replacement is None:  # set before compaction gives the names of these files to others
                     return entry
             except FileNotFoundError:
@@ -250,6 +255,8 @@ class Segment:
         where this segment ends before. StorageError where no batch can be: then the file is damaged."""
         position = self.position_before(offset - self.base_offset)
         chunk, chunk_start = b"", position
+        # The index is sparse: from its entry on, batches are hopped over by the beginnings of their headers. One read holds
+        # those of a default interval (4 KiB between two entries).
         while position < self.size:
             place = position - chunk_start
             if place + BATCH_HEADER_BYTES > len(chunk):
@@ -257,6 +264,8 @@ class Segment:
                 if len(chunk) < BATCH_HEADER_BYTES:
                     raise self._damaged(position)
             base_offset, length, last_offset_delta = _HOP.unpack_from(chunk, place)
+            # A length that cannot be is damage, not an end: hopping on would find "no such offset" and a consumer would be told
+            # that it is out of range, and reset.
             if length < BATCH_HEADER_BYTES - LENGTH_END or position + length + LENGTH_END > self.size:
                 raise self._damaged(position)
             if base_offset + last_offset_delta >= offset:
@@ -268,6 +277,7 @@ class Segment:
         """Rename the files so that a start does not take them for the log's; returns what is left to remove. OSError: some of
         them may be renamed, the next call does the rest."""
         renamed = []
+        # Asked first, since a call that failed half-way has renamed some: those under their new names are still to be removed.
         names = set(self._filesystem.list_names(within or self.directory))
         for suffix in SUFFIXES:
             path = self.path(suffix, within=within)
@@ -302,6 +312,8 @@ class Segment:
         return note if note and note.log_bytes == self.size else None
 
     def _load_index(self) -> SegmentIndex | None:
+        # The note is written last and says how many bytes of log the indexes describe. Without it, or with another number, a
+        # crash came between, and reading all headers again is what they are made from anyway.
         note = self._read_note()
         if note is None:
             return None

@@ -130,6 +130,8 @@ class Groups:
             lambda: self.client.admin().alter_consumer_group_offsets(wanted, **self.client.limits()),
             group,
             needs="Read",
+            # Kafka has two answers for a group with members, by version and by whether it is stable. Both mean the same to
+            # whoever typed the command.
             explained={KafkaError.UNKNOWN_MEMBER_ID: active(group, "")},  # what a broker answers who expects one of the members
             check=raise_error,
         )
@@ -142,6 +144,8 @@ class Groups:
         """The state of every group, by name. `BrokerUnavailable` where the broker does not answer."""
         listed = self.client.ask(lambda: {"": self.client.ask_group_names()})[""]
         if listed.errors and not listed.valid:
+            # Some brokers of a cluster may be down: their groups are missing from the list, and the others' are shown. Only
+            # where there is nothing at all is it an error.
             raise self.client.explain(listed.errors[0], "")
         return {one.group_id: state_name(one.state) for one in sorted(listed.valid, key=lambda one: str(one.group_id))}
 
@@ -150,6 +154,7 @@ class Groups:
         wanted = list(self.states()) if names is None else names
         if not wanted:
             return []
+        # Both kinds of questions are on their way before the first answer is read: a hundred groups cost about two round trips.
         described = self.client.ask_groups(wanted)
         offsets = {name: self.client.ask_committed(name)[name] for name in wanted}
         return [
@@ -190,6 +195,8 @@ def to_group(name: str, described: Any, offsets: Any) -> GroupReading:
     """A group out of the client's answers, either of which may be an error. The state of one that is not there is Dead."""
     error = next((one for one in (described, offsets) if isinstance(one, LogbusError)), None) or refusal(name, offsets)
     committed = {} if isinstance(offsets, LogbusError) else to_committed(offsets)
+    # A group can lack one half: no right to describe it, or a coordinator that is just moving. The half that is known is shown,
+    # with what was said about the other.
     if isinstance(described, LogbusError):
         state = DEAD if isinstance(described, GroupMissing) else UNKNOWN
         return GroupReading(name=name, state=state, committed=committed, error=error)
@@ -231,6 +238,7 @@ def end_offsets_of(log: LogBatches, groups: Sequence[GroupReading]) -> dict[Plac
     """Of every partition that one of the groups reads or has read; those that are gone or have no leader are left out."""
     read = {place for group in groups for place in group.places}
     described = log.topics({topic for topic, _ in read})
+    # Asking a partition without a leader would wait for the client's time limit, and the page with it.
     led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
     wanted = {name: [part for part in parts if (name, part) in read] for name, parts in led.items()}
     known = log.answers([Question(Kind.END, name, LATEST) for name in wanted], wanted)

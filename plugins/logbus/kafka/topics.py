@@ -137,6 +137,8 @@ class Topics:
         self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
     ) -> dict[int, dict[int, FoundRecord]]:
         """The same for many timestamps, by timestamp; the questions are under way together."""
+        # In portions: each question is a request of its own to the leader, a backlog may have thousands of hours, and the
+        # client's own queue has an end.
         found: dict[int, dict[int, FoundRecord]] = {stamp: {} for stamp in timestamps_ms}
         stamps = list(found)
         for begin in range(0, len(stamps), UNDER_WAY_MAX):
@@ -214,6 +216,7 @@ class Topics:
     ) -> bool:
         """Whether it was made now. `UserError` where it is there already, unless that is as good."""
         wanted = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(settings or {}))
+        # Created and refused rather than looked up before: of two that make it at the same time, one is told so.
         there = _AlreadyThere(f"topic {name} is there already; --if-not-exists leaves it as it is")
         try:
             self.client.ask(
@@ -247,8 +250,11 @@ class Topics:
         """
         if not offsets:
             return {}
+        # Three of the broker's codes mean something else here than elsewhere, so their sentences are given with the question.
         self.topic(topic)  # a topic that is not there has no leader to ask: the client would say that instead
         wanted = [TopicPartition(topic, partition, offset) for partition, offset in sorted(offsets.items())]
+        # Two limits: how long the request may be on its way, and how long the broker may wait for its followers before it
+        # answers.
         limits = {**self.client.limits(), "operation_timeout": self.client.timeout_seconds}
         compacted = UserError(f"topic {topic} may not lose records by order: its cleanup.policy is compact")
         too_far = UserError(f"topic {topic} ends before the offset up to which records were to be deleted")

@@ -98,6 +98,8 @@ def pipelines_or_error(
     engine: Engine, log: LogBatches, registered: Registered, now: datetime
 ) -> tuple[list[PipelineReading], BrokerUnavailable | None]:
     try:
+        # Only a broker that does not answer is caught here. A topic that is missing, or an ACL that is, belongs to one pipeline
+        # and is in its own `problem`: it must not blind the page for the others.
         return read_pipelines(engine, log, now, registered.rows, registered.policies), None
     except BrokerUnavailable as error:
         return without_broker(registered.rows, read_chains(engine, registered.rows)), error
@@ -126,6 +128,8 @@ def produced(readings: Sequence[PipelineReading], rates: Rates, now: datetime) -
     for one in readings:
         if one.topic_id is not None and one.ends:
             key = f"{one.topic_id} {one.pipeline.isolation_level}"
+            # By the topic's id and not by its name: made again, it begins at 0, and the rate between the two would be negative.
+            # By isolation level, since the end of read_committed is another one.
             rates.put_down(key, one.ends, now)
             rate = rates.per_second(key)
             if rate is not None:
@@ -175,6 +179,8 @@ def span_of(
     now, step, length = utc(now), step_of(shown), timedelta(hours=max(1, min(view.hours, HOURS_MAX)))
     if view.since is not None or view.until is not None:
         since = None if view.since is None else utc(view.since)
+        # A link with a beginning alone means "from there on": as far as the page goes, but not into the future, where all cells
+        # would be empty.
         latest = now if since is None else max(since, min(since + length, now))
         until = next_step(latest, step) if view.until is None else utc(view.until)
         return Interval(max(until - length if since is None else since, until - timedelta(hours=HOURS_MAX)), until)
@@ -182,6 +188,8 @@ def span_of(
         return Interval(max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end)
     end, ends = next_step(now, step), reading.newest_ends if reading else {}
     last = [ends[one.pipeline.name] for one in shown if one.pipeline.name in ends]
+    # Where all records are old (a backfill, a sample), the last hours of the clock are empty on every line, and a page of
+    # nothing would say "all is well". Then the span ends where the records do.
     last += [gap.interval.end for one in shown for gap in one.lag.gaps if not gap.is_empty]
     if last and max(last) <= end - length:
         end = max(last)
@@ -241,6 +249,7 @@ UNKNOWN_LAG = (
 def lag_json(lag: Lag, loaded: Loaded | None, now: datetime) -> dict[str, Any]:
     """What `logbus lag` says. Where something keeps it from being counted, everything but the problem is None, never 0."""
     if lag.problem is not None:
+        # None and not 0: a page that cannot ask the broker must not show the number that means "all is in".
         return {**dict.fromkeys(UNKNOWN_LAG), "bytes_are_estimated": False, "problem": lag.problem}
     said = lag.summary(now)
     same = ("hours_behind", "hours_empty", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds")
@@ -263,6 +272,8 @@ def bytes_behind(lag: Lag, loaded: Loaded | None) -> tuple[int | None, bool]:
     if not lag.records:
         return 0, False
     each = loaded.bytes_each if loaded else None
+    # The broker gives sizes of whole segments, of compressed batches, with the records of others in between: what loaded
+    # records had on average is nearer, and is said to be an estimate.
     return (None, False) if each is None else (round(lag.records * each), True)
 
 
