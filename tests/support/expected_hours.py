@@ -6,10 +6,9 @@ offsets. So it is simple where the product cannot be: records are counted one by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from logbus.model import HOUR
 
@@ -20,21 +19,9 @@ SOON, SHARE = timedelta(hours=24), 4
 DOWN = "the broker does not answer"
 HIDDEN = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` reads on"
 FUTURE = timedelta(hours=1)  # stamps further ahead are no evidence of an hour
-SERIES = timedelta(hours=24)
 LABELS = {  # in the order of the legend
     **{"lost": "Lost", "expiring": "Expiring", "failed": "Failed", "loading": "Loading", "dead_letters": "Dead letters"},
     **{"closed": "Closed", "loaded": "Loaded", "audited": "Audited", "open": "Open"},
-}
-MEANINGS = {
-    "lost": "records were deleted before they were loaded",
-    "expiring": "not loaded, and retention takes it soon",
-    "failed": "the last attempt failed, nothing is loaded",
-    "loading": "an attempt is at work",
-    "dead_letters": "loaded, but some records did not parse",
-    "closed": "over, waits to be loaded",
-    "loaded": "loaded, not yet audited",
-    "audited": "loaded, and a second witness counted the same",
-    "open": "not over yet, or records may still come",
 }
 
 
@@ -225,26 +212,3 @@ def estimate(facts: Facts, name: str, records: int) -> tuple[int | None, bool]:
     loaded = [window for window in facts.windows(name) if window["loaded_attempt"] is not None]
     read, size = (sum(window[column] for window in loaded) for column in ("read_count", "byte_count"))
     return (round(records * size / read), True) if read else (None, False)
-
-
-def loaded_per_second(facts: Facts, name: str, at: datetime) -> float:
-    """Rows that became public within the last hour."""
-    return sum(one["loaded_count"] for one in facts.windows(name) if one["loaded_at"] and one["loaded_at"] > at - HOUR) / 3600
-
-
-def series(facts: Facts, name: str, until: datetime) -> list[dict[str, Any]]:
-    """Of the last day, hour by hour: what the windows hold, and what was loaded."""
-    steps = [until - SERIES + number * HOUR for number in range(int(SERIES / HOUR))]
-    windows = facts.windows(name)
-    return [{"produced": held(facts, windows, step), "loaded": loaded_in(windows, step)} for step in steps]
-
-
-def held(facts: Facts, windows: Sequence[Row], step: datetime) -> int | None:
-    ranges = [
-        one for window in windows if window["starts_at"] == step for one in facts.of_window("window_range", window, "partition")
-    ]
-    return sum(one["end_offset"] - one["start_offset"] for one in ranges) if ranges else None
-
-
-def loaded_in(windows: Sequence[Row], step: datetime) -> int:
-    return sum(one["loaded_count"] for one in windows if one["loaded_at"] and step <= one["loaded_at"] < step + HOUR)

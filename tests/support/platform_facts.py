@@ -19,10 +19,7 @@ from tests.support.topics import TIMEOUT_SECONDS, admin, read_partition
 
 Row = Mapping[str, Any]
 Value = TypeVar("Value")
-TABLES = (
-    *("pipeline", "pipeline_dag", "window", "window_range", "window_hour"),
-    *("attempt", "dead_letter", "redrive", "retention_policy"),
-)
+TABLES = ("pipeline", "window", "window_range", "attempt", "dead_letter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +29,11 @@ class Partition:
     start: int
     end: int
     stamps: Sequence[tuple[int, int]]
-    leader: int
-    replicas: int
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    member_id: str
-    client_id: str
-    host: str
-    places: Sequence[tuple[str, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    state: str
-    assignor: str
-    members: Sequence[Member]
     committed: Mapping[tuple[str, int], int]
 
 
@@ -69,9 +53,6 @@ class Facts:
     def without_broker(self) -> Facts:
         return replace(self, topics={}, settings={}, groups={}, has_broker=False, worked_out={})
 
-    def without_warehouse(self) -> Facts:
-        return replace(self, tables=dict.fromkeys(self.tables, ()), rows={}, worked_out={})
-
     def kept(self, name: str, work_out: Callable[[], Value]) -> Value:
         """What takes long is worked out once."""
         if name not in self.worked_out:
@@ -86,9 +67,6 @@ class Facts:
     def pipeline(self, name: str) -> Row:
         (found,) = [row for row in self.tables["pipeline"] if row["name"] == name]
         return found
-
-    def dags(self, name: str) -> list[str]:
-        return sorted(row["dag_id"] for row in self.tables["pipeline_dag"] if row["pipeline"] == name)
 
     def windows(self, name: str) -> list[Row]:
         return self.kept(f"windows {name}", lambda: by(self.tables["window"], "pipeline", "starts_at").get(name, []))
@@ -142,15 +120,13 @@ def table_rows(engine: Engine, pipelines: Sequence[Row]) -> dict[tuple[int, int]
 def read_topic(client: AdminClient, bootstrap: str, data: Path, name: str) -> dict[int, Partition]:
     described = client.list_topics(name, timeout=TIMEOUT_SECONDS).topics[name].partitions
     found = {}
-    for number, place in described.items():
+    for number in described:
         start, end = (offset(client, name, number, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         records = read_partition(bootstrap, name, number, offset=start) if end > start else []
         found[number] = Partition(
             start=start,
             end=end,
             stamps=[(record.offset(), record.timestamp()[1]) for record in records],
-            leader=place.leader,
-            replicas=len(place.replicas),
             size_bytes=sum(path.stat().st_size for path in (data / f"{name}-{number}").glob("*.log")),
         )
     return found
@@ -172,23 +148,9 @@ def settings_of(client: AdminClient, names: Sequence[str]) -> dict[str, dict[str
 
 def groups_of(client: AdminClient) -> dict[str, Group]:
     names = [one.group_id for one in client.list_consumer_groups().result(TIMEOUT_SECONDS).valid]
-    described = client.describe_consumer_groups(names)
-    return {name: group_of(client, name, described[name].result(TIMEOUT_SECONDS)) for name in names}
+    return {name: group_of(client, name) for name in names}
 
 
-def group_of(client: AdminClient, name: str, described: Any) -> Group:
+def group_of(client: AdminClient, name: str) -> Group:
     listed = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])[name].result(TIMEOUT_SECONDS)
-    return Group(
-        state={"STABLE": "Stable", "EMPTY": "Empty"}[described.state.name],
-        assignor=described.partition_assignor,
-        members=[
-            Member(
-                member_id=one.member_id,
-                client_id=one.client_id,
-                host=one.host.removeprefix("/"),
-                places=sorted((place.topic, place.partition) for place in one.assignment.topic_partitions),
-            )
-            for one in described.members
-        ],
-        committed={(one.topic, one.partition): one.offset for one in listed.topic_partitions if one.offset >= 0},
-    )
+    return Group(committed={(one.topic, one.partition): one.offset for one in listed.topic_partitions if one.offset >= 0})
