@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.support.airflow_runs import wait_for_files
 from tests.support.browsing import PATIENCE_MS, WIDE, browser  # noqa: F401
-from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo, processes_of, run_demo
+from tests.support.demos import END, HOURS, LINES, FirstDemo, SecondDemo, processes_of, run_demo
 from tests.support.pages import blocks
 from tests.support.postgres import server_directory  # noqa: F401
 
@@ -31,7 +31,7 @@ def first(server_directory: Path) -> FirstDemo:  # noqa: F811
     place = server_directory / "demo"
     place.mkdir()
     log, report, home = place / "access.log", place / "report.json", place / "home"
-    write_sample(log, lines=LINES, hours=HOURS)
+    write_sample(log, lines=LINES, hours=HOURS, end=END)
     return run_demo(log, report, home)
 
 

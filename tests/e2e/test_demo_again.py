@@ -13,7 +13,7 @@ from logbus.local.stack import LocalStack, project_directory
 from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
-from tests.support.demos import HOURS, LINES, run_demo
+from tests.support.demos import END, HOURS, LINES, run_demo
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
 
@@ -22,7 +22,7 @@ def test_a_second_demo_in_the_same_place_gives_the_same_numbers_and_no_row_twice
     place = server_directory / "again"
     place.mkdir()
     log, home = place / "access.log", place / "home"
-    write_sample(log, lines=LINES, hours=HOURS)
+    write_sample(log, lines=LINES, hours=HOURS, end=END)
     runs = [run_demo(log, place / f"report{number}.json", home) for number in (1, 2)]
     assert [run.exit_code for run in runs] == [0, 0], runs[-1].output
     before, after = ({name: value for name, value in run.report.items() if name != "seconds"} for run in runs)

@@ -21,7 +21,7 @@ LAST_HOUR = datetime(2015, 5, 20, 23, tzinfo=UTC)
 
 def test_the_tutorials_dag_loads_and_audits_an_hour(second: SecondDemo, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
-    write_sample(log, lines=LINES, hours=1)
+    write_sample(log, lines=LINES, hours=1, end=LAST_HOUR + HOUR)
     ship([log], topic="web", client_config=second.stack.client_config, state_path=tmp_path / "state.json")
     api = second.stack.airflow.api
     run = api.wait(ask_for_run(api, "web", Interval(LAST_HOUR, LAST_HOUR + HOUR)), WAIT_SECONDS_MAX)

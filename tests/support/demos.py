@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from logbus.local.stack import LocalStack
 from logbus.model import FrozenWindow
 
 LINES, HOURS = 600, 4
+END = datetime(2015, 5, 21, tzinfo=UTC)  # of the log
 DEMO_SECONDS_MAX = 600.0
 
 

@@ -11,13 +11,15 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from itertools import accumulate
 from pathlib import Path
 from random import Random
 
-END_DEFAULT = datetime(2015, 5, 21, tzinfo=UTC)
+from logbus.model import HOUR, LATENESS_DEFAULT, floor
+
+CLOSED_FOR = LATENESS_DEFAULT  # the last hour of a sample is closed for this long, so that nobody who loads it is told to wait
 MALFORMED_SHARE = 0.0005
 CRAWLER_SHARE = 0.22  # of visits; about what small public sites see
 QUIET_HOUR_UTC = 4
@@ -53,6 +55,11 @@ _CRAWLERS = (
 _MALFORMED = ('{host} - - [{time}] "GET /unfinished', "\\x16\\x03\\x01\\x00 a port scan", "{host} - - -")
 
 
+def last_closed_hour(now: datetime) -> datetime:
+    """Where a sample of the last hours ends: the end of the newest hour that a pipeline of the default lateness may load."""
+    return floor(now - LATENESS_DEFAULT - CLOSED_FOR, HOUR)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Visitor:
     host: str
@@ -60,7 +67,7 @@ class _Visitor:
     is_crawler: bool
 
 
-def write_sample(path: Path, *, lines: int = 20_000, hours: int = 24, seed: int = 2011, end: datetime = END_DEFAULT) -> None:
+def write_sample(path: Path, *, lines: int = 20_000, hours: int = 24, seed: int = 2011, end: datetime) -> None:
     """Write `lines` lines over the `hours` hours before `end`; the file is there complete or not at all."""
     scratch = path.with_name(path.name + ".new")
     scratch.write_text("".join(sample_lines(lines=lines, hours=hours, seed=seed, end=end)), encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
+from logbus.commands import options
 from logbus.local.demo import PIPELINE, Demo, DemoResult, home_of_log, sample_log
 from logbus.local.demo_screen import Screen
 from logbus.local.stack import MEMORABLE_PORTS, LocalStack, project_directory
@@ -43,7 +44,7 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     console = Console()
-    log = log or sample_log(home)
+    log = log or sample_log(home, options.clock())
     with LocalStack(home_of_log(home, log), project=project_directory(), environment=os.environ, ports=MEMORABLE_PORTS) as stack:
         demo = Demo(stack, log, Screen(console))
         result = demo.run()

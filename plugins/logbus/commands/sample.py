@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
-from logbus.collector.sample import END_DEFAULT, write_sample
+from logbus.collector.sample import last_closed_hour, write_sample
+from logbus.commands import options
 from logbus.errors import UserError
+from logbus.model import instant_text
 
 
 @click.command("sample")
@@ -17,12 +19,13 @@ from logbus.errors import UserError
 @click.option("--hours", type=click.IntRange(1, 24 * 366), default=24, show_default=True, help="How many hours they cover.")
 @click.option("--seed", type=int, default=2011, show_default=True, help="The same seed gives the same file.")
 @click.option(
-    "--end", type=click.DateTime(), default=END_DEFAULT.strftime("%Y-%m-%d"), show_default=True, help="When it ends, in UTC."
+    "--end", type=click.DateTime(), show_default="the last hour that is closed", help="When it ends, in UTC, such as 2015-05-21."
 )
-def command(file: Path, lines: int, hours: int, seed: int, end: datetime) -> None:
-    """Write a small realistic access log to FILE."""
+def command(file: Path, lines: int, hours: int, seed: int, end: datetime | None) -> None:
+    """Write a small realistic access log of the last hours to FILE."""
+    ends_at = last_closed_hour(options.clock()) if end is None else end.replace(tzinfo=UTC)
     try:
-        write_sample(file, lines=lines, hours=hours, seed=seed, end=end.replace(tzinfo=UTC))
+        write_sample(file, lines=lines, hours=hours, seed=seed, end=ends_at)
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}") from error
-    click.echo(f"{file}: {lines} lines over {hours} hours")
+    click.echo(f"{file}: {lines} lines over the {hours} hours before {instant_text(ends_at)}")

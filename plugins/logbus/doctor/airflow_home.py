@@ -1,4 +1,4 @@
-"""Airflow: has the one that is set up here the connections and the pool that our DAGs name?
+"""Airflow: has the one that is set up here the connections and the pool that our DAGs name, and does it see those DAGs?
 
 Airflow is asked in a process of its own, because importing it takes seconds and reads its home once for all. Nothing secret
 leaves that process: it prints types and addresses.
@@ -17,12 +17,18 @@ from logbus.status.checkup import Finding, error, note, warning, well
 
 CONNECTIONS: Mapping[str, str] = {"kafka_default": "kafka", "warehouse_default": "logbus_warehouse", "spark_default": "spark"}
 POOL = "logbus_load"
+SEEN = (
+    "write the words dag and airflow into the file, a comment will do, or set AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE=False; "
+    "see .airflowignore, too"
+)
 SETUP = "logbus airflow setup --warehouse URL --bootstrap-server HOST:PORT"
 MARK = "LOGBUS_FOUND "
 PROGRAM = """
-import json, sys
+import json, pathlib, sys
+from airflow.configuration import conf
 from airflow.models.connection import Connection
 from airflow.models.pool import Pool
+from airflow.utils.file import list_py_file_paths
 names, pool, mark = json.loads(sys.argv[1])
 found = {}
 for name in names:
@@ -33,7 +39,11 @@ for name in names:
             raise
         continue
     found[name] = {"type": one.conn_type, "place": one.extra_dejson.get("bootstrap.servers") or one.host or ""}
-print(mark + json.dumps({"connections": found, "has_pool": Pool.get_pool(pool) is not None}))
+folder = conf.get("core", "dags_folder")
+read = {str(pathlib.Path(path)) for path in list_py_file_paths(folder)}
+files = [path for path in sorted(pathlib.Path(folder).rglob("*.py")) if b"logbus.pipelines" in path.read_bytes()]
+skipped = [str(path) for path in files if str(path) not in read]
+print(mark + json.dumps({"connections": found, "has_pool": Pool.get_pool(pool) is not None, "skipped": skipped}))
 """
 
 
@@ -61,6 +71,8 @@ def judged(found: Mapping[str, Any], home: Path) -> Iterator[Finding]:
             yield error("airflow", f"connection {name} is of type {connections[name]['type']}, not {kind}", f"{SETUP} --replace")
     if not found["has_pool"]:
         yield error("airflow", f"there is no pool {POOL}: loads stay in the state scheduled for ever", SETUP)
+    for path in found["skipped"]:
+        yield error("airflow", f"{path} uses logbus.pipelines, but Airflow skips it without a message", SEEN)
     if found["has_pool"] and connections.keys() == CONNECTIONS.keys():
         places = ", ".join(f"{name} at {one['place']}" for name, one in connections.items())
         yield well("airflow", f"{home}: {places}; pool {POOL}")

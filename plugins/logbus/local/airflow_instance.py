@@ -65,6 +65,8 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         "AIRFLOW_HOME": str(settings.home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(settings.dags or settings.project / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.project / "plugins"),
+        # Else a file without the word "airflow" in it, such as a pipeline in one line, is skipped without a message.
+        "AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE": "False",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": str(PARALLELISM),

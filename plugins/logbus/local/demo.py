@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from logbus.collector.sample import write_sample
+from logbus.collector.sample import last_closed_hour, write_sample
 from logbus.collector.ship import ship
 from logbus.errors import LogbusError, UserError
 from logbus.ledger.ledger import Ledger
@@ -35,6 +35,7 @@ PIPELINE = "access_log"
 CATCH_UP_DAG = f"{PIPELINE}_catchup"
 SAMPLE_LINES = 10_000
 SAMPLE_HOURS = 24
+SAMPLE_KEPT = timedelta(days=5)  # a week of hours is what the page shows at first
 DAGS_TIMEOUT_SECONDS = 90.0  # until the dag-processor has parsed both DAGs
 RUN_TIMEOUT_SECONDS = 1_800.0  # of a run of either DAG; a log of millions of lines takes minutes
 FIRST_LINE_BYTES_MAX = 4_096
@@ -206,12 +207,13 @@ class Demo:
             engine.dispose()
 
 
-def sample_log(home: Path) -> Path:
-    """A made-up log for those who named none; the same one every time."""
+def sample_log(home: Path, now: datetime) -> Path:
+    """A made-up log of the last day, for those who named none. For some days the same one, so that a second demo finds what the
+    first has stored; then a new one, since the pages begin at now and nobody looks there for a sample of last month."""
     path = home / "sample" / "access.log"
-    if not path.exists():
+    if not path.exists() or now - datetime.fromtimestamp(path.stat().st_mtime, UTC) > SAMPLE_KEPT:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_sample(path, lines=SAMPLE_LINES, hours=SAMPLE_HOURS)
+        write_sample(path, lines=SAMPLE_LINES, hours=SAMPLE_HOURS, end=last_closed_hour(now))
     return path
 
 

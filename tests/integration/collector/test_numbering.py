@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -53,5 +54,5 @@ def counted(messages: list[object]) -> dict[str, Numbers]:
 
 
 def sample(path: Path, seed: int) -> str:
-    write_sample(path, lines=300, seed=seed)
+    write_sample(path, lines=300, seed=seed, end=datetime(2015, 5, 21, tzinfo=UTC))
     return path.read_text()

@@ -76,7 +76,7 @@ def test_every_line_is_a_record_with_its_key_time_server_and_place(
 
 def test_a_real_log_arrives_whole_and_in_the_order_of_each_host(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
     log = tmp_path / "sample.log"
-    write_sample(log, lines=5_000, hours=30)
+    write_sample(log, lines=5_000, hours=30, end=datetime(2015, 5, 21, tzinfo=UTC))
     run(log, server_name="web1")
     lines = log.read_bytes().splitlines()
     assert values(broker, topic) == sorted(lines)

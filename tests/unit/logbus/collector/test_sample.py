@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from logbus.collector.sample import sample_lines, write_sample
+from logbus.collector.sample import last_closed_hour, sample_lines, write_sample
 from logbus.collector.timestamps import combined
+from logbus.model import LATENESS_DEFAULT
 
 END = datetime(2015, 5, 21, tzinfo=UTC)
 
@@ -26,6 +27,17 @@ def test_the_same_seed_gives_the_same_file_and_another_one_another(tmp_path: Pat
     first, again, other = (path.read_bytes() for path in sorted(tmp_path.iterdir()))
     assert first == again
     assert first != other
+
+
+@pytest.mark.parametrize(
+    ("now", "end"),
+    [("10:09:59", "09:00"), ("10:10:00", "10:00"), ("10:59:59", "10:00"), ("00:03:00", "23:00")],
+)
+def test_a_sample_of_now_ends_with_the_newest_hour_that_may_be_loaded(now: str, end: str) -> None:
+    instant = datetime.fromisoformat(f"2026-11-23T{now}Z")
+    found = last_closed_hour(instant)
+    assert f"{found:%H:%M}" == end
+    assert found <= instant - LATENESS_DEFAULT
 
 
 def test_it_has_as_many_lines_as_asked_for() -> None:

@@ -151,13 +151,21 @@ def test_an_airflow_that_is_not_set_up_is_not_asked(tmp_path: Path) -> None:
 
 def test_an_airflow_has_the_connections_and_the_pool(tmp_path: Path) -> None:
     there = {name: {"type": kind, "place": "here"} for name, kind in airflow_home.CONNECTIONS.items()}
-    assert [severity for severity, _ in airflow(tmp_path, {"connections": there, "has_pool": True})] == ["ok"]
-    assert airflow(tmp_path, {"connections": {**there, "kafka_default": {"type": "http", "place": ""}}, "has_pool": False}) == [
+    assert [severity for severity, _ in airflow(tmp_path, {"connections": there, "has_pool": True, "skipped": []})] == ["ok"]
+    assert airflow(
+        tmp_path, {"connections": {**there, "kafka_default": {"type": "http", "place": ""}}, "has_pool": False, "skipped": []}
+    ) == [
         ("error", "connection kafka_default is of type http, not kafka"),
         ("error", "there is no pool logbus_load: loads stay in the state scheduled for ever"),
     ]
-    missing = airflow(tmp_path, {"connections": {}, "has_pool": True})
+    missing = airflow(tmp_path, {"connections": {}, "has_pool": True, "skipped": []})
     assert [message for _, message in missing] == [f"there is no connection {name}" for name in airflow_home.CONNECTIONS]
+
+
+def test_a_dag_that_airflow_skips_is_an_error_that_says_how_it_is_seen(tmp_path: Path) -> None:
+    there = {name: {"type": kind, "place": "here"} for name, kind in airflow_home.CONNECTIONS.items()}
+    found = airflow(tmp_path, {"connections": there, "has_pool": True, "skipped": ["/dags/web.py"]})
+    assert found[0] == ("error", "/dags/web.py uses logbus.pipelines, but Airflow skips it without a message")
 
 
 def test_an_airflow_that_cannot_be_asked_says_why(tmp_path: Path) -> None:

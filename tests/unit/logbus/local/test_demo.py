@@ -101,8 +101,15 @@ def test_a_log_that_cannot_be_read_or_is_empty_is_a_clear_error(tmp_path: Path) 
 
 
 def test_without_a_log_the_same_sample_is_taken_every_time(tmp_path: Path) -> None:
-    first = sample_log(tmp_path)
+    now = datetime.now(UTC)
+    first = sample_log(tmp_path, now)
     written = first.stat().st_mtime_ns
-    assert sample_log(tmp_path) == first
+    assert sample_log(tmp_path, now) == first
     assert first.stat().st_mtime_ns == written
     assert len(first.read_text().splitlines()) == 10_000
+
+
+def test_a_sample_of_last_week_gives_way_to_one_that_the_pages_show(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    before = sample_log(tmp_path, now).read_text()
+    assert sample_log(tmp_path, now + timedelta(days=6)).read_text() != before
