@@ -17,6 +17,7 @@ from click.exceptions import Exit
 
 from logbus import exit_codes
 from logbus.commands.interrupting import Stopped, exit_code_of, forget_output
+from logbus.commands.suggesting import with_suggestion
 from logbus.errors import LogbusError
 from logbus.exit_codes import ExitCode
 
@@ -112,6 +113,8 @@ def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
         return run()
     except LogbusError as error:
         message, code = f"error: {error}", exit_codes.of_error(error)
+    except click.UsageError as error:
+        raise with_suggestion(error) from None
     except Stopped as stop:
         message, code = str(stop), stop.exit_code
     except KeyboardInterrupt as interrupt:

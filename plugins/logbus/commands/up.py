@@ -85,6 +85,8 @@ def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool)
     if with_airflow:
         console.print(f"Airflow     {stack.airflow.settings.url}")
     console.print(f"In other terminals:  source {as_typed(path.absolute())}")
+    for note in stack.notes():
+        console.print(f"note: {note}: source that file there again", style="yellow")
 
 
 def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, Any]:
@@ -95,6 +97,7 @@ def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, A
         "warehouse_url": stack.warehouse_url,
         "airflow_url": stack.airflow.settings.url if with_airflow else None,
         "environment_file": str(path.absolute()),
+        "notes": stack.notes(),
     }
 
 

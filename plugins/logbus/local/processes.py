@@ -263,6 +263,18 @@ def reserve(wanted: int) -> list[socket.socket]:
     return [bound, claim]
 
 
+def holder_of(port: int) -> str:
+    """Who listens at a port of this machine, as far as we may know: another user's process shows no name."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid is not None:
+                with contextlib.suppress(psutil.Error):
+                    return f"process {one.pid} ({psutil.Process(one.pid).name()})"
+    return "another program"
+
+
 def accepts_connections(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1.0).close()

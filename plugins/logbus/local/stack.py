@@ -1,6 +1,7 @@
 """The whole platform in one directory, on one machine: PostgreSQL (warehouse, ledger and Airflow's database), brokers, Airflow.
 
     HOME/lock       held while a stack runs here; HOME/run        logs and process ids of the programs
+    HOME/ports.json the ports of the last start, taken again where they are free: addresses that were noted down stay true
     HOME/postgres   the embedded server's data;  HOME/airflow     Airflow's home;  the log: see brokers.py
 
 A second run in the same place finds everything the first one stored. Whatever ends this process ends all of it (see guard.py);
@@ -11,20 +12,22 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from logbus.errors import UserError
 from logbus.local.airflow_instance import AirflowInstance, AirflowSettings
 from logbus.local.brokers import LocalBrokers
-from logbus.local.processes import ReservedPorts, StackError, Supervisor, end_leftovers
+from logbus.local.processes import ReservedPorts, StackError, Supervisor, end_leftovers, holder_of
 from logbus.provider import CONNECTION_TYPE
 from logbus.spark_submit import LOCAL_MASTER
 from logbus.warehouse.embedded import EmbeddedPostgres
 
 POOL_NAME = "logbus_load"
+PORTS_FILE = "ports.json"
 
 # Ports a person can remember, taken where they are free: Airflow's own, then Kafka's own and those after it.
 MEMORABLE_PORTS = (8080, 9092, 9093, 9094)
@@ -50,8 +53,11 @@ class LocalStack:
         self._environment = environment
         self._airflow_supervisor = Supervisor()
         self._postgres = EmbeddedPostgres(self.home / "postgres")
-        self._ports = ReservedPorts(1 + LocalBrokers.ports_needed(brokers), ports[: 1 + brokers])
+        wanted = remembered_ports(self.home, 1 + brokers) or ports[: 1 + brokers]
+        self._ports = ReservedPorts(1 + LocalBrokers.ports_needed(brokers), wanted)
         self._airflow_port, *broker_ports = self._ports.numbers
+        # Of the brokers alone: Airflow's address is printed at each start, and nobody's environment holds it.
+        self.moved = {before: now for before, now in zip(wanted[1:], broker_ports, strict=False) if before != now}
         self._brokers = LocalBrokers(self.home, count=brokers, environment=environment, ports=broker_ports)
         self._airflow: AirflowInstance | None = None
         self._lock: int | None = None
@@ -88,6 +94,7 @@ class LocalStack:
     def start_storage(self) -> None:
         """PostgreSQL and the brokers; returns when all answer."""
         self._lock = lock_home(self.home)
+        (self.home / PORTS_FILE).write_text(json.dumps(self._ports.numbers))
         end_leftovers(self.home / "run")
         self._postgres.start()
         airflow_database = self._postgres.create_database("airflow")
@@ -99,6 +106,14 @@ class LocalStack:
         """Airflow, with its connections and the pool of the loads; takes twenty seconds, so mostly run beside something else."""
         self.airflow.start()
         self.airflow.api.ensure_pool(POOL_NAME, 1, "One Spark driver at a time")
+
+    def notes(self) -> list[str]:
+        """What whoever started it before should know: a broker that is not where it was."""
+        return [
+            f"port {before} is taken by {holder_of(before)}, so the broker is at {now} this time: terminals that were opened "
+            "before have the old address"
+            for before, now in self.moved.items()
+        ]
 
     def raise_if_broken(self) -> None:
         """An error that says which program has ended, where one has."""
@@ -144,6 +159,16 @@ class LocalStack:
             },
             "spark_default": {"conn_type": "spark", "host": LOCAL_MASTER, "extra": {"deploy-mode": "client"}},
         }
+
+
+def remembered_ports(home: Path, count: int) -> Sequence[int]:
+    """Those of the last start in this place, Airflow's first; none where it had fewer brokers, or the note is unreadable."""
+    try:
+        noted = json.loads((home / PORTS_FILE).read_text())
+    except (OSError, ValueError):
+        return ()
+    is_ports = isinstance(noted, list) and all(isinstance(port, int) and 0 < port < 65_536 for port in noted)
+    return noted[:count] if is_ports and len(noted) >= count else ()
 
 
 def lock_home(home: Path) -> int:

@@ -1,0 +1,120 @@
+"""What to type instead of a command or an option that does not exist: Kafka's and kubectl's words come to the fingers first.
+
+click itself suggests what is spelled alike (`lst`); these are words that mean the same and look different (`topics`, `-t`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+# At the top: other tools' programs, plurals, and what other command lines call these things.
+ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("topics", "list-topics"), "topic ls"),
+    **dict.fromkeys(("groups", "consumer-groups", "list-groups"), "group ls"),
+    **dict.fromkeys(("windows", "hours"), "window ls"),
+    **dict.fromkeys(("pipelines", "jobs"), "pipeline ls"),
+    **dict.fromkeys(("dead-letters", "deadletters", "dlq", "errors"), "dead-letter ls"),
+    **dict.fromkeys(("list", "ls", "get"), "topic ls, group ls, pipeline ls or window ls"),
+    **dict.fromkeys(("describe", "show"), "topic describe, group describe, pipeline show or window show"),
+    **dict.fromkeys(("create", "create-topic"), "topic create"),
+    **dict.fromkeys(("delete", "delete-topic"), "topic delete or group delete"),
+    "register": "pipeline register",
+    "kafka-topics": "topic",
+    "kafka-configs": "topic config",
+    "kafka-consumer-groups": "group",
+    "kafka-get-offsets": "topic describe",
+    "kafka-reassign-partitions": "cluster",
+    "kafka-server-start": "broker serve",
+    **dict.fromkeys(("kafka-console-consumer", "kcat", "kafkacat", "cat", "tail", "read", "subscribe"), "consume"),
+    **dict.fromkeys(("kafka-console-producer", "send", "publish", "write"), "produce"),
+    **dict.fromkeys(("start", "run", "init", "dev"), "up"),
+    **dict.fromkeys(("serve", "server"), "broker serve"),
+    **dict.fromkeys(("status", "health", "check", "ping"), "doctor"),
+    **dict.fromkeys(("ingest", "import"), "load"),
+    **dict.fromkeys(("backfill", "rerun", "reload"), "replay"),
+    "upgrade": "ledger upgrade",
+    "metrics": "exporter",
+    "version": "--version",
+}
+# Within a group of commands: words for one thing, of which the group has one.
+SAME: tuple[frozenset[str], ...] = (
+    frozenset({"ls", "list", "get", "all"}),
+    frozenset({"describe", "show", "get", "info", "inspect"}),
+    frozenset({"create", "register", "add", "new", "make"}),
+    frozenset({"delete", "remove", "rm", "drop"}),
+    frozenset({"alter", "config", "set", "configure", "change", "edit", "update"}),
+    frozenset({"seek", "reset-offsets", "reset", "rewind"}),
+    frozenset({"audit", "check", "verify", "count"}),
+    frozenset({"diff", "compare"}),
+)
+# Options of other tools, wherever they are typed.
+OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("--bootstrap-servers", "--bootstrap", "--broker", "--brokers", "--broker-list", "--zookeeper"),
+        "--bootstrap-server HOST:PORT",
+    ),
+    "--command-config": "--client-config FILE",
+    "--consumer.config": "--client-config FILE",
+    "--producer.config": "--client-config FILE",
+    "--from-beginning": "-o beginning",
+    "--max-messages": "-c COUNT",
+    "--timeout-ms": "-e, which ends at the end",
+    "--property": "--format or -K",
+    "--list": "the command ls",
+    "--describe": "the command describe",
+    "--create": "the command create",
+    "--delete": "the command delete",
+    "--alter": "the command alter or config",
+    "--reset-offsets": "the command seek",
+    "--to-earliest": "the command seek",
+    "--from": "--since INSTANT",
+    "--start": "--since INSTANT",
+    "--to": "--until INSTANT",
+    "--end": "--until INSTANT",
+    "--force": "--execute",
+    "--dry-run": "nothing: without --execute it is a dry run",
+}
+TOPIC_OPTIONS = frozenset({"-t", "--topic", "--topics"})  # of commands that take the topic as their argument
+
+
+def with_suggestion(error: click.UsageError) -> click.UsageError:
+    """The error, and what was probably meant; as it is where nobody can tell, or click has."""
+    text = error.format_message()
+    meant = None
+    if "Did you mean" not in text:
+        meant = option_meant(error) if isinstance(error, click.NoSuchOption) else command_meant(error)
+    return click.UsageError(f"{text.rstrip('.')}. Did you mean {meant}?", error.ctx) if meant else error
+
+
+def option_meant(error: click.NoSuchOption) -> str | None:
+    name, context = error.option_name, error.ctx
+    if context is None or ((known := OPTIONS.get(name)) is None and name not in TOPIC_OPTIONS):
+        return None
+    if name not in TOPIC_OPTIONS:
+        return known if known is not None and is_there(known, context) else None
+    arguments = [param.make_metavar(context) for param in context.command.params if isinstance(param, click.Argument)]
+    return f"{context.command_path} {' '.join(arguments)}" if any("TOPIC" in one for one in arguments) else None
+
+
+def is_there(meant: str, context: click.Context) -> bool:
+    """Whether the command at hand has the option, or the group around it the command."""
+    first = meant.split(maxsplit=1)[0].rstrip(":,")
+    if first.startswith("-"):
+        return any(first in param.opts for param in context.command.params)
+    group = context.parent.command if context.parent is not None else None
+    return first != "the" or (isinstance(group, click.Group) and meant.split()[2] in group.list_commands(context))
+
+
+def command_meant(error: click.UsageError) -> str | None:
+    """`error` says which command of a group there is not."""
+    context, (_, quote, rest) = error.ctx, error.message.partition("No such command '")
+    if context is None or not quote or not isinstance(context.command, click.Group):
+        return None
+    word = rest.partition("'")[0].removesuffix(".sh")
+    if context.parent is None:
+        return f"{context.command_path} {ELSEWHERE[word]}" if word in ELSEWHERE else None
+    own = set(context.command.list_commands(context))
+    meant = sorted({name for words in SAME if word in words for name in words & own})
+    return " or ".join(f"{context.command_path} {name}" for name in meant) or None
