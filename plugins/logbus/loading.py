@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from logbus import spark_submit
-from logbus.errors import LoadFailed
+from logbus import java, spark_submit
+from logbus.errors import LoadFailed, UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.catch_up import LoadPlan, telling
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import create_ledger
 from logbus.ledger.standing import why_not_loaded
-from logbus.model import Attempt, AuditReport, FrozenWindow
+from logbus.model import Attempt, AuditReport, FrozenWindow, floor, instant_text, many
 from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
@@ -63,6 +63,7 @@ class Loader:
 
     def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[AuditReport]:
         """Loads and audits; returns the audits, oldest window first. Raises when Spark fails; audits are in the reports."""
+        refuse_without_java()
         ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client(self.client_config))
         create_ledger(ledger.engine)
         plan = ledger.plan_load(
@@ -75,6 +76,7 @@ class Loader:
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         """Loads frozen windows again, whatever became of them before, and audits them."""
+        refuse_without_java()
         ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client(self.client_config))
         self.submit_all(ledger, load, starts)
         return self.audit(ledger, log, load, starts)
@@ -92,7 +94,12 @@ class Loader:
 
     def freeze(self, ledger: Ledger, log: Topics, plan: LoadPlan) -> list[FrozenWindow]:
         windows = ledger.freeze_plan(plan, log, self.now(), telling(plan.count, self.say))
-        self.say(f"{len(windows)} closed windows, {sum(window.record_count for window in windows)} records")
+        self.say(f"{many(len(windows), 'closed window')}, {many(sum(window.record_count for window in windows), 'record')}")
+        if not windows:
+            pipeline, now = plan.pipeline, self.now()
+            start = floor(now - pipeline.lateness, pipeline.interval)
+            closes_at = start + pipeline.interval + pipeline.lateness
+            self.say(f"the window of {instant_text(start)} is open until {instant_text(closes_at)}: load it then")
         return windows
 
     def submit(self, ledger: Ledger, load: Load, attempts: Sequence[Attempt]) -> None:
@@ -113,6 +120,12 @@ class Loader:
             )
         if missing := why_not_loaded(ledger.settle_attempts(attempts, self.now())):
             raise missing
+
+
+def refuse_without_java() -> None:
+    """Before anything is frozen or an attempt is begun."""
+    if (trouble := java.why_not(os.environ)) is not None:
+        raise UserError(trouble)
 
 
 def end_group(process: subprocess.Popen[str]) -> None:

@@ -12,7 +12,7 @@ import click
 from logbus.commands import options, output
 from logbus.errors import LogbusError
 from logbus.ledger.migrations import REVISION, create_ledger, ledger_revision
-from logbus.model import instant_text
+from logbus.model import instant_text, many
 from logbus.warehouse.engine import connect
 from logbus.warehouse.rebuild import Rebuilt, rebuild
 
@@ -65,7 +65,7 @@ def rebuild_windows(pipeline_name: str, warehouse_url: str, as_json: bool) -> No
 
 
 def tell(done: Rebuilt, pipeline_name: str) -> None:
-    click.echo(f"{len(done.made)} windows made again, {len(done.unchanged)} known already")
+    click.echo(f"{many(len(done.made), 'window')} made again, {len(done.unchanged)} known already")
     if done.made:
         click.echo(f"audit them: logbus load --pipeline {pipeline_name} --only-missing")
     for interval in done.without_dead_letters:

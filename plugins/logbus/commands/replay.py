@@ -20,7 +20,7 @@ from logbus.kafka.exact_reader import exact_consumer, read_with
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
-from logbus.model import FrozenWindow, OffsetRange, instant_text
+from logbus.model import FrozenWindow, OffsetRange, instant_text, many
 from logbus.proof import comparison
 from logbus.proof.comparison import WindowReading
 from logbus.status import replay
@@ -135,7 +135,7 @@ class BrokerReader:
     log: Topics
 
     def begin(self, windows: int, records: int) -> None:
-        output.say(f"reading the {records:,} records of {windows} windows, to compare them with what is loaded")
+        output.say(f"reading the {many(records, 'record')} of {many(windows, 'window')}, to compare them with what is loaded")
 
     def window(self, window: FrozenWindow) -> WindowReading:
         return comparison.broker_reading(window, self.log, self.records)
@@ -176,7 +176,8 @@ def verdict(one: ReplayWindow) -> str:
 
 def totals(plan: ReplayPlan) -> list[str]:
     summary = plan.summary()
-    lost = f"; {summary['lost_windows']} windows are lost" if summary["lost_windows"] else ""
-    others = f"; {summary['differing_windows']} windows hold other records now" if summary["differing_windows"] else ""
-    count = len(plan.windows) - summary["lost_windows"]
-    return [f"{count} windows, {summary['records']} records, {summary['rows_replaced']} rows to be replaced{lost}{others}"]
+    lost = f"; {many(summary['lost_windows'], 'window')} lost" if summary["lost_windows"] else ""
+    others = f"; {many(summary['differing_windows'], 'window')} with other records now" if summary["differing_windows"] else ""
+    count = many(len(plan.windows) - summary["lost_windows"], "window")
+    rows = many(summary["rows_replaced"], "row")
+    return [f"{count}, {many(summary['records'], 'record')}, {rows} to be replaced{lost}{others}"]

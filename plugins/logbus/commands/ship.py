@@ -20,6 +20,7 @@ from logbus.collector.shipment import Progress as ShowProgress
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stopped, stopping
+from logbus.model import many
 
 
 def default_state_path(topic: str) -> Path:
@@ -96,19 +97,19 @@ def command(
     for warning in warnings(report):
         click.echo(f"warning: {warning}", err=True)
     if stop.exit_code is not None:
-        done = summary(topic, report, line_bytes_max)
+        done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max)
         raise Stopped(f"{done}\ninterrupted: what was sent is acknowledged and noted; run it again to go on", stop.exit_code)
     if as_json:
-        output.show_json({"topic": topic, **asdict(report)})
+        output.show_json({"topic": topic, "bootstrap_servers": config["bootstrap.servers"], **asdict(report)})
     else:
-        click.echo(summary(topic, report, line_bytes_max))
+        click.echo(summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max))
 
 
-def summary(topic: str, report: ShipReport, line_bytes_max: int) -> str:
-    """What happened, in a sentence or a few."""
+def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) -> str:
+    """What happened, in a sentence or a few. The broker is named: whoever has two would send to the wrong one without a sign."""
     rate = report.lines / report.seconds if report.seconds else 0.0
-    sent = f"{report.lines:,} lines ({report.bytes:,} bytes) of {report.files} files"
-    sentences = [f"{topic}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
+    sent = f"{many(report.lines, 'line')} ({report.bytes:,} bytes) of {many(report.files, 'file')}"
+    sentences = [f"{topic} at {broker}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
     if report.lost:
         sentences.append(
             f"warning: {topic} had lost {report.lost} records that it had acknowledged: what of these files it did not hold any "

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from logbus.errors import LogbusError
 from logbus.status.checkup import Finding, error
 
 PROGRAM_SECONDS_MAX = 60.0  # spark-submit starts a JVM, Airflow imports itself: seconds each, more on a busy machine
 CHECK_SECONDS_MAX = 90.0
+NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +30,18 @@ class ProgramOutput:
     status: int | None
 
 
-Run = Callable[[Sequence[str]], ProgramOutput]
+class RunProgram(Protocol):
+    """Runs a command; `more` comes on top of our own environment."""
+
+    def __call__(self, command: Sequence[str], more: Mapping[str, str] = NOTHING_MORE) -> ProgramOutput: ...
 
 
-def run_program(command: Sequence[str]) -> ProgramOutput:
+def run_program(command: Sequence[str], more: Mapping[str, str] = NOTHING_MORE) -> ProgramOutput:
     """Runs it without input and without a terminal, for so long at the most."""
     try:
         done = subprocess.run(
             list(command),
+            env={**os.environ, **more},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -60,7 +66,7 @@ class Surroundings:
     warehouse_url: str | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     home: Path = field(default_factory=Path.home)
-    run: Run = run_program
+    run: RunProgram = run_program
     which: Callable[[str], str | None] = shutil.which
 
 

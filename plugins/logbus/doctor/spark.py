@@ -68,7 +68,9 @@ def check_python(around: Surroundings) -> Iterator[Finding]:
 def check_spark_submit(around: Surroundings) -> Iterator[Finding]:
     """Does it start? It needs a Java that works, and takes some seconds."""
     program = spark_submit_binary()
-    said = around.run([program, "--version"])
+    # Spark's scripts look for a Python that has pyspark, which the one on the PATH has not where no environment is activated.
+    # Loads name ours, so we do.
+    said = around.run([program, "--version"], {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
     found = SUBMIT_VERSION.search(said.text)
     if said.status == 0 and found is not None:
         yield well("spark-submit", f"{found[1]} ({program})")

@@ -7,12 +7,12 @@ of the version that Spark uses itself; only its limits are chosen for a machine 
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from logbus.java import INSTALL, program
 from logbus.local.processes import Program, StackError
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -78,10 +78,9 @@ def zookeeper_program(
 
 def java(environment: Mapping[str, str]) -> str:
     """The Java that Spark uses too."""
-    home = environment.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
+    found = program(environment)
     if found is None or not Path(found).exists():
-        raise StackError("ZooKeeper needs Java 17 or newer, and there is none: install one, or set JAVA_HOME to one")
+        raise StackError(f"ZooKeeper needs Java 17 or newer, and there is none: {INSTALL}")
     return found
 
 

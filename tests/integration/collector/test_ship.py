@@ -283,8 +283,8 @@ def test_the_command_ships_and_says_what_it_did(broker: AnyBroker, topic: str, t
     ]
     first, second = runner.invoke(main, arguments), runner.invoke(main, arguments)
     assert (first.exit_code, second.exit_code) == (0, 0), first.output + second.output
-    assert f"{topic}: 300 lines" in first.output
-    assert f"{topic}: 0 lines" in second.output
+    assert f"{topic} at {broker.bootstrap}: 300 lines" in first.output
+    assert f"{topic} at {broker.bootstrap}: 0 lines" in second.output
     told = json.loads(runner.invoke(main, [*arguments, "-o", "json"]).stdout)
     assert (told["topic"], told["files"], told["lines"], told["skipped"]) == (topic, 1, 0, 0)
     assert len(values(broker, topic)) == 300

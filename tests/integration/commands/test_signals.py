@@ -128,7 +128,7 @@ def test_a_shipment_that_is_stopped_goes_on_where_it_was(run: Run, broker: AnyBr
     first = len(read_partition(broker.bootstrap, topic))
     assert code == 130
     assert said.endswith("interrupted: what was sent is acknowledged and noted; run it again to go on\n")
-    assert f"{topic}: {first:,} lines" in said
+    assert f"{topic} at {broker.bootstrap}: {first:,} lines" in said
     assert clean(state) == [True]
     assert f"{200_000 - first:,} lines" in run(*words).stdout
     numbers = [int((message.value() or b"").rsplit(b" ", 1)[1]) for message in read_partition(broker.bootstrap, topic)]

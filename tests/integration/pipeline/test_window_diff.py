@@ -71,7 +71,7 @@ def test_a_loaded_window_is_compared_with_the_broker_and_what_is_gone_is_named(
 
     planned = replay_plan()
     assert [(one["read"], one["differs"]) for one in json.loads(planned.stdout)["windows"]] == [(True, None)]
-    assert "reading the 5 records of 1 windows" in planned.stderr
+    assert "reading the 5 records of 1 window" in planned.stderr
 
     client, before = admin(broker.bootstrap), TopicPartition(topic, 0, 2)
     client.delete_records([before])[before].result(30)

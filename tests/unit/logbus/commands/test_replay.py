@@ -50,7 +50,7 @@ def replay(*words: str) -> Result:
 
 def test_a_plan_shows_what_can_be_loaded_again_and_loads_nothing(reloaded: list[Any]) -> None:
     shown = replay("plan").stdout
-    assert "2 windows, 20 records, 9 rows to be replaced; 1 windows are lost" in shown
+    assert "2 windows, 20 records, 9 rows to be replaced; 1 window lost" in shown
     assert "a note" in shown
     assert reloaded == []
 
@@ -79,7 +79,7 @@ def test_a_run_refuses_windows_of_which_the_log_holds_other_records_unless_they_
     plan = ReplayPlan(pipeline="access_log", windows=(differing,))
     monkeypatch.setattr(command.replay, "plan", lambda *words, **how: plan)
     assert "other records: 3 of 10 records are gone (compaction?)" in replay("plan").stdout
-    assert "1 windows hold other records now" in replay("plan").stdout
+    assert "1 window with other records now" in replay("plan").stdout
     refused = replay("run")
     assert refused.exit_code != 0
     assert "error: the log gives other records now for 1 of 1 windows" in refused.stderr

@@ -29,7 +29,7 @@ def around(
 ) -> Surroundings:
     """A machine with these variables, where a program whose path ends like that says this."""
 
-    def run(command: Sequence[str]) -> ProgramOutput:
+    def run(command: Sequence[str], more: Mapping[str, str] = {}) -> ProgramOutput:
         for ending, said in (outputs or {}).items():
             if command[0].endswith(ending):
                 return said if isinstance(said, ProgramOutput) else ProgramOutput(text=said, status=0)

@@ -30,7 +30,7 @@ def test_an_ensemble_is_told_of_all_its_servers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("environment", [{"PATH": ""}, {"JAVA_HOME": "/no/such/java"}])
 def test_without_java_the_error_says_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:
     server = ZooKeeperServer(directory=tmp_path, port=1)
-    with pytest.raises(StackError, match="install one, or set JAVA_HOME"):
+    with pytest.raises(StackError, match="install one, such as"):
         zookeeper_program(server, environment=environment, run_directory=tmp_path)
 
 
