@@ -1,7 +1,6 @@
 """A package whose own `__init__` runs only when something in it is asked for that is not there yet.
 
-kafka-python's `__init__` imports its clients; the broker needs the message classes below it and nothing else. Measured: half of
-the broker's start and 8 MiB. Whoever asks for `kafka.KafkaProducer` in the same process still gets it.
+For crc32c and caio, of which the broker needs one extension module each and not what their `__init__` imports besides.
 """
 
 from __future__ import annotations
