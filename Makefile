@@ -50,7 +50,7 @@ soak: $(READY)  ## the long tests: properties on new cases, a hundred kill -9 un
 check: $(READY)  ## formatting, lint, types and the import arrows
 	@$(RUN)/ruff format --check .
 	@$(RUN)/ruff check .
-	@$(RUN)/mypy -p broker -p logbus
+	@$(RUN)/mypy -p broker -p logbus -p spark_jobs
 	@$(RUN)/lint-imports --no-cache
 
 bench: $(READY) java  ## what lies in benchmarks/, against peers in the same run [NAME=paper] [ARGS="--quick --docs"]

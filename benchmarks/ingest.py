@@ -21,14 +21,15 @@ from typing import Any
 
 from logbus import spark_submit
 from logbus.collector.ship import ship
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
+from logbus.model import FrozenWindow, Interval, Pipeline
+from logbus.proof.audit import audit_window, raise_if_wrong
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect, libpq_uri
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window, raise_if_wrong
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import FrozenWindow, Interval, Pipeline
 from rich.console import Console
 from sqlalchemy import text
 
@@ -64,7 +65,7 @@ class Place:
     directory: Path
     client: Mapping[str, str]
     warehouse: str
-    log: LogOffsets
+    log: Topics
 
     @property
     def ledger(self) -> Ledger:
@@ -76,7 +77,7 @@ def run(console: Console, scale: Scale) -> Sequence[Figure]:
         directory = Path(scratch)
         with LogbusBroker(directory / "broker") as broker, EmbeddedPostgres(directory / "pg") as server:
             client = {"bootstrap.servers": broker.bootstrap}
-            log = LogOffsets(client)
+            log = Topics(Client(client))
 
             def place(name: str) -> Place:
                 return Place(directory=directory, client=client, warehouse=server.create_database(name), log=log)

@@ -12,10 +12,10 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, Pipeline
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import HOUR, Pipeline, milliseconds
 from sqlalchemy import Engine, text
 
 TOPICS, HOURS, GROUPS = 50, 168, 20
@@ -89,7 +89,7 @@ class Platform:
             raise RuntimeError("the broker did not take all records")
 
     def fill_ledger(self) -> None:
-        ledger, log = Ledger(self.engine), LogOffsets({"bootstrap.servers": self.bootstrap})
+        ledger, log = Ledger(self.engine), Topics(Client({"bootstrap.servers": self.bootstrap}))
         for name in self.topics:
             pipeline = Pipeline(name=name, topic=name, table=name, parse="lines", starts_at=self.begin)
             ledger.register(pipeline, log, self.begin + HOURS * HOUR)

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
+from logbus.ledger.migrations import create_ledger
 from logbus.local.airflow_instance import AirflowSettings, airflow_environment
 from logbus.local.processes import Program, Supervisor, wait_until
 from logbus.local.stack import project_directory
+from logbus.model import HOUR, instant_text
 from logbus.provider import CONNECTION_TYPE
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
-from logbus.windows.migrations import create_ledger
-from logbus.windows.model import HOUR, instant_text
 
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.processes import free_port

@@ -50,9 +50,9 @@ def serve(arguments: Namespace) -> None:
     try:
         config = load_config(arguments.config, arguments.override)
         set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
-        from broker.node import Node  # here, so that --help and a wrong setting answer at once
+        from broker.node import LogBroker  # here, so that --help and a wrong setting answer at once
 
-        node = Node(config)
+        node = LogBroker(config)
         node.serve()
     except _MENDABLE as error:
         raise SystemExit(f"error: {error}") from None

@@ -162,15 +162,15 @@ class BrokerConfig:
     frame_read_ms_max: int = setting(
         "logbus.frame.read.max.ms", 30_000, between(1, INT64_MAX)
     )  # a begun frame must end: slow senders hold memory
-    # What producers usually send is checked, written and answered by one short piece of code: half of the CPU that the
+    # What producers and consumers usually send is handled and answered by short pieces of code: half of the CPU that the
     # ordinary path takes (docs/decisions/2026-11-23-fast-lane.md). Off, for who suspects it.
-    fast_lane: bool = setting("logbus.produce.fast.lane", True, boolean)
+    fast_lane: bool = setting("logbus.fast.lane", True, boolean)
     output_bytes_max: int = setting("logbus.output.queue.max.bytes", 8 * MIB, between(1024, INT32_MAX))  # reading stops beyond it
     pipelined_requests_max: int = setting("logbus.pipelined.requests.max", 256, between(1, 100_000))
     fetch_bytes_max: int = setting("fetch.max.bytes", 55 * MIB, between(1024, INT32_MAX))
-    send_bytes_per_turn_max: int = setting(
-        "logbus.send.max.bytes.per.turn", MIB, between(4096, INT32_MAX)
-    )  # one reader never holds the loop
+    # One reader never holds the loop. A little more than the mebibyte of a partition that every client asks for by default: what
+    # stands around the records left some bytes of each such answer to a turn of their own.
+    send_bytes_per_turn_max: int = setting("logbus.send.max.bytes.per.turn", MIB + MIB // 16, between(4096, INT32_MAX))
     # Kafka's: the first members of an empty group wait for others, so that ten consumers started together make one rebalance.
     group_initial_rebalance_delay_ms: int = setting("group.initial.rebalance.delay.ms", 3_000, between(0, INT32_MAX))
     group_session_ms_min: int = setting("group.min.session.timeout.ms", 6_000, between(0, INT32_MAX))

@@ -68,11 +68,12 @@ class NetworkCounters:
 class Counters:
     """Everything that is counted beside the state itself."""
 
-    __slots__ = ("deleted", "errors", "fast_lane", "flushes", "network", "requests")
+    __slots__ = ("deleted", "errors", "fast_lane", "fetch_lane", "flushes", "network", "requests")
 
     def __init__(self) -> None:
         self.requests = [0] * API_KEYS_MAX  # by API key
         self.fast_lane = 0  # of these, produce requests that took it
+        self.fetch_lane = 0  # the same for fetch requests
         self.errors: Counter[tuple[int, int]] = Counter()  # by API key and error code
         self.flushes = Histogram(FLUSH_SECONDS)
         self.deleted = Traffic()  # of partitions that are gone, so that totals never fall

@@ -149,7 +149,7 @@ class Engine:
         self._cleaned_offsets = GroupedWrites(helpers.store, directory.cleaned_offsets_job)
         self.context = self._build_context(coordination, view or coordination.view(self.partitions))
         coordination.follow(self.context)
-        self.lane = self._build_lane(self.context) if config.fast_lane else None
+        self.lane = FastLane(self.context) if config.fast_lane else None
         self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
         self._cleaner = LogCleaner(
             self.partitions,
@@ -276,11 +276,6 @@ class Engine:
         group_moves = GroupMoves(context)
         self._watch_leads(context, group_moves)
         return context
-
-    def _build_lane(self, context: Context) -> FastLane:
-        return FastLane(
-            self.partitions, context.produce_turn, context.flusher, self._clock, self.counters, self.config.frame_bytes_max
-        )
 
     def _watch_leads(self, context: Context, group_moves: GroupMoves) -> None:
         """Where there are other brokers, leads come and go. One that is alone has all groups from the start."""

@@ -26,7 +26,7 @@ from broker.logs import report_suppressed
 from broker.metrics.collect import health, metrics_page
 from broker.metrics.exposition import CONTENT_TYPE
 from broker.network.acceptor import bind
-from broker.network.http import Answer, HttpEndpoint, text
+from broker.network.http import HttpAnswer, HttpEndpoint, text
 from broker.network.poller import Poller
 from broker.network.server import Server
 from broker.network.wakeup import Wakeup
@@ -47,7 +47,7 @@ _FILES_SPARE = 64
 _END_SESSION_SECONDS = 2.0
 
 
-class Node:
+class LogBroker:
     """One broker process."""
 
     def __init__(self, config: BrokerConfig, filesystem: FileSystem | None = None) -> None:
@@ -117,10 +117,10 @@ class Node:
         self._error = error
         self._server.stop()
 
-    def _page(self) -> Answer:
-        return Answer(status=200, content_type=CONTENT_TYPE, blocks=metrics_page(self._engine))
+    def _page(self) -> HttpAnswer:
+        return HttpAnswer(status=200, content_type=CONTENT_TYPE, blocks=metrics_page(self._engine))
 
-    def _health(self) -> Answer:
+    def _health(self) -> HttpAnswer:
         healthy, line = health(self._engine)
         return text(200 if healthy else 503, line)
 

@@ -13,7 +13,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 from logbus.ui.views import EXTERNAL_VIEWS
 
-# The pages, and what the first question to the warehouse (in SQLAlchemy) and to the broker (logbus.windows.broker_facts) imports.
+# The pages, and what the first question to the warehouse (in SQLAlchemy) and to the broker (logbus.kafka.other_requests) imports.
 NEEDED = ("logbus.ui.app", "psycopg", "kafka.admin")
 
 logger = logging.getLogger("logbus.ui")

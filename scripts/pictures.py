@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka import Producer
+from logbus.model import instant_text
 from logbus.warehouse.embedded import EmbeddedPostgres
-from logbus.windows.model import instant_text
 from playwright.sync_api import Browser, Page
 
 from tests.support.api_server import DAGS, ApiServer

@@ -16,32 +16,31 @@ from itertools import groupby, islice
 from typing import Any
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
+from logbus.fingerprint import combine
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger import attempts as attempts_of
+from logbus.ledger import testimony
+from logbus.ledger.definition import pipeline_of
+from logbus.ledger.error_budget import samples_of
+from logbus.ledger.heartbeats import Heartbeat
+from logbus.ledger.inferred_columns import INFER
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.retained import refuse_if_recreated, why_unreadable
+from logbus.ledger.stamped_hours import joined
+from logbus.ledger.testimony import Called, Place
+from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, Witness, milliseconds
+from logbus.parsing import parser_for
+from logbus.proof.sent_numbers import join_streams
 from logbus.warehouse.commit import ReadTally, SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
-from logbus.windows import attempts as attempts_of
-from logbus.windows import testimony
-from logbus.windows.boundaries import MILLISECOND, milliseconds
-from logbus.windows.definition import pipeline_of
-from logbus.windows.error_budget import samples_of
-from logbus.windows.fingerprint import combine
-from logbus.windows.heartbeats import Heartbeat
-from logbus.windows.inferred_columns import INFER
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Attempt, FrozenWindow, Pipeline, Witness
-from logbus.windows.retained import refuse_if_recreated, why_unreadable
-from logbus.windows.sent_numbers import join_streams
-from logbus.windows.stamped_hours import joined
-from logbus.windows.testimony import Called, Place
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
 from spark_jobs.inference import inferred_columns, sampled_values
+from spark_jobs.job import StagedWindow, TaskJob, TaskResult
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from spark_jobs.packing import TaskPlan, pack
-from spark_jobs.parsers import parser_for
 from spark_jobs.spark_job import runner_for
-from spark_jobs.task_job import StagedWindow, TaskJob, TaskResult
 
 # A job per window costs a second each; a job for everything would throw all away when it fails.
 WINDOWS_PER_JOB_MAX = 84
@@ -51,7 +50,7 @@ TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reads:
+class TaskReads:
     """What the winning tasks of a job said."""
 
     winners: frozenset[int] = frozenset()
@@ -110,6 +109,9 @@ class Application:
         for attempt in superseded:
             yield WindowOutcome(attempt=attempt, state=LoadState.SUPERSEDED, error="a newer attempt has begun")
         readable = current
+        # The witnesses are called before the job and the topic's id is looked at after it (`read`): whatever the tasks have read,
+        # they have read of a log that was the frozen one before and is the same topic afterwards. What changed in between, a task
+        # notices itself: it compares the witnesses that lie inside of what it reads.
         try:
             windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
             called = testimony.call(self.ledger.engine, list(windows.values()))
@@ -162,11 +164,12 @@ class Application:
         attempts: Sequence[Attempt],
         windows: Mapping[int, FrozenWindow],
         called: Called,
-    ) -> Reads:
+    ) -> TaskReads:
         """One Spark job over the attempts' windows. Windows without records need none."""
         wanted = [windows[attempt.window_id] for attempt in attempts]
         if not any(window.record_count for window in wanted):
-            return Reads()
+            return TaskReads()
+        # Not before there is something to read: an hour without records costs no session, and its commit is the same.
         spark = SparkSession.builder.getOrCreate()
         plans = pack(wanted, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         staged = [staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts]
@@ -176,7 +179,7 @@ class Application:
 
     def run_job(
         self, spark: SparkSession, pipeline: Pipeline, sink: Sink, plans: Sequence[TaskPlan], windows: Sequence[StagedWindow]
-    ) -> Reads:
+    ) -> TaskReads:
         job = TaskJob(
             pipeline=pipeline.name,
             topic=pipeline.topic,
@@ -196,7 +199,7 @@ class Application:
             raise LoadFailed(f"the Spark job failed: {cause(error)}") from error
         return to_reads(results)
 
-    def finish(self, pipeline: Pipeline, sink: Sink, window: FrozenWindow, attempt: Attempt, reads: Reads) -> WindowOutcome:
+    def finish(self, pipeline: Pipeline, sink: Sink, window: FrozenWindow, attempt: Attempt, reads: TaskReads) -> WindowOutcome:
         """Seals and commits one window."""
         tallies, files = reads.by_window.get(window.id, {}), reads.files.get(window.id, ())
         try:
@@ -243,8 +246,10 @@ def staged_window(attempt: Attempt, witnesses: Mapping[Place, Witness] | None = 
     )
 
 
-def to_reads(results: Sequence[TaskResult]) -> Reads:
+def to_reads(results: Sequence[TaskResult]) -> TaskReads:
     """Results of the winning tasks. A window's partition may have been read by several of them."""
+    # Only winners are in `results`: Spark may have run a task twice (speculation, a lost executor), and what the loser wrote
+    # carries another task number, so it is neither sealed nor counted.
     by_window: dict[int, dict[int, ReadTally]] = {}
     files: dict[int, tuple[str, ...]] = {}
     for result in results:
@@ -262,7 +267,7 @@ def to_reads(results: Sequence[TaskResult]) -> Reads:
             sent=join_streams(before.sent, result.sent),
         )
         files[result.window_id] = files.get(result.window_id, ()) + result.files
-    return Reads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
+    return TaskReads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
 
 
 OWN_ERROR = re.compile(r"^logbus\.errors\.\w+: (.+)$", re.MULTILINE)

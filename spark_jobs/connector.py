@@ -17,14 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 from logbus.errors import UserError
-from logbus.windows.model import Pipeline
+from logbus.model import Pipeline
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import AnalysisException
 
+from spark_jobs.job import TaskJob, TaskResult
 from spark_jobs.load_task import load
-from spark_jobs.packing import Run, Slice, TaskPlan, join
+from spark_jobs.packing import PlanSlice, Run, TaskPlan, join
 from spark_jobs.records import Records, pairs_of
-from spark_jobs.task_job import TaskJob, TaskResult
 
 READER = "connector"
 RESULT_COLUMN = "result"
@@ -78,7 +78,7 @@ def runs_of(plans: Sequence[TaskPlan]) -> dict[int, list[Run]]:
 
 def whole(partition: int, runs: Sequence[Run]) -> Run:
     """All slices of a partition, to look offsets up in."""
-    slices: list[Slice] = [part for run in runs for part in run.slices]
+    slices: list[PlanSlice] = [part for run in runs for part in run.slices]
     return Run(partition=partition, slices=tuple(slices))
 
 

@@ -11,15 +11,19 @@ and `windows.ending_offsets`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import pyarrow as pa
 from logbus.errors import UserError
+from logbus.ledger.handover import HandedWindows, parse_text
 from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, WINDOWS_VARIABLE
-from logbus.windows.handover import HandedWindows, parse_text
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
-from spark_jobs.packing import pack
-from spark_jobs.windows_source import SCHEMA, SOURCE_NAME, windows_source
+from spark_jobs.packing import TaskPlan, pack
+from spark_jobs.records import read_plan, to_batch
 
 # Two, so that a core has something to do while its other task waits for the broker.
 TASKS_PER_CORE = 2
@@ -44,3 +48,45 @@ def variable(environ: Mapping[str, str], name: str) -> str:
     if name not in environ:
         raise UserError(f"the environment has no {name}: submit this program with SparkSubmitWindowOperator, which sets it")
     return environ[name]
+
+
+SOURCE_NAME = "logbus_windows"
+
+# RECORD_SCHEMA in Spark's words.
+SCHEMA = (
+    "window_id bigint, partition int, offset bigint, timestamp_ms bigint, key binary, value binary, "
+    "headers array<struct<name: string, content: binary>>"
+)
+
+
+class PlannedPartition(InputPartition):  # type: ignore[misc]
+    """One task's plan, as Spark carries it to a worker."""
+
+    def __init__(self, plan: TaskPlan) -> None:
+        self.plan = plan
+
+
+def windows_source(
+    plans: Sequence[TaskPlan], client_config: Mapping[str, Any], topic: str, isolation_level: str
+) -> type[DataSource]:
+    """The data source class that reads these plans; register it, then `spark.read.format(SOURCE_NAME)`."""
+
+    class WindowsReader(DataSourceReader):  # type: ignore[misc]
+        def partitions(self) -> list[InputPartition]:
+            return [PlannedPartition(plan) for plan in plans]
+
+        def read(self, partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
+            return map(to_batch, read_plan(partition.plan, client_config, topic, isolation_level))
+
+    class WindowsSource(DataSource):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return SOURCE_NAME
+
+        def schema(self) -> str:
+            return SCHEMA
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return WindowsReader()
+
+    return WindowsSource

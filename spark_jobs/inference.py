@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from logbus.windows.exact_reader import exact_consumer, read_with
-from logbus.windows.model import FrozenWindow, OffsetRange, Pipeline
-
-from spark_jobs.parsers import Unparsable
-from spark_jobs.parsers.json_records import parse_object
+from logbus.kafka.exact_reader import exact_consumer, read_with
+from logbus.model import FrozenWindow, OffsetRange, Pipeline
+from logbus.parsing import Unparsable
+from logbus.parsing.json_records import parse_object
 
 # Looked at before a load: enough to meet what every other record has, few enough to take no time beside it.
 SAMPLED_RECORDS_MAX = 1_000

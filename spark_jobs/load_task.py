@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from logbus.windows.another_log import another_log, record_changed
-from logbus.windows.fingerprint import MODULUS, as_signed, combine, record_hashes
-from logbus.windows.model import Witness
-from logbus.windows.sent_numbers import Numbers, count_sent
-from logbus.windows.stamped_hours import NO_HOUR, Histogram, bounded, joined
+from logbus.fingerprint import MODULUS, as_signed, combine, record_hashes
+from logbus.ledger.another_log import another_log, record_changed
+from logbus.ledger.stamped_hours import NO_HOUR, Histogram, bounded, joined
+from logbus.model import Witness
+from logbus.parsing import Parser, parser_for, storable
+from logbus.parsing.chunks import Parsed, parse_chunk
+from logbus.parsing.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, ROW_FIELDS, TIMESTAMP, row_schema, timestamps
+from logbus.proof.sent_numbers import Numbers, count_sent
 
-from spark_jobs.parsers import Parser, parser_for
-from spark_jobs.parsing import Parsed, parse_chunk
-from spark_jobs.records import Records, headers_json, storable
-from spark_jobs.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, ROW_FIELDS, TIMESTAMP, row_schema, timestamps
+from spark_jobs.job import StagedWindow, TaskJob, TaskResult
+from spark_jobs.records import Records, headers_json
 from spark_jobs.sinks import TaskSink, sink_for
-from spark_jobs.task_job import StagedWindow, TaskJob, TaskResult
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ COLLECTED_AFTER = 100_000
 
 
 @contextmanager
-def collector_at_ease() -> Iterator[None]:
+def relaxed_gc() -> Iterator[None]:
     before = gc.get_threshold()
     gc.set_threshold(COLLECTED_AFTER, *before[1:])
     try:
@@ -66,7 +66,7 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
     """Stages every record and commits; then says what it did."""
     parser = parser_for(job.parse, job.settings)
     tallies: Tallies = {}
-    with collector_at_ease(), sink_for(job, parser.columns, task) as sink:
+    with relaxed_gc(), sink_for(job, parser.columns, task) as sink:
         for records in chunks:
             stage(records, job, parser, sink, tallies)
     return to_results(task, tallies, job, sink)

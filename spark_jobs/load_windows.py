@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from logbus.errors import LogbusError, UserError
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
 from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, RESULT_PREFIX, WAREHOUSE_URL_VARIABLE
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
 from sqlalchemy.exc import DBAPIError
 
 from spark_jobs.application import Application
@@ -54,7 +55,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
     client_config: dict[str, Any] = json.loads(secret(environ, KAFKA_CONFIG_VARIABLE))
     application = Application(
         ledger=Ledger(connect(secret(environ, WAREHOUSE_URL_VARIABLE))),
-        log=LogOffsets(client_config),
+        log=Topics(Client(client_config)),
         client_config=client_config,
         now=lambda: datetime.now(UTC),
         report=lambda outcome: print(outcome_line(outcome), flush=True),

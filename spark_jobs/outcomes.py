@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from logbus.windows.model import Attempt, WindowCounts, counts_json, instant_text
+from logbus.model import Attempt, WindowCounts, counts_json, instant_text
 
 
 class LoadState(StrEnum):

@@ -12,14 +12,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from logbus.windows.model import FrozenWindow
+from logbus.model import FrozenWindow
 
 # Below this many records a further task costs more than it saves.
 RECORDS_PER_TASK_MIN = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class PlanSlice:
     """A part of one window's range in one partition."""
 
     window_id: int
@@ -37,7 +37,7 @@ class Run:
     """Slices of one partition that touch, in offset order; read as one."""
 
     partition: int
-    slices: tuple[Slice, ...]
+    slices: tuple[PlanSlice, ...]
 
     @property
     def start_offset(self) -> int:
@@ -78,11 +78,11 @@ def pack(windows: Sequence[FrozenWindow], task_count: int, records_per_task_min:
     return [TaskPlan(runs=tuple(join(shared))) for shared in shares(slices, share)]
 
 
-def slices_of(windows: Iterable[FrozenWindow]) -> Iterator[Slice]:
+def slices_of(windows: Iterable[FrozenWindow]) -> Iterator[PlanSlice]:
     for window in windows:
         for part in window.ranges:
             if part.count:
-                yield Slice(
+                yield PlanSlice(
                     window_id=window.id,
                     partition=part.partition,
                     start_offset=part.readable_from,
@@ -90,15 +90,15 @@ def slices_of(windows: Iterable[FrozenWindow]) -> Iterator[Slice]:
                 )
 
 
-def shares(slices: Iterable[Slice], share: int) -> Iterator[list[Slice]]:
+def shares(slices: Iterable[PlanSlice], share: int) -> Iterator[list[PlanSlice]]:
     """The slices in order, cut so that every list but the last holds exactly `share` records."""
-    current: list[Slice] = []
+    current: list[PlanSlice] = []
     room = share
     for part in slices:
         start = part.start_offset
         while start < part.end_offset:
             end = min(part.end_offset, start + room)
-            current.append(Slice(window_id=part.window_id, partition=part.partition, start_offset=start, end_offset=end))
+            current.append(PlanSlice(window_id=part.window_id, partition=part.partition, start_offset=start, end_offset=end))
             room -= end - start
             start = end
             if not room:
@@ -108,9 +108,9 @@ def shares(slices: Iterable[Slice], share: int) -> Iterator[list[Slice]]:
         yield current
 
 
-def join(slices: Iterable[Slice]) -> Iterator[Run]:
+def join(slices: Iterable[PlanSlice]) -> Iterator[Run]:
     """Slices that touch become one run."""
-    run: list[Slice] = []
+    run: list[PlanSlice] = []
     for part in slices:
         if run and (run[-1].partition, run[-1].end_offset) != (part.partition, part.start_offset):
             yield Run(partition=run[0].partition, slices=tuple(run))

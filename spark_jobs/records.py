@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -12,9 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
-from logbus.windows.fingerprint import Header
+from logbus.fingerprint import Header
+from logbus.kafka.exact_reader import exact_consumer, read_lists
+from logbus.parsing import storable
 
-from spark_jobs.packing import Run
+from spark_jobs.packing import Run, TaskPlan
 
 HEADER_TYPE = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
 
@@ -117,6 +119,9 @@ def header_content(content: bytes | None) -> Any:
     return {"base64": base64.b64encode(content).decode()} if "\0" in text else text
 
 
-def storable(text: str) -> str:
-    """Any text as PostgreSQL can hold it."""
-    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+def read_plan(plan: TaskPlan, client_config: Mapping[str, Any], topic: str, isolation_level: str) -> Iterator[Records]:
+    """All records of a plan, in chunks of one partition of one window."""
+    with exact_consumer(client_config, isolation_level) as consumer:
+        for run in plan.runs:
+            for messages, offsets in read_lists(consumer, topic, run.partition, run.start_offset, run.end_offset):
+                yield from of_messages(messages, offsets, run)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from logbus.errors import UserError
-from logbus.windows.model import Pipeline
+from logbus.model import Pipeline
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from spark_jobs.kafka_source import read_plan
+from spark_jobs.job import TaskJob, TaskResult
 from spark_jobs.load_task import load
 from spark_jobs.packing import TaskPlan
-from spark_jobs.task_job import TaskJob, TaskResult
+from spark_jobs.records import read_plan
 
 # The pipeline's own setting: {"reader": "python"}. Who reads otherwise is imported when asked for.
 READER = "reader"

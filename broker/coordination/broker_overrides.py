@@ -10,7 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import Enum
 
+from broker.coordination.image import Image
 from broker.coordination.local import Files
+from broker.coordination.znodes import EVERY_BROKER
 
 _FILE = "broker-configs.json"
 
@@ -59,3 +61,19 @@ class BrokerOverrides(Overrides):
     def replace(self, scope: Scope, values: Mapping[str, str]) -> None:
         """They hold from now on."""
         self._values = {**self._values, scope: dict(values)}
+
+
+class ImageOverrides(Overrides):
+    """As of whenever somebody asks."""
+
+    def __init__(self, image: Callable[[], Image], broker_id: int) -> None:
+        self._image = image
+        self._names = {Scope.EVERY_BROKER: EVERY_BROKER, Scope.THIS_BROKER: str(broker_id)}
+
+    def name(self, scope: Scope) -> str:
+        """Below /config/brokers."""
+        return self._names[scope]
+
+    def of(self, scope: Scope) -> Mapping[str, str]:
+        settings = self._image().broker_settings.get(self._names[scope])
+        return {} if settings is None else settings.values

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from broker.clock import Clock
-from broker.coordination.event_fan import EventFan
 from broker.coordination.follow import ImageFollower, News
 from broker.coordination.image import BrokerNode, Image
 from broker.coordination.registration import Registration
@@ -140,3 +139,22 @@ class ClusterMember:
             wait.then(error)
         except Exception:
             logger.exception("somebody who waited for the cluster could not be answered; this is a defect of the broker")
+
+
+class EventFan:
+    """Tells each of them, in their order: whoever registers comes before whoever reads, so that a read shows the registration."""
+
+    def __init__(self, listeners: Sequence[StoreEvents]) -> None:
+        self._listeners = tuple(listeners)
+
+    def connected(self, session_id: int) -> None:
+        for listener in self._listeners:
+            listener.connected(session_id)
+
+    def suspended(self) -> None:
+        for listener in self._listeners:
+            listener.suspended()
+
+    def changed(self, path: str) -> None:
+        for listener in self._listeners:
+            listener.changed(path)

@@ -11,6 +11,7 @@ again at the new coordinator, as after a restart.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import re
 from collections import Counter
@@ -34,7 +35,6 @@ from broker.groups.messages import Answer, JoinRequest, MemberName, SyncRequest,
 from broker.groups.rebalance import GroupRules
 from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
-from broker.groups.timers import NEVER, Timers
 
 if TYPE_CHECKING:
     from broker.groups.consumer_mirror import ConsumerMirror  # a broker alone does without it
@@ -256,3 +256,39 @@ class GroupCoordinator:
     def rebalance_count(self) -> int:
         """How many rebalances have ended, that is, generations begun."""
         return self._former_generations + sum(group.generation for group in self)
+
+
+# When which group has something to do although nobody asks.
+#
+# A heap with at most one live entry for each group: its earliest known deadline. Deadlines that move later (every heartbeat moves
+# one) cost nothing here; the entry comes up too early, and the group is asked again.
+
+NEVER = float("inf")
+
+
+class Timers:
+    """The earliest deadline of each key."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+        self._earliest: dict[str, float] = {}
+
+    def schedule(self, key: str, deadline: float | None) -> None:
+        """Wake `key` at `deadline`, unless it is to be woken before anyway."""
+        if deadline is not None and deadline < self._earliest.get(key, NEVER):
+            self._earliest[key] = deadline
+            heapq.heappush(self._heap, (deadline, key))
+
+    def next_deadline(self) -> float:
+        """The earliest of all; a key's entry that an earlier one has replaced counts too, and costs one look."""
+        return self._heap[0][0] if self._heap else NEVER
+
+    def due(self, now: float) -> list[str]:
+        """The keys whose time has come; each must be scheduled anew."""
+        keys = []
+        while self._heap and self._heap[0][0] <= now:
+            deadline, key = heapq.heappop(self._heap)
+            if self._earliest.get(key) == deadline:
+                del self._earliest[key]
+                keys.append(key)
+        return keys

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.config import BrokerConfig
+from broker.coordination.broker_overrides import ImageOverrides
 from broker.coordination.changes import BrokerSettingsChange
 from broker.coordination.follow import News
 from broker.coordination.image import Image
-from broker.coordination.image_overrides import ImageOverrides
 from broker.coordination.image_topics import ImageTopics
 from broker.coordination.image_view import ImageView
 from broker.coordination.member import ClusterMember

@@ -25,9 +25,8 @@ from broker.config_rules import check_new_topic
 from broker.controller.place import check_assignments, place
 from broker.coordination import topic_writes
 from broker.coordination.asking import Script, ask
-from broker.coordination.broker_overrides import Scope
+from broker.coordination.broker_overrides import ImageOverrides, Scope
 from broker.coordination.image import ClusterTopic, Image, PartitionState
-from broker.coordination.image_overrides import ImageOverrides
 from broker.coordination.image_topics import ImageTopics
 from broker.coordination.local import INTERNAL_TOPICS, Topic
 from broker.coordination.member import ClusterMember

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.config import BrokerConfig
 from broker.coordination.broker_overrides import BrokerOverrides, Overrides
-from broker.coordination.local import ProducerIds, TopicRegistry
-from broker.coordination.topics import Topics
+from broker.coordination.local import KnownTopics, ProducerIds, TopicRegistry
 from broker.coordination.view import ClusterView, LocalView
 from broker.handlers.context import Context
 from broker.helpers import Helpers
@@ -33,7 +32,7 @@ class Coordination(Protocol):
     """See the file's theory."""
 
     @property
-    def topics(self) -> Topics: ...
+    def topics(self) -> KnownTopics: ...
 
     @property
     def overrides(self) -> Overrides: ...

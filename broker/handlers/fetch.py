@@ -8,6 +8,7 @@ the limits (KIP-74). From version 13 on partitions are asked for by topic id: on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from broker.errors import BrokerError, FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
@@ -19,7 +20,7 @@ from broker.handlers.replica_fetch import handle_replica_fetch, replica_fetch_of
 from broker.handlers.reply import Part, Parts, Pending
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.fetch import TOPIC_IDS_FROM, FetchAnswer, FetchPartition, FetchRequest, encode_fetch_response, parse_fetch
+from broker.protocol.fetch import TOPIC_IDS_FROM, FetchAnswer, FetchRequest, encode_fetch_response, parse_fetch
 from broker.protocol.framing import Request
 from broker.storage.file_slice import FileSlice
 
@@ -50,27 +51,41 @@ def handle_fetch(request: Request, context: Context) -> Parts | Pending:
     fetch = parse_fetch(request.body, request.version)
     if fetch.session_id != 0:  # sessions are never opened here, so none can be continued
         return list(encode_fetch_response([], request.version, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-    listener = request.origin.listener
-    reading = _read(fetch, request.version, listener, context)
+    reading = _read(fetch, request.version, request.origin.listener, context)
     if reading.failed or fetch.wait_ms_max <= 0 or reading.byte_count >= fetch.bytes_min or not fetch.partitions:
         return _encode(reading, fetch, request.version)
     reading.release()
-    return _wait(reading, fetch, request.version, listener, context)
+    version, listener = request.version, request.origin.listener  # not the request: its body is the connection's buffer
+    return park(
+        reading.partitions,
+        fetch.bytes_min - reading.byte_count,
+        fetch.wait_ms_max,
+        lambda _: answer_again(fetch, version, listener, context),
+        context,
+    )
 
 
-def _wait(reading: _Reading, fetch: FetchRequest, version: int, listener: str, context: Context) -> Pending:
+def park(
+    partitions: list[Partition], bytes_missing: int, wait_ms: int, make: Callable[[Pending], Parts], context: Context
+) -> Pending:
+    """Wait for so many more bytes of these partitions, at most for so long; then the answer is made."""
     pending = Pending(stops_reading=True)
     waiting = WaitingFetch(
-        partitions=reading.partitions,
-        bytes_missing=fetch.bytes_min - reading.byte_count,
-        deadline=context.clock.monotonic() + fetch.wait_ms_max / 1000,
-        answer=lambda: pending.complete_with(lambda: _encode(_read(fetch, version, listener, context), fetch, version)),
+        partitions=partitions,
+        bytes_missing=bytes_missing,
+        deadline=context.clock.monotonic() + wait_ms / 1000,
+        answer=lambda: pending.complete_with(lambda: make(pending)),
     )
     pending.on_cancel = lambda: context.purgatory.cancel(waiting)
     context.purgatory.add(waiting)
-    for partition in reading.partitions:
+    for partition in partitions:
         context.exposure.want(partition)
     return pending
+
+
+def answer_again(fetch: FetchRequest, version: int, listener: str, context: Context) -> Parts:
+    """The answer to a request that has waited."""
+    return _encode(_read(fetch, version, listener, context), fetch, version)
 
 
 def _read(fetch: FetchRequest, version: int, listener: str, context: Context) -> _Reading:
@@ -83,7 +98,8 @@ def _read(fetch: FetchRequest, version: int, listener: str, context: Context) ->
             if context.serves_consumers is not None and not context.serves_consumers(partition):
                 raise NotLeaderOrFollower(f"this broker has not been sure for long that it leads {partition.name}")
             reading.partitions.append(partition)
-            piece = _slice(part, partition, budget, first=reading.byte_count == 0)
+            check_leader_epoch(part.leader_epoch, partition)
+            piece = locate(partition, part.fetch_offset, min(part.bytes_max, budget), first=reading.byte_count == 0)
         except BrokerError as error:
             reading.failed = True
             code = code_of(error)
@@ -106,15 +122,11 @@ def _read(fetch: FetchRequest, version: int, listener: str, context: Context) ->
     return reading
 
 
-def _slice(part: FetchPartition, partition: Partition, budget: int, *, first: bool) -> FileSlice | None:
+def locate(partition: Partition, offset: int, limit: int, *, first: bool) -> FileSlice | None:
     """The records to send, or None; the first partition with data may pass the limits by one batch, the others may not."""
-    check_leader_epoch(part.leader_epoch, partition)
-    limit = min(part.bytes_max, budget)
     if limit <= 0 and not first:
         return None
-    piece = partition.log.locate(
-        part.fetch_offset, max(limit, 0), upto_offset=partition.visible_offset, upto_place=partition.visible_place
-    )
+    piece = partition.log.locate(offset, max(limit, 0), upto_offset=partition.visible_offset, upto_place=partition.visible_place)
     if piece.length == 0 or (piece.length > limit and not first):
         piece.release()
         return None

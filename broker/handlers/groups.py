@@ -29,7 +29,7 @@ Outcome = JoinAnswer | SyncAnswer | RequestError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class WaitingMember:
     """The ticket of a join or sync: who waits, and how the answer is written in the version that was asked in."""
 
     pending: Pending
@@ -42,15 +42,15 @@ class Waiting:
 def deliver(answers: Iterable[Answer]) -> None:
     """Answer those who waited."""
     for answer in answers:
-        waiting: Waiting = answer.ticket
+        waiting: WaitingMember = answer.ticket
         waiting.pending.complete_with(partial(waiting.encode_parts, answer.outcome))
 
 
-def _ask(encode: Callable[[Any], bytes], ask: Callable[[Waiting], Iterable[Answer]]) -> Parts | Pending:
+def _ask(encode: Callable[[Any], bytes], ask: Callable[[WaitingMember], Iterable[Answer]]) -> Parts | Pending:
     """Put a request to the machine; a refusal is answered at once."""
     pending = Pending(stops_reading=True)
     try:
-        deliver(ask(Waiting(pending, encode)))
+        deliver(ask(WaitingMember(pending, encode)))
     except RequestError as error:
         return [encode(error)]
     return pending

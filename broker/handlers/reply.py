@@ -24,7 +24,7 @@ def part_size(part: Part) -> int:
 class Pending:
     """A response that is not there yet. Completed once; cancelled when its connection closes first."""
 
-    __slots__ = ("closes", "is_cancelled", "on_cancel", "on_complete", "parts", "silent", "stops_reading")
+    __slots__ = ("closes", "is_cancelled", "is_framed", "on_cancel", "on_complete", "parts", "silent", "stops_reading")
 
     def __init__(self, *, stops_reading: bool = False, silent: bool = False) -> None:
         self.parts: Parts | None = None
@@ -33,6 +33,7 @@ class Pending:
         self.stops_reading = stops_reading  # a waiting fetch: what is pipelined behind it waits unread
         self.silent = silent  # acks=0: completing sends nothing
         self.closes: str | None = None  # why the closed connection is the only answer: a word of NetworkCounters.closed
+        self.is_framed = False  # `parts` are the whole response, with its head
         self.is_cancelled = False  # the connection is gone: whoever works on the answer may stop
 
     @property

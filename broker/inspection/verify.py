@@ -17,10 +17,10 @@ from broker.errors import StartupError
 from broker.partitions.producer_snapshot import decode_producers
 from broker.records.crc import crc32c
 from broker.storage.checkpoint import CLEANED_OFFSETS, RECOVERY_POINTS, VISIBLE_OFFSETS, read_checkpoint
-from broker.storage.cut_mark import read_cut_marks
 from broker.storage.filesystem import FileSystem
 from broker.storage.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from broker.storage.log_directory import LOCK, PARTITION_NAME
+from broker.storage.marks import read_cut_marks
 from broker.storage.meta_properties import belongs_to_cluster
 from broker.storage.offset_index import OffsetIndex
 from broker.storage.scan import checksum_matches, scan_headers

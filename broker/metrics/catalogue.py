@@ -119,7 +119,7 @@ HELD_BYTES = _gauge(
     "logbus_connection_memory_bytes", "Memory in large partial requests and untaken answers (limit: queued.max.request.bytes)."
 )
 FAST_LANE = _counter(
-    "logbus_fast_lane_requests_total", "Produce requests that were usual and took the fast lane (logbus.produce.fast.lane)."
+    "logbus_fast_lane_requests_total", "Requests that were usual and took the fast lane (logbus.fast.lane).", ("request",)
 )
 BUSY = _counter("logbus_loop_busy_seconds_total", "Time the loop worked; its rate is the share of the one core that it can use.")
 BUILD = _gauge("logbus_build_info", "1, with the version.", ("version",))

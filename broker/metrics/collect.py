@@ -102,7 +102,10 @@ def _requests(engine: Engine) -> Families:
         names.ERRORS: [
             Sample(count, (("request", api_name(key)), ("error", ErrorCode(code).name))) for (key, code), count in errors
         ],
-        names.FAST_LANE: [Sample(counters.fast_lane)],
+        names.FAST_LANE: [
+            Sample(counters.fast_lane, (("request", "Produce"),)),
+            Sample(counters.fetch_lane, (("request", "Fetch"),)),
+        ],
         names.FAILED_PRODUCE: failed(ApiKey.PRODUCE),
         names.FAILED_FETCH: failed(ApiKey.FETCH),
         names.WAITING_FETCHES: [Sample(len(engine.context.purgatory), (("delayedOperation", "Fetch"),))],

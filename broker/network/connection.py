@@ -26,6 +26,7 @@ from broker.config import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.errors import ProtocolError
 from broker.handlers.fast_lane import ConnectionLane
+from broker.handlers.fetch_lane import ConnectionFetchLane
 from broker.handlers.reply import Parts, Pending, part_size
 from broker.network.large_frame import LargeFrame
 from broker.network.output import Output
@@ -42,7 +43,7 @@ _BUFFER_BYTES_EAGER = 512 * 1024  # a busy sender's buffer grows to here without
 _BUFFER_BYTES_MAX = 1 << 20  # a larger frame is not for the buffer
 _SLICE_SECONDS = 0.003  # how long the requests of one connection are handled before the others have their turn
 _HEADER_BYTES_MAX = 64 * 1024  # a client id is at most half of it, and nobody sends tags in the header
-_PRODUCE = int(ApiKey.PRODUCE)
+_PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 _NO_BODY = memoryview(b"")
 
 
@@ -162,7 +163,8 @@ class Connection:
             return
         self._end += count
         self.received_at = now
-        if self._lane is None or self._slots or self.output or not self._take_lane(self._lane, now):
+        lane = self._lane
+        if lane is None or self._slots or self.output or not (self._take_lane(lane, now) or self._take_fetch(lane.fetches, now)):
             self.process(now)
 
     def _take_lane(self, lane: ConnectionLane, now: float) -> bool:
@@ -186,6 +188,26 @@ class Connection:
             self.process(now)
         if answer:  # none with acks=0
             self._send_at_once(answer, now)
+        return True
+
+    def _take_fetch(self, lane: ConnectionFetchLane, now: float) -> bool:
+        """The same for a usual Fetch request that is all there is. Raises OSError, ShortFile."""
+        taken = lane.take(self._buffer, self._view, self._start, self._end, self.origin)
+        if taken is None:
+            return False
+        self._start = self._end
+        self.has_asked, self.frame_since = True, None
+        request, answer = taken
+        if isinstance(answer, Pending):
+            self._slots.append((request, answer))
+            answer.on_complete = self._on_complete
+        elif len(answer) == 1 and isinstance(answer[0], bytes):
+            self._send_at_once(answer[0], now)
+        else:
+            self.output.extend(answer)
+            self.send(now)
+            if self.output:
+                self._on_ready(self)
         return True
 
     def _holds_request(self) -> bool:
@@ -250,8 +272,11 @@ class Connection:
             frame = self._view[begin : self._start]
             request = read_request(frame, self.origin)
             self._handle(request)
-            if self._lane is not None and request.api_key == _PRODUCE:
-                self._lane.learn(request, frame)
+            if self._lane is not None:
+                if request.api_key == _PRODUCE:
+                    self._lane.learn(request, frame)
+                elif request.api_key == _FETCH:
+                    self._lane.fetches.learn(request, frame)
         self._on_ready(self)
 
     def _vet(self, length: int) -> bool:
@@ -334,6 +359,8 @@ class Connection:
             request, pending = slots.popleft()
             if pending.silent:
                 self._note_silent(pending)
+            elif pending.is_framed:
+                self.output.extend(parts)
             else:
                 self._queue(request, parts)
         self._on_ready(self)

@@ -28,7 +28,7 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Al
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """Status, type and body of one response."""
 
     status: int
@@ -36,12 +36,12 @@ class Answer:
     blocks: Iterator[bytes]
 
 
-Routes = Mapping[str, Callable[[], Answer]]
+Routes = Mapping[str, Callable[[], HttpAnswer]]
 
 
-def text(status: int, line: str) -> Answer:
+def text(status: int, line: str) -> HttpAnswer:
     """A short answer for a person."""
-    return Answer(status=status, content_type="text/plain; charset=utf-8", blocks=iter([line.encode()]))
+    return HttpAnswer(status=status, content_type="text/plain; charset=utf-8", blocks=iter([line.encode()]))
 
 
 def respond(head: bytes, routes: Routes) -> Iterator[bytes]:
@@ -58,7 +58,7 @@ def respond(head: bytes, routes: Routes) -> Iterator[bytes]:
     return _encode(answer, with_body=method != "HEAD", chunked=chunked)
 
 
-def _encode(answer: Answer, *, with_body: bool, chunked: bool) -> Iterator[bytes]:
+def _encode(answer: HttpAnswer, *, with_body: bool, chunked: bool) -> Iterator[bytes]:
     """HTTP/1.1 gets chunks, so that a page cut short is never taken for whole; 1.0 gets the bytes and the connection's end."""
     lines = [f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}", f"Content-Type: {answer.content_type}", "Connection: close"]
     lines += ["Allow: GET, HEAD"] if answer.status == 405 else []
@@ -72,7 +72,7 @@ def _encode(answer: Answer, *, with_body: bool, chunked: bool) -> Iterator[bytes
         yield b"0\r\n\r\n"
 
 
-class Exchange:
+class HttpExchange:
     """One connection: reads a head, then sends blocks. `step` is called when the socket is ready for either."""
 
     __slots__ = ("_blocks", "_head", "_left", "_routes", "deadline", "sock")
@@ -117,7 +117,7 @@ class HttpEndpoint:
     def __init__(self, sock: socket.socket, routes: Routes) -> None:
         self._listening = sock
         self._routes = routes
-        self._exchanges: dict[Exchange, None] = {}  # oldest first
+        self._exchanges: dict[HttpExchange, None] = {}  # oldest first
         self._poller: Poller[Any] | None = None
         self._now: Callable[[], float] = lambda: 0.0
         self._accepting = False
@@ -154,7 +154,7 @@ class HttpEndpoint:
         if len(self._exchanges) >= EXCHANGES_MAX and not self._make_room():
             sock.close()
             return
-        exchange = Exchange(sock, self._routes, self._now() + EXCHANGE_SECONDS_MAX)
+        exchange = HttpExchange(sock, self._routes, self._now() + EXCHANGE_SECONDS_MAX)
         try:
             sock.setblocking(False)
             self._poller.register(sock.fileno(), READ, lambda: self._step(exchange))
@@ -171,7 +171,7 @@ class HttpEndpoint:
                 return True
         return False
 
-    def _step(self, exchange: Exchange) -> None:
+    def _step(self, exchange: HttpExchange) -> None:
         assert self._poller is not None
         answering = exchange.answering
         try:
@@ -188,7 +188,7 @@ class HttpEndpoint:
         if not goes_on:
             self._finish(exchange)
 
-    def _finish(self, exchange: Exchange) -> None:
+    def _finish(self, exchange: HttpExchange) -> None:
         """Raises nothing, and is done once."""
         assert self._poller is not None
         if exchange not in self._exchanges:

@@ -163,6 +163,8 @@ class Server:
         self._now = self._clock.monotonic()
         owners = self._poller.owners
         only_clients = bool(ready)
+        if self._lane is not None:
+            self._lane.is_alone = len(ready) == 1
         for descriptor, events in ready:
             owner = owners.get(descriptor)  # nobody, where it was closed for a newcomer in this turn
             try:

@@ -125,9 +125,17 @@ class Flusher:
         if deadlines and deadlines[0][0] <= now:
             self._collect_due(now)
         if self._due:
-            for partition, known in list(islice(self._due.items(), STARTS_PER_TURN_MAX)):  # for more, the next turn comes at once
-                if len(partition.awaits_visible) >= known.gathers or now >= known.gathers_until:
-                    self._start(partition, known, now)
+            self._start_due(now)
+
+    def start_due(self) -> None:
+        """Start the flushes that are wanted, before the turn ends: for one who knows that nothing more comes in it."""
+        if self._due:
+            self._start_due(self._clock.monotonic())
+
+    def _start_due(self, now: float) -> None:
+        for partition, known in list(islice(self._due.items(), STARTS_PER_TURN_MAX)):  # for more, the next turn comes at once
+            if len(partition.awaits_visible) >= known.gathers or now >= known.gathers_until:
+                self._start(partition, known, now)
 
     def _schedule(self, partition: Partition, known: _Unflushed) -> None:
         known.is_scheduled = self.has_news = True

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.config import BrokerConfig, LogConfig
-from broker.coordination.local import INTERNAL_TOPICS, Topic, TopicRegistry
-from broker.coordination.topics import Topics
+from broker.coordination.local import INTERNAL_TOPICS, KnownTopics, Topic, TopicRegistry
 from broker.errors import (
     BrokerError,
     InvalidConfig,
@@ -51,7 +50,7 @@ class PartitionManager:
         self,
         *,
         directory: LogDirectory,
-        registry: Topics,
+        registry: KnownTopics,
         settings: LogSettings,
         config: BrokerConfig,
         clock: Clock,
@@ -69,8 +68,9 @@ class PartitionManager:
         self._clock = clock
         self._filesystem = filesystem
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._led: dict[tuple[str, int], Partition] = {}
-        self._led_by_id: dict[tuple[bytes, int], Partition] = {}
+        # Those that this broker leads. The hot path looks here; changed here alone.
+        self.led_by_name: dict[tuple[str, int], Partition] = {}
+        self.led_by_id: dict[tuple[bytes, int], Partition] = {}
         self._refused: deque[tuple[float, tuple[str, int], BatchHeader]] = deque(maxlen=REFUSED_MAX)
         self.internal_settings: Mapping[str, Mapping[str, str]] = {
             "__consumer_offsets": {"cleanup.policy": "compact", "segment.bytes": str(config.offsets_segment_bytes)}
@@ -96,18 +96,18 @@ class PartitionManager:
 
     def get(self, topic: str, index: int) -> Partition:
         """A partition that this broker leads; NotLeaderOrFollower, UnknownTopicOrPartition."""
-        partition = self._led.get((topic, index))
+        partition = self.led_by_name.get((topic, index))
         if partition is None:
             raise self._why_not(self.registry.get(topic), index)
         return partition
 
     def led(self, topic: str, index: int) -> Partition | None:
         """The same, without a reason where it is not led here."""
-        return self._led.get((topic, index))
+        return self.led_by_name.get((topic, index))
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         """The same by the 16 bytes of its topic's id, as a fetch of version 13 and up asks."""
-        partition = self._led_by_id.get((topic_id, index))
+        partition = self.led_by_id.get((topic_id, index))
         if partition is None:
             raise self._why_not(self.registry.get_by_id(uuid.UUID(bytes=topic_id)), index)
         return partition
@@ -255,8 +255,8 @@ class PartitionManager:
     def lead(self, partition: Partition, epoch: int) -> None:
         """This broker leads it in `epoch`, which is newer than any in which it led before."""
         partition.become_leader(epoch)
-        self._led[partition.topic, partition.index] = partition
-        self._led_by_id[partition.topic_id.bytes, partition.index] = partition
+        self.led_by_name[partition.topic, partition.index] = partition
+        self.led_by_id[partition.topic_id.bytes, partition.index] = partition
         self.on_lead_won(partition)
 
     def follow(self, partition: Partition, leader: int, epoch: int) -> None:
@@ -276,8 +276,8 @@ class PartitionManager:
             self._tell_lost(partition)
 
     def _hide(self, partition: Partition) -> None:
-        self._led.pop((partition.topic, partition.index), None)
-        self._led_by_id.pop((partition.topic_id.bytes, partition.index), None)
+        self.led_by_name.pop((partition.topic, partition.index), None)
+        self.led_by_id.pop((partition.topic_id.bytes, partition.index), None)
 
     def _tell_lost(self, partition: Partition) -> None:
         self.on_lead_lost(partition, NotLeaderOrFollower(f"this broker leads {partition.name} no longer"))

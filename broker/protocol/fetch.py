@@ -29,7 +29,8 @@ from broker.protocol.primitives import (
 
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
-_REPLICA_TAGGED_FROM = 15
+RACK_FROM = 11  # the consumer's rack, and in the answer the replica that is nearer to it
+REPLICA_TAGGED_FROM = 15
 _ENDPOINTS_FROM = 16
 _LEADER_TAG = 1
 _TOPIC_ID_BYTES = 16
@@ -88,7 +89,7 @@ def parse_fetch(body: memoryview, version: int) -> FetchRequest:
 
 def _parse(body: memoryview, version: int) -> tuple[FetchRequest, int]:
     flexible = version >= FLEXIBLE_FROM
-    if version < _REPLICA_TAGGED_FROM:
+    if version < REPLICA_TAGGED_FROM:
         _, wait_ms_max, bytes_min, bytes_max, isolation = _START.unpack_from(body)
         position = _START.size
     else:
@@ -101,7 +102,7 @@ def _parse(body: memoryview, version: int) -> tuple[FetchRequest, int]:
     partitions, position = _parse_topics(body, position, version, flexible)
     if version >= 7:
         position = _skip_forgotten(body, position, version)
-    if version >= 11:
+    if version >= RACK_FROM:
         _, position = (read_compact_string if flexible else read_string)(body, position)
     if flexible:
         position = skip_tags(body, position)
@@ -226,5 +227,5 @@ def _encode_answer(row: FetchAnswer, version: int, read_committed: bool) -> byte
         aborted = b"\x01" if read_committed else b"\0"
         return head + aborted + b"\xff\xff\xff\xff" + write_uvarint(row.size + 1)
     aborted = b"\0\0\0\0" if read_committed else b"\xff\xff\xff\xff"
-    replica = b"\xff\xff\xff\xff" if version >= 11 else b""
+    replica = b"\xff\xff\xff\xff" if version >= RACK_FROM else b""
     return head + aborted + replica + _INT32.pack(row.size)

@@ -42,7 +42,7 @@ from broker.protocol.replica_fetch import (
     encode_replica_answer,
 )
 from broker.replication.progress import UNKNOWN
-from broker.replication.sessions import Answer, FetchSession, Followed, Key, Led, WaitingFetch
+from broker.replication.sessions import Answer, FetchSession, Followed, Key, Led, WaitingReplicaFetch
 from broker.replication.throttle import Throttle
 from broker.storage.file_slice import FileSlice
 
@@ -119,7 +119,7 @@ class ReplicaServer:
                 session.close()
         else:
             wait_seconds = min(fetch.wait_ms_max, self._limits.wait_ms_max) / 1000
-            session.waiting = WaitingFetch(answer, now + wait_seconds, bytes_max)
+            session.waiting = WaitingReplicaFetch(answer, now + wait_seconds, bytes_max)
             self.next_deadline = min(self.next_deadline, now + wait_seconds)
         return session
 
@@ -144,7 +144,7 @@ class ReplicaServer:
             return None
         return session
 
-    def _release(self, session: FetchSession, waiting: WaitingFetch, now: float) -> None:
+    def _release(self, session: FetchSession, waiting: WaitingReplicaFetch, now: float) -> None:
         """A newer request has come. What that one names for the first time means nothing in the answer to this one, and what is
         urgent is for its own answer, which comes at once."""
         session.waiting = None

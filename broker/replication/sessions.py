@@ -165,7 +165,7 @@ class FetchSession:
         self.dirty: dict[Key, Followed] = {}
         self.held: dict[Key, int] = {}  # named while records for it were on their way, in which request
         self.is_woken = False  # something urgent was marked since the last look
-        self.waiting: WaitingFetch | None = None
+        self.waiting: WaitingReplicaFetch | None = None
         self.alive_at = -inf
         self._answered_at = self._answered_before_at = -inf
 
@@ -214,7 +214,7 @@ class FetchSession:
             self.forget(key)
 
 
-class WaitingFetch:
+class WaitingReplicaFetch:
     """A request without an answer, until something happens, its time is over, or a newer request of the session comes."""
 
     __slots__ = ("answer", "bytes_max", "deadline")

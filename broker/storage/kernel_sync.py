@@ -67,7 +67,9 @@ class KernelSync:
             self._context.poll()
         except BlockingIOError:
             pass  # somebody has collected it already
-        while self._context.process_events(REQUESTS_MAX):  # the kernel may hold more than fit, and will not call again for them
+        while (
+            self._context.process_events(REQUESTS_MAX) == REQUESTS_MAX
+        ):  # there may be more, and nobody will call again for them
             pass
         self._tell()
 

@@ -12,7 +12,7 @@
     access-0.<id>-delete/               a deleted one whose files are not removed yet
 
 A checkpoint may be old (then recovery checks more than it must) and never ahead of the disk; a log that has been cut since says
-so itself (cut_mark.py) until checkpoints that know of it have been written (`note_cut`, `checkpoint_job`). A topic that is
+so itself (marks.py) until checkpoints that know of it have been written (`note_cut`, `checkpoint_job`). A topic that is
 deleted and made again must not inherit entries, so they are taken out before its directory is made.
 
 What was written and not flushed is there after a stop in good order, and after any other end of the process as long as the
@@ -48,8 +48,8 @@ from broker.storage.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from broker.storage.cut_mark import CutMark, remove_cut_mark
 from broker.storage.filesystem import FileSystem, OpenFile
+from broker.storage.marks import CutMark, remove_cut_mark
 from broker.storage.meta_properties import META, Identity, check_meta, encode_id, join_cluster
 from broker.storage.partition_log import CLOSED, PartitionLog
 

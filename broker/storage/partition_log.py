@@ -14,7 +14,7 @@ On one broker the leader epoch rises with every start that had to recover; see l
 
 Everything changes only after the write succeeded: a short write or a full disk leaves the log as it was. A failed flush does
 not: the system may have dropped the pages that it could not write, so the log goes offline and stays so until the broker is
-started again, with a mark for that start: what can be read is not what is on the disk (flush_mark.py). A log whose end is not
+started again, with a mark for that start: what can be read is not what is on the disk (marks.py). A log whose end is not
 its leader's is cut (truncation.py). The loop owns the log; FlushTicket.run, TruncationTicket.run and TimeSearch.run are for any
 thread.
 """
@@ -30,11 +30,10 @@ from broker.config import LogConfig
 from broker.errors import OffsetOutOfRange, StorageError
 from broker.records.batch import BATCH_HEADER_BYTES, LENGTH_END, BatchHeader
 from broker.storage.compaction import Exchange
-from broker.storage.cut_mark import CutMark
 from broker.storage.file_slice import FileSlice
 from broker.storage.filesystem import FileSystem
 from broker.storage.flush import FlushTicket
-from broker.storage.flush_mark import leave_mark
+from broker.storage.marks import CutMark, leave_mark
 from broker.storage.recovery import LogOpener, OpenedLog, Recovery
 from broker.storage.rolling import RELATIVE_OFFSET_MAX, should_roll
 from broker.storage.segment import Segment

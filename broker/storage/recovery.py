@@ -5,7 +5,7 @@ the recovery point were flushed: they must be there, and what is wrong with them
 beyond it may be torn, missing, or full of zeros where the system had promised a length before it wrote the bytes: the log is
 cut at the first that is not whole, whose checksum does not match, or whose offset does not follow, and later segments go. Only
 what was never acknowledged as flushed can be lost that way. What remains is flushed before anybody sees it; where a flush had
-failed, it is also written again, since then a flush alone proves nothing (flush_mark.py).
+failed, it is also written again, since then a flush alone proves nothing (marks.py).
 
 Compaction leaves gaps between batches, so in a sealed segment an offset only has to be larger than the one before; each segment
 still begins where the one before it ends. That holds for every log: whether compaction has ever been there is written down at the
@@ -25,10 +25,9 @@ from pathlib import Path
 from broker.errors import StorageError
 from broker.records.batch import NO_EPOCH
 from broker.storage.compaction import CLEANED, SWAP, finish_exchange
-from broker.storage.cut_mark import CutMark, read_cut_marks
 from broker.storage.filesystem import FileSystem
-from broker.storage.flush_mark import FLUSH_FAILED, leave_mark, remove_mark
 from broker.storage.leader_epochs import LogEpochs, load_leader_epochs
+from broker.storage.marks import FLUSH_FAILED, CutMark, leave_mark, read_cut_marks, remove_mark
 from broker.storage.scan import checksum_matches, scan_headers
 from broker.storage.segment import DELETED, INDEX_NOTE, LOG, SUFFIXES, Segment
 from broker.storage.segment_index import SegmentIndex

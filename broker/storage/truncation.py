@@ -3,7 +3,7 @@
 A replica whose log parts from its leader's gives up what the leader does not have. The order of the steps is such that a crash
 between any two of them leaves a log that the next start accepts:
 
-    mark            the checkpoints claim nothing beyond the cut any more (cut_mark.py); left out where nothing flushed is cut
+    mark            the checkpoints claim nothing beyond the cut any more (marks.py); left out where nothing flushed is cut
     snapshots       those of what is cut go: if the log grows past their offset again, they would be of other producers
     epochs          the file is cut, also where the log is not: an epoch may have begun in which nothing was written (KAFKA-10706)
     segments        those beyond the cut are renamed, the last one first, so what is left is always a first part of the log
@@ -30,9 +30,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from broker.errors import StorageError
-from broker.storage.cut_mark import CutMark, leave_cut_mark
 from broker.storage.filesystem import FileSystem, OpenFile, PinnedDirectory
 from broker.storage.leader_epochs import LEADER_EPOCHS, LeaderEpochs
+from broker.storage.marks import CutMark, leave_cut_mark
 from broker.storage.segment import Segment
 from broker.storage.segment_list import SegmentList
 from broker.storage.snapshots import SnapshotFiles

@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {"catchup": False, "start_date": datetime(2000, 1, 1,
 @task
 def count_visitors(starts: list[str]) -> dict[str, int]:
     """Distinct visitors of each hour."""
-    from logbus.windows.model import parse_instant
+    from logbus.model import parse_instant
     from sqlalchemy import text
 
     query = text("select count(distinct visitor) from page_views where _window_start = :start")
@@ -39,7 +39,7 @@ with DAG("page_views_by_hour", schedule=[AUDITED_HOUR], **SETTINGS):
 @task
 def count_day(span: dict[str, str]) -> int:
     """Page views of the day that the sensor has waited for."""
-    from logbus.windows.model import parse_instant
+    from logbus.model import parse_instant
     from sqlalchemy import text
 
     query = text("select count(*) from page_views where _window_start >= :start and _window_start < :end")

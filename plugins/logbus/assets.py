@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import Asset
 
-from logbus.windows.model import FrozenWindow, Pipeline
+from logbus.model import FrozenWindow, Pipeline
 
 WINDOWS_SHOWN_MAX = 100  # of an event's windows: an event is a row of Airflow's database
 

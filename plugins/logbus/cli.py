@@ -55,7 +55,7 @@ SECTIONS = {
         "group": ("logbus.commands.group:command", "List, describe and delete consumer groups, and move them."),
         "retention": ("logbus.commands.retention:command", "Delete old records once every pipeline has loaded them."),
         "exporter": ("logbus.commands.exporter:command", "Serve lag, windows, topics and groups to Prometheus."),
-        "maintain": ("logbus.commands.maintain:command", "Merge old hourly partitions into days, remove files nobody needs."),
+        "maintain": ("logbus.commands.maintain:command", "Merge old hourly partitions into days, remove unused files."),
         "ledger": (
             "logbus.commands.ledger:command",
             "Show the ledger's version, bring it up to date, make a lost one again.",

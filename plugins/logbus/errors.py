@@ -36,6 +36,10 @@ class BrokerNotReady(BrokerUnavailable):
     """The broker says that it will know soon: a leader or a coordinator is being chosen."""
 
 
+class AccessDenied(BrokerUnavailable):
+    """The broker does not let in this connection (TLS), this login (SASL), or this user's request (ACL)."""
+
+
 class TopicMissing(UserError):
     """The broker does not know the topic."""
 

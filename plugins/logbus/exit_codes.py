@@ -36,7 +36,7 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.NOT_REACHABLE: "the broker or the warehouse does not answer: trying again later may help",
     ExitCode.NOT_AS_IT_SHOULD_BE: "looked, and it is not as it should be: behind, not exact, different, overdue, an error found",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C); the line on standard error says how far it came",
-    ExitCode.BROKEN_PIPE: "whoever read the output went away, as `head` does; said to nobody",
+    ExitCode.BROKEN_PIPE: "the reader closed the pipe, as `head` does; no message",
     ExitCode.TERMINATED: "ended by SIGTERM, in order",
 }
 
@@ -46,6 +46,7 @@ BY_ERROR: Mapping[type[BaseException], ExitCode] = {
     errors.GroupMissing: ExitCode.NOT_THERE,
     errors.PipelineUnknown: ExitCode.NOT_THERE,
     errors.WindowUnknown: ExitCode.NOT_THERE,
+    errors.AccessDenied: ExitCode.FAILED,  # waiting does not help
     errors.BrokerUnavailable: ExitCode.NOT_REACHABLE,
     errors.WarehouseUnavailable: ExitCode.NOT_REACHABLE,
     errors.AuditMismatch: ExitCode.NOT_AS_IT_SHOULD_BE,

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.engine import make_url
 
-from logbus.windows.model import Pipeline
+from logbus.model import Pipeline
 
 POSTGRES_PORT = 5432
 

@@ -13,8 +13,8 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 
 from logbus.errors import UserError
+from logbus.model import instant_text
 from logbus.run_interval import run_interval
-from logbus.windows.model import instant_text
 
 PAGES = "/logbus/windows"
 

@@ -16,15 +16,16 @@ from typing import Any
 
 from logbus import spark_submit
 from logbus.errors import LoadFailed
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.catch_up import LoadPlan, telling
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.migrations import create_ledger
+from logbus.ledger.standing import why_not_loaded
+from logbus.model import Attempt, AuditReport, FrozenWindow
+from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
-from logbus.windows.audit import audit_window
-from logbus.windows.catch_up import LoadPlan, telling
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.migrations import create_ledger
-from logbus.windows.model import Attempt, AuditReport, FrozenWindow
-from logbus.windows.standing import why_not_loaded
 
 Say = Callable[[str], None]
 STOP_SECONDS_MAX = 10.0  # a JVM that is asked to end runs its shutdown hooks first
@@ -62,7 +63,7 @@ class Loader:
 
     def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[AuditReport]:
         """Loads and audits; returns the audits, oldest window first. Raises when Spark fails; audits are in the reports."""
-        ledger, log = Ledger(connect(self.warehouse_url)), LogOffsets(self.client_config)
+        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client(self.client_config))
         create_ledger(ledger.engine)
         plan = ledger.plan_load(
             load.pipeline, log, self.now(), load.since, load.until, limit=load.limit, only_missing=load.only_missing
@@ -74,7 +75,7 @@ class Loader:
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         """Loads frozen windows again, whatever became of them before, and audits them."""
-        ledger, log = Ledger(connect(self.warehouse_url)), LogOffsets(self.client_config)
+        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client(self.client_config))
         self.submit_all(ledger, load, starts)
         return self.audit(ledger, log, load, starts)
 
@@ -85,11 +86,11 @@ class Loader:
             attempts = ledger.begin_attempts(load.pipeline, some, load.run_id, 1, self.now(), accept_other_records=accepted)
             self.submit(ledger, load, attempts)
 
-    def audit(self, ledger: Ledger, log: LogOffsets, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
+    def audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         sinks = each_sink_once()
         return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in starts]
 
-    def freeze(self, ledger: Ledger, log: LogOffsets, plan: LoadPlan) -> list[FrozenWindow]:
+    def freeze(self, ledger: Ledger, log: Topics, plan: LoadPlan) -> list[FrozenWindow]:
         windows = ledger.freeze_plan(plan, log, self.now(), telling(plan.count, self.say))
         self.say(f"{len(windows)} closed windows, {sum(window.record_count for window in windows)} records")
         return windows

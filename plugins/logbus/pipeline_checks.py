@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from logbus.errors import UserError
-from logbus.windows.broker_questions import ISOLATION_LEVELS
-from logbus.windows.definition import SINK, SINK_DEFAULT
-from logbus.windows.definition import definition_of as refuse_what_json_cannot_hold
-from logbus.windows.model import Pipeline
-from logbus.windows.registration import refuse_nonsense
+from logbus.kafka.client import ISOLATION_LEVELS
+from logbus.ledger.definition import SINK, SINK_DEFAULT
+from logbus.ledger.definition import definition_of as refuse_what_json_cannot_hold
+from logbus.ledger.registration import refuse_nonsense
+from logbus.model import Pipeline
 
-# Those of spark_jobs, of which a DAG file shall not import anything; a test holds the names together.
+# Those of logbus.parsing, sinks and readers, which a DAG file shall not import (Arrow); a test holds the names together.
 PARSERS = ("combined", "json", "lines", "logfmt", "raw", "regex")
 SINKS = ("postgres", "iceberg", "parquet")
 READERS = ("python", "connector")

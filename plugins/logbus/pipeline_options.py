@@ -1,18 +1,19 @@
 """A pipeline said in one sentence: `pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01`.
 
 What decides where windows begin and where rows go are fields of `Pipeline`; everything else is one of its settings. Both are
-options by name here, so a typing mistake is an error where the DAG is read and not a setting that nobody ever looks at. Their
-values are looked at, too (`pipeline_checks`).
+options by name here, typed for editors and type checkers; a typing mistake is an error where the DAG is read and not a setting
+without effect. Their values are looked at, too (`pipeline_checks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict, Unpack
 
 from logbus.errors import UserError
+from logbus.model import Pipeline
 from logbus.pipeline_checks import advice, check_pipeline
-from logbus.windows.model import Pipeline
 
 FIELDS: Mapping[str, str] = {
     "lateness": "how long after its end an hour stays open for records still on their way (timedelta)",
@@ -41,15 +42,49 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
+class OptionsBesideNames(TypedDict, total=False):
+    """What a pipeline takes beside its topic, table and parser; `FIELDS` and `SETTINGS` say what each means."""
+
+    lateness: timedelta
+    starts_at: datetime | None
+    interval: timedelta
+    isolation_level: Literal["read_committed", "read_uncommitted"]
+    columns: Mapping[str, str] | None
+    infer: bool | None
+    pattern: str | None
+    filter: Mapping[str, Sequence[Any]] | None
+    sink: Literal["postgres", "iceberg", "parquet"] | None
+    warehouse: str | None
+    catalog: str | None
+    keep_snapshots_days: float | None
+    directory: str | None
+    reader: Literal["python", "connector"] | None
+    max_error_rate: float | None
+    max_errors: int | None
+    accept_loss: bool | None
+    accept_producer_gaps: bool | None
+    max_ahead_minutes: float | None
+    offset_gaps: bool | None
+    settings: Mapping[str, Any] | None  # all of those from `columns` on, or a parser's own
+
+
+class PipelineOptions(OptionsBesideNames, total=False):
+    """What `hourly_ingest` and `catch_up` take by name where the pipeline is not made before."""
+
+    topic: str | None
+    table: str | None
+    parse: str | None
+
+
 def define_pipeline(
-    name: str, *, parse: str | None, topic: str | None = None, table: str | None = None, **options: Any
+    name: str, *, parse: str | None, topic: str | None = None, table: str | None = None, **options: Unpack[OptionsBesideNames]
 ) -> Pipeline:
     """The pipeline of that name. Topic and table are called like it unless said otherwise."""
     if parse is None:
         raise UserError(f"pipeline {name!r}: say how records become rows, parse='json' for example")
     refuse_unknown(name, options)
     settings = {**(options.get("settings") or {}), **{key: value for key, value in options.items() if key in SETTINGS}}
-    fields = {key: value for key, value in options.items() if key in FIELDS}
+    fields: dict[str, Any] = {key: value for key, value in options.items() if key in FIELDS}
     made = Pipeline(name=name, topic=topic or name, table=table or name, parse=parse, settings=settings, **fields)
     refuse_unusable(made)
     return made
@@ -68,10 +103,10 @@ def refuse_unknown(name: str, options: Mapping[str, Any]) -> None:
             raise UserError(f"pipeline {name!r} has no option {option!r}: {advice(option, known)}")
 
 
-def as_pipeline(pipeline: Pipeline | str, options: Mapping[str, Any]) -> Pipeline:
+def as_pipeline(pipeline: Pipeline | str, options: PipelineOptions) -> Pipeline:
     """A pipeline made already, or one defined by its name and options; never both."""
     if isinstance(pipeline, str):
-        return define_pipeline(pipeline, **{"parse": None, **options})
+        return define_pipeline(pipeline, **{"parse": None, **options})  # type: ignore[arg-type]  # mypy does not join the two
     if options:
         raise UserError(f"pipeline {pipeline.name!r} is defined already: give {', '.join(options)} where it is made")
     refuse_unusable(pipeline)

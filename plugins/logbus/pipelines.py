@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from airflow.sdk import DAG, Param
 
@@ -28,15 +28,15 @@ from logbus.assets import table_asset
 from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.catch_up import WINDOWS_UNASKED_MAX
+from logbus.model import HOUR, Pipeline
 from logbus.operators.audit_window import AuditWindowOperator
 from logbus.operators.catch_up import FreezeClosedWindowsOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import WINDOWS_PER_APPLICATION_MAX, LoadWindowOperator
 from logbus.operators.spark_window_operator import POOL_DEFAULT
-from logbus.pipeline_options import as_pipeline, define_pipeline
+from logbus.pipeline_options import PipelineOptions, as_pipeline, define_pipeline
 from logbus.timetable import WindowTimetable
-from logbus.windows.catch_up import WINDOWS_UNASKED_MAX
-from logbus.windows.model import HOUR, Pipeline
 
 __all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "many_topics"]
 
@@ -67,7 +67,7 @@ def hourly_ingest(
     dag_arguments: Mapping[str, Any] | None = None,
     max_windows_per_application: int = WINDOWS_PER_APPLICATION_MAX,
     fill_gaps: bool = True,
-    **options: Any,
+    **options: Unpack[PipelineOptions],
 ) -> DAG:
     """The DAG named after the pipeline: every hour, load the hour before into its table, exactly once.
 
@@ -106,7 +106,9 @@ def hourly_ingest(
     return dag
 
 
-def many_topics(topics: Iterable[str | Pipeline], connections: Connections = CONNECTIONS_DEFAULT, **options: Any) -> list[DAG]:
+def many_topics(
+    topics: Iterable[str | Pipeline], connections: Connections = CONNECTIONS_DEFAULT, **options: Unpack[PipelineOptions]
+) -> list[DAG]:
     """An hourly ingest for each topic, all with the same options; a topic that needs its own is given as a `Pipeline`."""
     return [hourly_ingest(topic, connections, **({} if isinstance(topic, Pipeline) else options)) for topic in topics]
 
@@ -117,7 +119,7 @@ def catch_up(
     *,
     dag_arguments: Mapping[str, Any] | None = None,
     max_windows: int = WINDOWS_UNASKED_MAX,
-    **options: Any,
+    **options: Unpack[PipelineOptions],
 ) -> DAG:
     """The DAG `<pipeline>_catchup`: load all closed hours between its parameters `since` and `until` in one Spark application.
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from logbus.errors import UserError
-from logbus.windows.model import Interval
+from logbus.model import Interval
 
 TIMETABLE_ADVICE = (
     "schedule the DAG by logbus.timetable.WindowTimetable(), as hourly_ingest does, or by "

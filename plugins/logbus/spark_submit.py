@@ -19,11 +19,11 @@ from typing import Any
 
 from logbus.connector_jars import JARS_VARIABLE, class_path
 from logbus.errors import LoadFailed, UserError
-from logbus.windows.model import Attempt
+from logbus.model import Attempt
 
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
 KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
-WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for programs of others: logbus.windows.handover
+WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for programs of others: logbus.ledger.handover
 RESULT_PREFIX = "LOGBUS_RESULT "
 
 LOCAL_MASTER = "local[2]"

@@ -14,7 +14,7 @@ import pendulum
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from logbus.windows.model import LATENESS_DEFAULT
+from logbus.model import LATENESS_DEFAULT
 
 HOURLY = "0 * * * *"
 

@@ -3,7 +3,6 @@
     README.md, CHANGELOG.md, CONTRIBUTING.md   pages of the site as they are; the first is its front page
     reference/*.md                             made from code at each build (PAGES)
     source/**                                  programs that a page links to, as pages
-    decisions/index.md                         the decisions by date
 
 Nothing is written into docs/: the pages exist during the build only.
 """
@@ -11,7 +10,6 @@ Nothing is written into docs/: the pages exist during the build only.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,6 @@ from scripts.site import broker_settings, commands, failures, ledger_tables, lin
 PROJECT = Path(__file__).parents[2]
 COMMANDS_OVERVIEW = "cli.md"
 DECISIONS = "decisions/"
-DECISIONS_INDEX = "decisions/index.md"
 MORE = "More"  # the section for pages that the menu does not name
 
 
@@ -51,8 +48,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, page, content=(PROJECT / path).read_text()))
     for page, make in PAGES.items():
         files.append(File.generated(config, page, content=make()))
-    decisions = sorted(uri for uri in uris(files) if uri.startswith(DECISIONS))
-    files.append(File.generated(config, DECISIONS_INDEX, content=list_of_decisions(decisions)))
     for path in linked_programs(files):
         files.append(File.generated(config, f"{links.SOURCES}{path}.md", content=source_page(path)))
     complete_menu(config, uris(files))
@@ -62,7 +57,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links of the repository become links of the site."""
     uri = page.file.src_uri
-    if uri in PAGES or uri == DECISIONS_INDEX or uri.startswith(links.SOURCES):
+    if uri in PAGES or uri.startswith(links.SOURCES):
         return markdown
     return links.within_site(markdown, home_of(uri), uri, is_file, exists)
 
@@ -90,7 +85,7 @@ def linked_programs(files: Files) -> list[str]:
     found = {
         target
         for file in files.documentation_pages()
-        if file.src_uri not in PAGES and file.src_uri != DECISIONS_INDEX
+        if file.src_uri not in PAGES
         for target in links.targets(file.content_string, home_of(file.src_uri))
     }
     return sorted(path for path in found if is_file(path) and not path.startswith(links.DOCS) and path not in links.OUTSIDE)
@@ -100,18 +95,6 @@ def source_page(path: str) -> str:
     """A program, to read."""
     text, kind = (PROJECT / path).read_text(), Path(path).suffix.removeprefix(".") or "text"
     return f"# {path}\n\n````{kind}\n{text}````\n"
-
-
-def list_of_decisions(found: Iterable[str]) -> str:
-    items = [f"- {Path(uri).name[:10]}: [{title_of(PROJECT / links.DOCS / uri)}]({uri.removeprefix(DECISIONS)})" for uri in found]
-    text = "Why things are as they are: what was decided, what else there was, and what follows. Newest last."
-    return "\n".join(["# Decisions", "", text, "", *items, ""])
-
-
-def title_of(page: Path) -> str:
-    """What a decision's heading says, without a date in front of it."""
-    title = re.sub(r"^# (\d{4}-\d\d-\d\d: )?", "", page.read_text().partition("\n")[0])
-    return title[:1].upper() + title[1:]
 
 
 def complete_menu(config: MkDocsConfig, pages: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The reference of the ledger's tables: columns as SQLAlchemy knows them, sentences as `windows/schema.py` says them.
+"""The reference of the ledger's tables: columns as SQLAlchemy knows them, sentences as `ledger/schema.py` says them.
 
 A table's sentence stands in the module's docstring; a column's is the comment behind it.
 """
@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 
-from logbus.windows import schema
+from logbus.ledger import schema
 from sqlalchemy import Column, Table
 from sqlalchemy.dialects import postgresql
 
@@ -17,7 +17,7 @@ from scripts.site.tables import code, plain, table
 
 INTRODUCTION = """# Ledger tables
 
-The schema `logbus` in the warehouse's PostgreSQL, made from `plugins/logbus/windows/schema.py`. Read them as you like (a
+The schema `logbus` in the warehouse's PostgreSQL, made from `plugins/logbus/ledger/schema.py`. Read them as you like (a
 dashboard, a report); write to them through logbus only: what holds between them is kept by its code, under its locks. They
 change by revisions (`logbus ledger version`), which only ever add.
 

@@ -19,7 +19,7 @@ OUTSIDE: Mapping[str, str] = {
     "CONTRIBUTING.md": "contributing.md",
 }
 # Folders that have a page.
-FOLDERS: Mapping[str, str] = {"docs/decisions": "decisions/index.md"}
+FOLDERS: Mapping[str, str] = {"docs/decisions": "decisions/README.md"}
 DOCS = "docs/"
 SOURCES = "source/"
 

@@ -1,18 +1,41 @@
 """Sinks, as a task sees them: who takes the rows. The driver's side, under the same names, is `logbus.warehouse.sinks`.
 
 Each lies in a module of its own that is imported when a job asks for it, so no worker pays for the libraries of another sink.
+
+A sink is a context manager. Everything a task writes is one piece of work: it counts when the sink was left well, and leaves
+nothing that counts when it was left with an error. Spark may run a task twice, so what a task writes is known by the task
+attempt; the driver takes what the winners wrote.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import cast
+from types import TracebackType
+from typing import Protocol, Self, cast
 
+import pyarrow as pa
 from logbus.errors import UserError
 
-from spark_jobs.sinks.base import TaskSink
-from spark_jobs.task_job import TaskJob
+from spark_jobs.job import StagedWindow, TaskJob
+
+
+class TaskSink(Protocol):
+    """Where one task attempt puts the records of many windows, in any order."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def write_rows(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
+        """Rows of `schemas.row_schema(columns)`."""
+
+    def write_dead_letters(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
+        """Rows of `schemas.DEAD_LETTER_SCHEMA`."""
+
+    def files(self, window: StagedWindow) -> tuple[str, ...]:
+        """What the driver has to commit for the window, once the sink was left well. Nothing where the tables are known."""
+
 
 # (the job, the parser's columns: name to PostgreSQL type, the task attempt's number) to a sink
 MakeSink = Callable[[TaskJob, Mapping[str, str], int], TaskSink]
@@ -31,6 +54,3 @@ def sink_for(job: TaskJob, columns: Mapping[str, str], task: int) -> TaskSink:
     module_name, _, attribute = SINKS[job.sink].partition(":")
     make = cast(MakeSink, getattr(importlib.import_module(module_name), attribute))
     return make(job, columns, task)
-
-
-__all__ = ["SINKS", "TaskSink", "sink_for"]

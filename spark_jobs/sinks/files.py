@@ -18,13 +18,13 @@ from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from logbus.model import EPOCH
+from logbus.parsing.schemas import row_schema
 from logbus.warehouse.directory import Directory, window_folder
-from logbus.windows.boundaries import EPOCH
 from pyarrow import fs
 
-from spark_jobs.schemas import row_schema
-from spark_jobs.sinks.postgres import PostgresSink
-from spark_jobs.task_job import StagedWindow, TaskJob
+from spark_jobs.job import StagedWindow, TaskJob
+from spark_jobs.sinks.postgres import PostgresTaskSink
 
 COMPRESSION = "zstd"
 
@@ -63,11 +63,11 @@ class DeadLetters:
     def __init__(self, uri: str, task: int) -> None:
         self._uri = uri
         self._task = task
-        self._sink: PostgresSink | None = None
+        self._sink: PostgresTaskSink | None = None
 
     def write(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
         if self._sink is None:
-            self._sink = PostgresSink(self._uri, self._task).__enter__()
+            self._sink = PostgresTaskSink(self._uri, self._task).__enter__()
         self._sink.write_dead_letters(window, rows)
 
     def end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -77,7 +77,7 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenFile:
+class TaskFile:
     """A file being written. `name` is what it will be called, below the directory."""
 
     name: str
@@ -98,7 +98,7 @@ class FileTaskSink:
         self._rows = 0
         self._bytes = 0
         self._windows: dict[int, StagedWindow] = {}
-        self._open: dict[int, OpenFile] = {}
+        self._open: dict[int, TaskFile] = {}
 
     def __enter__(self) -> FileTaskSink:
         return self
@@ -141,18 +141,18 @@ class FileTaskSink:
             file.writer.write_table(pa.Table.from_arrays(table.columns, schema=self._schema))
         self._waiting, self._rows, self._bytes = {}, 0, 0
 
-    def _create(self, window: StagedWindow) -> OpenFile:
+    def _create(self, window: StagedWindow) -> TaskFile:
         folder = window_folder(EPOCH + timedelta(milliseconds=window.start_ms))
         name = f"w{window.window_id}_a{window.attempt}_t{self._task}_{uuid.uuid4().hex[:12]}.parquet"
         parent, filesystem = f"{self._directory.path}/{folder}", self._directory.filesystem
         filesystem.create_dir(parent, recursive=True)
         writing_path = f"{parent}/.{name}"
         writer = pq.ParquetWriter(writing_path, self._schema, filesystem=filesystem, compression=COMPRESSION)
-        file = OpenFile(name=f"{folder}/{name}", writing_path=writing_path, path=f"{parent}/{name}", writer=writer)
+        file = TaskFile(name=f"{folder}/{name}", writing_path=writing_path, path=f"{parent}/{name}", writer=writer)
         self._open[window.window_id] = file
         return file
 
-    def _finish(self, file: OpenFile) -> None:
+    def _finish(self, file: TaskFile) -> None:
         file.writer.close()
         is_local = isinstance(self._directory.filesystem, fs.LocalFileSystem)
         if is_local:
@@ -170,7 +170,7 @@ class FileTaskSink:
                 except (OSError, pa.ArrowException):
                     pass
 
-    def _remove(self, file: OpenFile) -> None:
+    def _remove(self, file: TaskFile) -> None:
         self._directory.remove(file.writing_path)
         self._directory.remove(file.path)
 

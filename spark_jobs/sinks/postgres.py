@@ -15,10 +15,10 @@ import adbc_driver_postgresql
 import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import AdbcConnection, AdbcStatement, StatementOptions
-from logbus.windows.places import STAGING_SCHEMA, TASK_COLUMN
+from logbus.ledger.table_names import STAGING_SCHEMA, TASK_COLUMN
+from logbus.parsing.schemas import is_json
 
-from spark_jobs.schemas import is_json
-from spark_jobs.task_job import StagedWindow, TaskJob
+from spark_jobs.job import StagedWindow, TaskJob
 
 # PostgreSQL's binary form of jsonb is its text behind one version byte, which COPY takes as it comes.
 JSONB_VERSION = pa.scalar(b"\x01", pa.binary())
@@ -34,11 +34,11 @@ BUFFERED_ROWS_MAX = 50_000
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 
 
-def postgres_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> PostgresSink:
-    return PostgresSink(job.sink_options["uri"], task)
+def postgres_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> PostgresTaskSink:
+    return PostgresTaskSink(job.sink_options["uri"], task)
 
 
-class PostgresSink:
+class PostgresTaskSink:
     """A context manager: commits when it ends well, leaves nothing behind otherwise. `uri` is libpq's, and a secret."""
 
     def __init__(self, uri: str, task: int) -> None:
@@ -48,7 +48,7 @@ class PostgresSink:
         self._rows = 0
         self._bytes = 0
 
-    def __enter__(self) -> PostgresSink:
+    def __enter__(self) -> PostgresTaskSink:
         self._database = adbc_driver_postgresql.connect(self._uri)
         self._connection = AdbcConnection(self._database)
         self._connection.set_autocommit(False)

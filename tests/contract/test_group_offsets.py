@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 from logbus.errors import GroupActive
-from logbus.windows import group_seek
-from logbus.windows.group_offsets import GroupOffsets, Groups
-from logbus.windows.group_seek import TopicChoice
-from logbus.windows.log_offsets import LogOffsets, OffsetLog
+from logbus.kafka.client import Client
+from logbus.kafka.groups import GroupOffsets, Groups
+from logbus.kafka.topics import OffsetLog, Topics
+from logbus.status import group_seek
+from logbus.status.group_seek import TopicChoice
 
 from tests.support.broker import AnyBroker, any_broker
 from tests.support.consumers import GROUP_SETTINGS, GroupMember, poll_until, produce_numbers
@@ -28,7 +29,7 @@ RECORDS = 10
 class Subject:
     """Groups under test, the log they read, and a way to be in one for a while."""
 
-    groups: Groups
+    groups: GroupOffsets
     log: OffsetLog
     fill: Callable[[str, int], None]
     member: Callable[[str, str], AbstractContextManager[None]]
@@ -52,7 +53,7 @@ def fake_subject() -> Subject:
 
 
 def real_subject(bootstrap: str) -> Subject:
-    config = {"bootstrap.servers": bootstrap, "group.id": "not for the admin client"}
+    client = Client({"bootstrap.servers": bootstrap, "group.id": "not for the admin client"})
 
     def fill(topic: str, partitions: int) -> None:
         create_topic(bootstrap, topic, partitions=partitions)
@@ -65,7 +66,7 @@ def real_subject(bootstrap: str) -> Subject:
         yield
         one.close()
 
-    return Subject(groups=GroupOffsets(config), log=LogOffsets(config), fill=fill, member=member)
+    return Subject(groups=Groups(client), log=Topics(client), fill=fill, member=member)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from logbus.cli import main
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.log_admin import TopicAdmin
+from logbus.kafka.client import Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
 
 from tests.support.broker import AnyBroker
 from tests.support.jvm_session import TOOLS, run_tools
@@ -52,8 +53,8 @@ def filled(broker: AnyBroker) -> str:
         producer.produce(TOPIC, b"value", partition=number % 2, timestamp=int(stamp.timestamp() * 1000))
     assert producer.flush(30) == 0
     config = {"bootstrap.servers": broker.bootstrap}
-    TopicAdmin(config).delete_before(TOPIC, {1: 2})
-    GroupOffsets(config).commit(GROUP, {(TOPIC, 0): 4, (TOPIC, 1): 5})
+    Topics(Client(config)).delete_before(TOPIC, {1: 2})
+    Groups(Client(config)).commit(GROUP, {(TOPIC, 0): 4, (TOPIC, 1): 5})
     return broker.bootstrap
 
 

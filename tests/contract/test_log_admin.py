@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 from logbus.errors import TopicMissing, UserError
-from logbus.windows.log_admin import LogAdmin, TopicAdmin
+from logbus.kafka.client import Client
+from logbus.kafka.topics import LogAdmin, Topics
 
 from benchmarks.processes import wait_until
 from tests.support.consumers import produce_numbers
@@ -43,7 +44,7 @@ def real_subject(bootstrap: str) -> Subject:
         create_topic(bootstrap, topic, partitions=2)
         produce_numbers(bootstrap, topic, 2, RECORDS)
 
-    return Subject(log=TopicAdmin({"bootstrap.servers": bootstrap}), fill=fill)
+    return Subject(log=Topics(Client({"bootstrap.servers": bootstrap})), fill=fill)
 
 
 @pytest.fixture(params=["fake", "logbus", "kafka"])

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 from logbus.errors import TopicMissing
-from logbus.windows.log_admin import SettingsLog, TopicAdmin
-from logbus.windows.log_batches import Kind, LogBatches, Question, TopicBatches, TopicPlaces
+from logbus.kafka.batches import Kind, LogBatches, Question, TopicBatches, TopicPlaces
+from logbus.kafka.client import Client
+from logbus.kafka.topics import SettingsLog, Topics
 
 from tests.support.consumers import produce_numbers
 from tests.support.fake_batches import FakeBatches
@@ -47,7 +48,7 @@ def real_subject(bootstrap: str) -> Subject:
         produce_numbers(bootstrap, topic, 2, RECORDS)
 
     config = {"bootstrap.servers": bootstrap}
-    return Subject(batches=TopicBatches(config, timeout_seconds=20), single=TopicAdmin(config), fill=fill)
+    return Subject(batches=TopicBatches(Client(config, timeout_seconds=20)), single=Topics(Client(config)), fill=fill)
 
 
 @pytest.fixture(params=["fake", "logbus", "kafka"])

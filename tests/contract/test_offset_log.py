@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import Producer
 from logbus.errors import BrokerUnavailable, TopicMissing
-from logbus.windows.log_offsets import FoundRecord, LogOffsets, OffsetLog
+from logbus.kafka.client import Client
+from logbus.kafka.topics import FoundRecord, OffsetLog, Topics
 
 from tests.support.broker import broker  # noqa: F401
 from tests.support.fake_log import FakeLog
@@ -43,7 +44,7 @@ def fake_subject() -> Subject:
 
 
 def real_subject(bootstrap: str) -> Subject:
-    producer, log = Producer({"bootstrap.servers": bootstrap}), LogOffsets({"bootstrap.servers": bootstrap})
+    producer, log = Producer({"bootstrap.servers": bootstrap}), Topics(Client({"bootstrap.servers": bootstrap}))
 
     def append(name: str, partition: int, stamps: Sequence[int]) -> None:
         for stamp in stamps:
@@ -162,7 +163,7 @@ def test_a_partition_that_does_not_exist_is_an_error_and_no_answer(subject: Subj
 
 
 def test_a_broker_that_is_not_there_is_named_within_the_time_limit() -> None:
-    log = LogOffsets({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=1.0)
+    log = Topics(Client({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=1.0))
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 .*Check that it runs"):
         log.topic("t")
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from logbus.errors import ProduceFailed
-from logbus.producing import produce
+from logbus.kafka.producing import produce
 
 from tests.support.topics import create_topic, read_partition, read_topic
 

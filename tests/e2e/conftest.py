@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from logbus.collector.sample import write_sample
+from logbus.ledger.ledger import Ledger
 from logbus.local.demo import PIPELINE, home_of_log
 from logbus.local.stack import LocalStack, project_directory
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
 from playwright.sync_api import Browser, Page
 
 from tests.support.airflow_runs import wait_for_files

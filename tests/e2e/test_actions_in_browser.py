@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
 from logbus.local.demo import PIPELINE
+from logbus.model import HOUR, Interval, Pipeline, instant_text, milliseconds
 from logbus.warehouse.engine import connect
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, Interval, Pipeline, instant_text
 from playwright.sync_api import FrameLocator, Page, expect
 from sqlalchemy import Engine
 
@@ -55,7 +55,7 @@ def test_an_hour_is_rerun_and_turns_green(second: SecondDemo, engine: Engine, pa
     hour = Interval(last.end + EMPTY_HOUR_AFTER, last.end + EMPTY_HOUR_AFTER + HOUR)
     # The Dag has one run at a time: that of the hour that is due may wait minutes for its close, or load all that is frozen.
     second.stack.airflow.api.give_up_active_runs(PIPELINE)
-    ledger.freeze_or_get(PIPELINE, hour, LogOffsets(second.stack.client_config), hour.end + timedelta(days=1))
+    ledger.freeze_or_get(PIPELINE, hour, Topics(Client(second.stack.client_config)), hour.end + timedelta(days=1))
     frame = open_window(page, PIPELINE, instant_text(hour.start))
     expect(frame.locator("#state")).to_have_attribute("data-state", "closed")
     confirm(frame, "Load this hour again")
@@ -87,7 +87,7 @@ def test_a_dead_letter_is_redriven_and_its_hour_turns_green(
 
 def register(second: SecondDemo, engine: Engine, pattern: str) -> None:
     pipeline = Pipeline(name=MENDED, topic=MENDED, table=MENDED, parse="regex", settings={"pattern": pattern})
-    Ledger(engine).register(pipeline, LogOffsets(second.stack.client_config), NOW)
+    Ledger(engine).register(pipeline, Topics(Client(second.stack.client_config)), NOW)
 
 
 def load_with_a_dead_letter(second: SecondDemo, engine: Engine) -> str:
@@ -99,10 +99,10 @@ def load_with_a_dead_letter(second: SecondDemo, engine: Engine) -> str:
         producer.produce(MENDED, value, timestamp=milliseconds(hour.start))
     assert producer.flush(30.0) == 0
     register(second, engine, STRICT)
-    ledger.freeze_or_get(MENDED, hour, LogOffsets(config), NOW)
+    ledger.freeze_or_get(MENDED, hour, Topics(Client(config)), NOW)
     (attempt,) = ledger.begin_attempts(MENDED, [hour.start], "by hand", 1, NOW)
     application = Application(
-        ledger=ledger, log=LogOffsets(config), client_config=config, now=lambda: NOW, report=lambda outcome: None
+        ledger=ledger, log=Topics(Client(config)), client_config=config, now=lambda: NOW, report=lambda outcome: None
     )
     (outcome,) = application.load(MENDED, [attempt.token])
     assert outcome.error is None

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import Producer
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
 from logbus.local.processes import Program, Supervisor, wait_until
+from logbus.model import Pipeline, WindowState, milliseconds
 from logbus.warehouse.engine import connect
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline, WindowState
 
 from benchmarks import processes
 from benchmarks.processes import free_port
@@ -158,7 +158,9 @@ def test_an_hour_is_loaded_by_an_application_on_the_cluster(running: PlainServic
     engine = connect(environment["LOGBUS_WAREHOUSE_URL"])
     ledger = Ledger(engine)
     ledger.register(
-        Pipeline(name="clicks", topic="clicks", table="clicks", parse="lines"), LogOffsets({"bootstrap.servers": bootstrap}), now
+        Pipeline(name="clicks", topic="clicks", table="clicks", parse="lines"),
+        Topics(Client({"bootstrap.servers": bootstrap})),
+        now,
     )
     options = ["--pipeline", "clicks", "--bootstrap-server", bootstrap, "--master", f"spark://127.0.0.1:{running.ports['7077']}"]
     result = processes.run(running.words(["logbus", "load", *options]), seconds_max=180, env=environment, cwd=PROJECT)

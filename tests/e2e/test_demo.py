@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from logbus.local.demo import CATCH_UP_DAG, PIPELINE
+from logbus.model import LATENESS_DEFAULT
 from logbus.warehouse.engine import connect
-from logbus.windows.model import LATENESS_DEFAULT
 from sqlalchemy import text
 
 from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo

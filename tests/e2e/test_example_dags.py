@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
-from logbus.local.airflow_api import AirflowApi, DagRun
+from logbus.ledger.ledger import Ledger
+from logbus.local.airflow_api import AirflowApi, ApiDagRun
 from logbus.local.stack import LocalStack
+from logbus.model import Interval, instant_text
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import Interval, instant_text
 from sqlalchemy import Engine, text
 
 from tests.support.airflow_runs import (
@@ -70,7 +70,7 @@ def rows(engine: Engine, query: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def day_report(stack: LocalStack, api: AirflowApi) -> DagRun:
+def day_report(stack: LocalStack, api: AirflowApi) -> ApiDagRun:
     """A run that waits for the twelve hours before anybody has loaded one."""
     run = ask_for_run(api, BY_DAY, Interval(at(0), at(HOURS)))
     until(lambda: any(task["state"] == "deferred" for task in api.task_instances(run)), "the deferral of the day's report")
@@ -78,7 +78,7 @@ def day_report(stack: LocalStack, api: AirflowApi) -> DagRun:
 
 
 @pytest.fixture(scope="module")
-def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: DagRun) -> list[DagRun]:
+def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: ApiDagRun) -> list[ApiDagRun]:
     """The runs of a backfill of twelve hours; the watcher of audited hours looked before it began."""
     views = range(VIEWS_PER_HOUR * HOURS)
     produce_json(stack, PAGE_VIEWS, [(at(view / VIEWS_PER_HOUR), {"url": f"/{view}", "visitor": view}) for view in views])
@@ -93,7 +93,7 @@ def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: D
 
 
 @pytest.fixture(scope="module")
-def asked(stack: LocalStack, api: AirflowApi, backfilled: list[DagRun]) -> dict[str, DagRun]:
+def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> dict[str, ApiDagRun]:
     """Runs by their DAGs: an hour of one of the many topics, an ad hoc program, what keeps house, and one hour cleared."""
     produce_json(stack, ORDERS, [(at(hour), {"id": number, "amount": 1.5}) for number, hour in enumerate((0.1, 0.2, 1.1))])
     runs = {name: ask_for_run(api, name, Interval(at(0), at(1))) for name in (ORDERS, SIZES)}
@@ -106,14 +106,14 @@ def asked(stack: LocalStack, api: AirflowApi, backfilled: list[DagRun]) -> dict[
     return runs
 
 
-def finished(api: AirflowApi, run: DagRun) -> DagRun:
+def finished(api: AirflowApi, run: ApiDagRun) -> ApiDagRun:
     """The run when it has ended well; its DAG is switched off."""
     ended = api.wait(run, RUN_SECONDS_MAX)
     api.pause(run.dag_id)
     return ended
 
 
-def test_a_backfill_of_twelve_hours_loads_and_audits_every_hour(backfilled: list[DagRun], engine: Engine) -> None:
+def test_a_backfill_of_twelve_hours_loads_and_audits_every_hour(backfilled: list[ApiDagRun], engine: Engine) -> None:
     windows = Ledger(engine).windows(PAGE_VIEWS, since=at(0), until=at(HOURS - 1))
     assert [window.interval.start for window in windows] == [at(hour) for hour in range(HOURS)]
     assert all(window.audited_at is not None for window in windows[:-1])  # the last is being loaded again
@@ -121,7 +121,7 @@ def test_a_backfill_of_twelve_hours_loads_and_audits_every_hour(backfilled: list
     assert rows(engine, f"select count(*), count(distinct visitor) from {PAGE_VIEWS}") == [(views, views)]
 
 
-def test_a_backfill_of_twelve_hours_starts_few_spark_applications(backfilled: list[DagRun], engine: Engine) -> None:
+def test_a_backfill_of_twelve_hours_starts_few_spark_applications(backfilled: list[ApiDagRun], engine: Engine) -> None:
     """An application's windows have attempts that began at one instant."""
     started = rows(
         engine,
@@ -131,13 +131,13 @@ def test_a_backfill_of_twelve_hours_starts_few_spark_applications(backfilled: li
     assert 1 <= len(started) <= 3
 
 
-def test_all_but_the_first_of_a_backfill_find_their_hour_loaded(backfilled: list[DagRun], api: AirflowApi) -> None:
+def test_all_but_the_first_of_a_backfill_find_their_hour_loaded(backfilled: list[ApiDagRun], api: AirflowApi) -> None:
     last = max(run.run_id for run in backfilled)  # cleared since
     adopted = [api.xcom(run, "load")["adopted"] for run in backfilled if run.run_id != last]
     assert adopted.count(True) >= HOURS - 4
 
 
-def test_each_audited_hour_is_an_event_that_carries_its_window(backfilled: list[DagRun], api: AirflowApi) -> None:
+def test_each_audited_hour_is_an_event_that_carries_its_window(backfilled: list[ApiDagRun], api: AirflowApi) -> None:
     parameters = {"source_dag_id": PAGE_VIEWS, "limit": 100}
     events = api.request("GET", "/api/v2/assets/events", params=parameters)["asset_events"]
     windows = [window for event in events for window in event["extra"]["windows"]]
@@ -146,7 +146,7 @@ def test_each_audited_hour_is_an_event_that_carries_its_window(backfilled: list[
 
 
 def test_every_audited_hour_starts_work_downstream_exactly_once(
-    backfilled: list[DagRun], api: AirflowApi, engine: Engine
+    backfilled: list[ApiDagRun], api: AirflowApi, engine: Engine
 ) -> None:
     end = instant_text(at(HOURS))  # the hour that was due meanwhile may be there too
     taken = f"select starts_at from logbus.taken_window where starts_at < '{end}' order by starts_at"
@@ -165,11 +165,11 @@ def test_every_audited_hour_starts_work_downstream_exactly_once(
     assert asked_for == {instant_text(at(hour)): VIEWS_PER_HOUR for hour in range(HOURS)}
 
 
-def test_a_report_waits_for_its_whole_span(backfilled: list[DagRun], day_report: DagRun, api: AirflowApi) -> None:
+def test_a_report_waits_for_its_whole_span(backfilled: list[ApiDagRun], day_report: ApiDagRun, api: AirflowApi) -> None:
     assert api.xcom(finished(api, day_report), "count_day") == VIEWS_PER_HOUR * HOURS
 
 
-def test_every_task_of_a_run_links_to_its_window(backfilled: list[DagRun], stack: LocalStack, api: AirflowApi) -> None:
+def test_every_task_of_a_run_links_to_its_window(backfilled: list[ApiDagRun], stack: LocalStack, api: AirflowApi) -> None:
     run = min(backfilled, key=lambda found: found.run_id)
     path = f"/api/v2/dags/{PAGE_VIEWS}/dagRuns/{run.run_id}/taskInstances"
     found = {task: api.request("GET", f"{path}/{task}/links")["extra_links"][LINK] for task in ("freeze", "load", "audit")}
@@ -182,7 +182,9 @@ def test_every_task_of_a_run_links_to_its_window(backfilled: list[DagRun], stack
     assert f"pipeline={PAGE_VIEWS}" in str(page.url)
 
 
-def test_a_clear_is_a_new_asking_so_the_hour_is_loaded_again(asked: dict[str, DagRun], api: AirflowApi, engine: Engine) -> None:
+def test_a_clear_is_a_new_asking_so_the_hour_is_loaded_again(
+    asked: dict[str, ApiDagRun], api: AirflowApi, engine: Engine
+) -> None:
     run = finished(api, asked[PAGE_VIEWS])
     assert api.xcom(run, "load")["adopted"] is False
     window = Ledger(engine).window(PAGE_VIEWS, at(HOURS - 1))
@@ -192,12 +194,12 @@ def test_a_clear_is_a_new_asking_so_the_hour_is_loaded_again(asked: dict[str, Da
     assert rows(engine, fingerprints) == [(1,)]
 
 
-def test_one_of_many_topics_is_loaded_by_its_own_dag(asked: dict[str, DagRun], api: AirflowApi) -> None:
+def test_one_of_many_topics_is_loaded_by_its_own_dag(asked: dict[str, ApiDagRun], api: AirflowApi) -> None:
     run = finished(api, asked[ORDERS])
     assert (api.xcom(run, "load")["loaded"], api.xcom(run, "audit")["audited"]) == (2, 1)
 
 
-def test_an_ad_hoc_spark_program_reads_exactly_the_hour(asked: dict[str, DagRun], stack: LocalStack, api: AirflowApi) -> None:
+def test_an_ad_hoc_spark_program_reads_exactly_the_hour(asked: dict[str, ApiDagRun], stack: LocalStack, api: AirflowApi) -> None:
     run = finished(api, asked[SIZES])
     assert api.xcom(run, "sizes")["windows"][0]["records"] == VIEWS_PER_HOUR
     log = "\n".join(path.read_text(errors="replace") for path in logs_of(stack, SIZES))
@@ -212,7 +214,7 @@ def logs_of(stack: LocalStack, dag_id: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("dag_id", [RETENTION, MAINTENANCE])
-def test_what_keeps_house_runs(dag_id: str, asked: dict[str, DagRun], api: AirflowApi) -> None:
+def test_what_keeps_house_runs(dag_id: str, asked: dict[str, ApiDagRun], api: AirflowApi) -> None:
     assert finished(api, asked[dag_id]).state == "success"
 
 

@@ -6,14 +6,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from logbus.local.airflow_api import AirflowApi, DagRun
+from logbus.kafka.client import Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.local.airflow_api import AirflowApi, ApiDagRun
+from logbus.model import FrozenWindow, instant_text
+from logbus.retention.model import RetentionPolicy
+from logbus.retention.store import RetentionStore
 from logbus.warehouse.engine import connect
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import FrozenWindow, instant_text
-from logbus.windows.retention_model import RetentionPolicy
-from logbus.windows.retention_store import RetentionStore
 from sqlalchemy import Engine
 
 from tests.support.demos import SecondDemo
@@ -37,7 +38,7 @@ def hours(engine: Engine) -> list[FrozenWindow]:
     return [window for window in Ledger(engine).windows(NAME) if window.record_count]
 
 
-def run(api: AirflowApi, dag_id: str, **conf: Any) -> DagRun:
+def run(api: AirflowApi, dag_id: str, **conf: Any) -> ApiDagRun:
     api.unpause(dag_id)
     ended = api.wait(api.trigger(dag_id, conf=conf), RUN_SECONDS_MAX)
     api.pause(dag_id)
@@ -56,13 +57,13 @@ def test_hours_are_replayed_on_demand_and_what_is_loaded_shows_in_a_group(
     attempts = [(new.loaded_attempt or 0) - (old.loaded_attempt or 0) for new, old in zip(again, hours, strict=True)]
     assert attempts == [1, 1] + [0] * (len(hours) - 2)
     assert again[0].audited_at is not None
-    committed = GroupOffsets(second.stack.client_config).committed(f"logbus-{NAME}")
+    committed = Groups(Client(second.stack.client_config)).committed(f"logbus-{NAME}")
     assert committed == {(NAME, part.partition): part.end_offset for part in hours[1].ranges}
 
 
 def test_the_retention_dag_deletes_what_is_old_and_loaded(second: SecondDemo, engine: Engine, hours: list[FrozenWindow]) -> None:
     """Its schedule may run it beside us: whoever comes first does the same."""
-    admin, store, kept = TopicAdmin(second.stack.client_config), RetentionStore(engine), hours[1]
+    admin, store, kept = Topics(Client(second.stack.client_config)), RetentionStore(engine), hours[1]
     age = datetime.now(UTC) - kept.interval.start
     store.set_policy(RetentionPolicy(topic=NAME, retain=age - timedelta(minutes=30)), datetime.now(UTC))
     run(second.stack.airflow.api, "logbus_retention")

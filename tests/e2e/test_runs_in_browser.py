@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from logbus.local.demo import CATCH_UP_DAG, PIPELINE
-from logbus.windows.model import instant_text
+from logbus.model import instant_text
 from playwright.sync_api import Page, expect
 
 from tests.support.browsing import ours

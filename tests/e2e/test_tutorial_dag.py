@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ship
-from logbus.windows.model import HOUR, Interval
+from logbus.model import HOUR, Interval
 
 from tests.support.airflow_runs import WAIT_SECONDS_MAX, ask_for_run
 from tests.support.demos import SecondDemo

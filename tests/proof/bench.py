@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from logbus.ledger.migrations import create_ledger
 from logbus.warehouse.engine import warehouse_url
-from logbus.windows.migrations import create_ledger
 from sqlalchemy import create_engine, event, text
 
 # Nobody waits for another here but by a mistake of the machine.

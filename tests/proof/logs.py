@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
-from logbus.windows.log_offsets import LogOffsets, OffsetLog
+from logbus.kafka.client import Client
+from logbus.kafka.topics import OffsetLog, Topics
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.proof.truth import Record
@@ -103,7 +104,7 @@ class BrokerLog:
         self.server, self.copy = LogbusBroker(directory / "broker"), directory / "copy"
         self.server.start()
         self.settings = {"bootstrap.servers": self.server.bootstrap}
-        self.asked = LogOffsets(self.settings)
+        self.asked = Topics(Client(self.settings))
         self.producer = self.new_producer()
         self.ends: Mapping[int, int] = {}
 

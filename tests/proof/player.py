@@ -12,16 +12,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from logbus.errors import LogbusError
-from logbus.reparsing import reparser_for
+from logbus.ledger.catch_up import runs
+from logbus.ledger.freezing import freeze_together
+from logbus.ledger.ledger import Ledger
+from logbus.model import Attempt, FrozenWindow, Interval, Pipeline
+from logbus.parsing import parser_for
+from logbus.proof.audit import audit_window
+from logbus.status.checkup import check_all
 from logbus.warehouse import commit
 from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import Upkeep, sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.catch_up import runs
-from logbus.windows.checkup import check_all
-from logbus.windows.freezing import freeze_together
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import Attempt, FrozenWindow, Interval, Pipeline
 
 from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState
@@ -273,7 +273,7 @@ class Player:
         work = Redrive(
             engine=self.bench.engine,
             pipeline=pipeline,
-            reparser=reparser_for(pipeline),
+            parser=parser_for(pipeline.parse, pipeline.settings),
             run_id="redrive",
             now=lambda: self.now,
         )

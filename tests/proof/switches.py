@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from logbus.windows.values import ValuesReport
+from logbus.ledger.values import ValuesReport
 
 from tests.proof.story import UNUSABLE_HEAD
 
@@ -65,17 +65,17 @@ class Switch:
 
 SWITCHES: dict[str, Switch] = {
     # Where an hour begins
-    "neighbours": Switch("quiet_then_late", as_it_is, ("logbus.windows.boundaries.clamp",)),
-    "stamps_ahead": Switch(UNUSABLE_HEAD, no, ("logbus.windows.boundaries.needs_scan",)),
-    "unstamped_head": Switch(UNUSABLE_HEAD, as_it_is, ("logbus.windows.boundaries.with_the_head",)),
-    "unknown_head": Switch("greedy_retention", no, ("logbus.windows.freezing.Freeze.head_is_unknown",)),
+    "neighbours": Switch("quiet_then_late", as_it_is, ("logbus.ledger.boundaries.clamp",)),
+    "stamps_ahead": Switch(UNUSABLE_HEAD, no, ("logbus.ledger.boundaries.needs_scan",)),
+    "unstamped_head": Switch(UNUSABLE_HEAD, as_it_is, ("logbus.ledger.boundaries.with_the_head",)),
+    "unknown_head": Switch("greedy_retention", no, ("logbus.ledger.freezing.Freeze.head_is_unknown",)),
     # Whether it is the same log
     "topic_id": Switch(
         "made_again",
         nothing,
         (
-            "logbus.windows.retained.refuse_if_recreated",
-            "logbus.windows.freezing.refuse_if_recreated",
+            "logbus.ledger.retained.refuse_if_recreated",
+            "logbus.ledger.freezing.refuse_if_recreated",
             "spark_jobs.application.refuse_if_recreated",
         ),
     ),
@@ -83,17 +83,17 @@ SWITCHES: dict[str, Switch] = {
         "shortened",
         no_problems,
         (
-            "logbus.windows.witnesses.refuse_if_shorter",
-            "logbus.windows.testimony.refuse_if_shorter",
-            "logbus.windows.audit.broker_problems",
+            "logbus.ledger.witnesses.refuse_if_shorter",
+            "logbus.ledger.testimony.refuse_if_shorter",
+            "logbus.proof.audit.broker_problems",
         ),
     ),
     "witnesses": Switch(
         "restored",
         no_differences,
         (
-            "logbus.windows.witnesses.differences",
-            "logbus.windows.testimony.differences",
+            "logbus.ledger.witnesses.differences",
+            "logbus.ledger.testimony.differences",
             "spark_jobs.load_task.refuse_other_records",
         ),
     ),
@@ -102,7 +102,7 @@ SWITCHES: dict[str, Switch] = {
         "overtaken",
         nothing,
         (
-            "logbus.windows.attempts.lock_if_current",
+            "logbus.ledger.attempts.lock_if_current",
             "logbus.warehouse.staging.lock_if_current",
             "logbus.warehouse.commit.lock_if_current",
         ),
@@ -115,9 +115,9 @@ SWITCHES: dict[str, Switch] = {
     "one_owner": Switch(
         "alias",
         nothing,
-        ("logbus.windows.registration.refuse_shared_table", "logbus.windows.attempts.refuse_shared_table"),
+        ("logbus.ledger.registration.refuse_shared_table", "logbus.ledger.attempts.refuse_shared_table"),
     ),
     # The second witness
-    "counts": Switch("row_deleted", no_problems, ("logbus.windows.audit.table_problems",)),
+    "counts": Switch("row_deleted", no_problems, ("logbus.proof.audit.table_problems",)),
     "values": Switch("row_changed", values_are_well, ("logbus.warehouse.sinks.postgres.PostgresSink.compare_values",)),
 }

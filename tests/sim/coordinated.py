@@ -8,10 +8,10 @@ from typing import Any
 
 from broker.coordination import znodes
 from broker.coordination.asking import Script, ask
-from broker.coordination.event_fan import EventFan
 from broker.coordination.follow import ImageFollower, News
 from broker.coordination.full_read import read_controller, read_image
 from broker.coordination.image import BrokerNode, ClusterTopic, Endpoint, Image, PartitionState
+from broker.coordination.member import EventFan
 from broker.coordination.registration import Registration
 from broker.coordination.store import Node
 from broker.errors import BrokerError

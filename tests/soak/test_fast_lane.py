@@ -1,4 +1,4 @@
-"""The long run of tests/property/broker/test_fast_lane.py. LOGBUS_SOAK_SEED chooses other cases; a failure names its seed."""
+"""The long run of tests/property/broker/test_fast_lane.py and test_fetch_lane.py. LOGBUS_SOAK_SEED chooses other cases; a failure names its seed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import two_fetch_lanes
 from tests.support.two_lanes import run
 
 REQUESTS = int(os.environ.get("LOGBUS_SOAK_LANE_REQUESTS", "100000"))
@@ -28,4 +29,19 @@ def test_a_hundred_thousand_requests_are_answered_and_stored_as_without_the_lane
             rivals.close()
         except Exception as error:
             raise AssertionError(f"seed {seed!r}, {senders} senders, {pipelined} in a turn: {error!r}") from error
+    assert taken > REQUESTS // 12
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("readers", [3, 30])
+def test_a_hundred_thousand_fetches_are_answered_as_without_the_lane(tmp_path: Path, readers: int) -> None:
+    taken = 0
+    for number in range(REQUESTS // ROUND // 2 + 1):
+        seed = f"{SEED}/{number}"
+        try:
+            rivals = two_fetch_lanes.run(tmp_path / str(number), seed, ROUND, readers=readers)
+            taken += rivals.on.fetches_taken
+            rivals.close()
+        except Exception as error:
+            raise AssertionError(f"seed {seed!r}, {readers} readers: {error!r}") from error
     assert taken > REQUESTS // 12

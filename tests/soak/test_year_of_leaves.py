@@ -7,12 +7,12 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from logbus.ledger.migrations import create_ledger
+from logbus.ledger.table_names import leaf_name, parse_table
+from logbus.model import instant_text
 from logbus.warehouse.engine import connect
 from logbus.warehouse.leaves import leaves, merge_closed_days
-from logbus.warehouse.names import leaf_name, parse_table
 from logbus.warehouse.target import ensure_target
-from logbus.windows.migrations import create_ledger
-from logbus.windows.model import instant_text
 from sqlalchemy import Connection, Engine, text
 
 from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401

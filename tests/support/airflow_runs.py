@@ -9,10 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from confluent_kafka import Producer
-from logbus.local.airflow_api import POLL_SECONDS, RUN_OVER_STATES, AirflowApi, DagRun
+from logbus.local.airflow_api import POLL_SECONDS, RUN_OVER_STATES, AirflowApi, ApiDagRun
 from logbus.local.stack import LocalStack
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.model import Interval, instant_text
+from logbus.model import Interval, instant_text, milliseconds
 
 from tests.support.topics import create_topic
 
@@ -59,7 +58,7 @@ def unpause_without_the_hour_that_is_due(api: AirflowApi, dag_id: str) -> None:
     api.give_up_active_runs(dag_id)
 
 
-def ask_for_run(api: AirflowApi, dag_id: str, span: Interval) -> DagRun:
+def ask_for_run(api: AirflowApi, dag_id: str, span: Interval) -> ApiDagRun:
     """A run over a span of the past, asked for before the DAG is switched on: so it goes before the one that is due."""
     start, end = instant_text(span.start), instant_text(span.end)
     run = api.trigger(dag_id, logical_date=start, data_interval_start=start, data_interval_end=end, run_after=end)
@@ -67,9 +66,9 @@ def ask_for_run(api: AirflowApi, dag_id: str, span: Interval) -> DagRun:
     return run
 
 
-def wait_for_runs(api: AirflowApi, dag_id: str, count: int, *, kind: str) -> list[DagRun]:
+def wait_for_runs(api: AirflowApi, dag_id: str, count: int, *, kind: str) -> list[ApiDagRun]:
     """Waits until `count` runs whose ids begin with `kind` have ended well; raises with the story of one that has not."""
-    ended: list[DagRun] = []
+    ended: list[ApiDagRun] = []
 
     def are_there() -> bool:
         runs = [run for run in api.runs(dag_id) if run.run_id.startswith(kind)]

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.schema import attempt as attempt_table
+from logbus.model import Attempt, Pipeline
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.windows.model import Attempt, Pipeline
-from logbus.windows.schema import attempt as attempt_table
 from sqlalchemy import select, text
 
 from spark_jobs.application import Application

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from logbus.ledger.migrations import create_ledger
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect, libpq_uri
-from logbus.windows.migrations import create_ledger
 
 KEPT = ("alembic_version", "schema_version")
 CLEAN_LOCK_TIMEOUT = "5s"

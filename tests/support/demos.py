@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 from logbus.local.stack import LocalStack
-from logbus.windows.model import FrozenWindow
+from logbus.model import FrozenWindow
 
 LINES, HOURS = 600, 4
 DEMO_SECONDS_MAX = 600.0

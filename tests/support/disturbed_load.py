@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from logbus import spark_submit
-from logbus.windows.model import Attempt
+from logbus.model import Attempt
 
 from tests.support.cutting import Cut
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,7 @@ class Harness:
         watermarks: Watermarks | None = None,
         view: ClusterView | None = None,
         coordination: Coordination | None = None,
+        ids: Iterator[int] = _IDS,
         **settings: Any,
     ) -> None:
         self.clock = ManualClock()
@@ -89,7 +90,7 @@ class Harness:
             filesystem=filesystem or FileSystem(),
             helpers=self.helpers,
             ports={"PLAINTEXT": 9092},
-            new_id=lambda: uuid.UUID(int=next(_IDS), version=4),
+            new_id=lambda: uuid.UUID(int=next(ids), version=4),
             watermarks=watermarks,
             view=view,
             coordination=coordination,

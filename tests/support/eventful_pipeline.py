@@ -16,14 +16,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from logbus.reparsing import reparser_for
+from logbus.model import HOUR, Pipeline, milliseconds
+from logbus.parsing import parser_for
+from logbus.proof.audit import audit_window
+from logbus.retention.model import RetentionPolicy
+from logbus.retention.store import RetentionStore
 from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.model import HOUR, Pipeline
-from logbus.windows.retention_model import RetentionPolicy
-from logbus.windows.retention_store import RetentionStore
 from sqlalchemy import text
 
 from tests.support.seeded_platform import HEAD, PARTITIONS, SeededPlatform, Story
@@ -112,7 +111,7 @@ def redrive(platform: SeededPlatform) -> None:
     done = Redrive(
         engine=platform.engine,
         pipeline=pipeline,
-        reparser=reparser_for(pipeline),
+        parser=parser_for(pipeline.parse, pipeline.settings),
         run_id="redrive by hand",
         now=lambda: platform.now,
     ).run(platform.ledger.window(NAME, platform.start(REDRIVEN)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from logbus.windows.model import HOUR
+from logbus.model import HOUR
 
 from tests.support.platform_facts import Facts, Row
 
@@ -63,8 +63,8 @@ class Behind:
     is_estimated: bool = False
     open_records: int | None = None
     oldest: datetime | None = None
-    taken_at: datetime | None = None
-    taken_by: str | None = None
+    expires_at: datetime | None = None
+    expires_by: str | None = None
 
 
 def hour_of(at: datetime) -> datetime:
@@ -204,8 +204,8 @@ def behind(facts: Facts, name: str, at: datetime) -> Behind:
         size_bytes=size,
         is_estimated=is_estimated,
         oldest=oldest,
-        taken_at=None if kept is None else oldest + kept,
-        taken_by=None if kept is None else "retention.ms",
+        expires_at=None if kept is None else oldest + kept,
+        expires_by=None if kept is None else "retention.ms",
     )
 
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import Producer
+from logbus.kafka.client import Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval, Pipeline, milliseconds
+from logbus.proof.audit import audit_window
+from logbus.retention.store import RetentionStore
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import Interval, Pipeline
-from logbus.windows.retention_store import RetentionStore
 
 from tests.support.broker import AnyBroker
 from tests.support.exporting import Samples
@@ -66,7 +66,7 @@ def make_platform(broker: AnyBroker, url: str, name: str) -> Platform:
     made = Platform(bootstrap=broker.bootstrap, url=url, name=name, now=now, first_hour=first_hour)
     fill_topic(made)
     fill_ledger(made)
-    groups = GroupOffsets({"bootstrap.servers": made.bootstrap})
+    groups = Groups(Client({"bootstrap.servers": made.bootstrap}))
     groups.commit(GROUP, {(name, 0): 3, (name, 1): CLOSED_HOURS})
     groups.commit(LIVE_GROUP, {(name, partition): len(stamps(made, partition)) for partition in MINUTES})
     return made
@@ -88,7 +88,7 @@ def fill_topic(made: Platform) -> None:
 
 
 def fill_ledger(made: Platform) -> None:
-    log, engine = TopicAdmin({"bootstrap.servers": made.bootstrap}), connect(made.url)
+    log, engine = Topics(Client({"bootstrap.servers": made.bootstrap})), connect(made.url)
     mirror = FakeLog()  # the same offsets and times, from which loads without Spark take their records
     mirror.create(made.name, partitions=len(MINUTES))
     for partition in MINUTES:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from logbus.errors import BrokerNotReady, LogbusError, TopicMissing
-from logbus.windows.broker_questions import INTERNAL_PREFIX, Place
-from logbus.windows.log_batches import Kind, PartitionPlace, Question, TopicPlaces
+from logbus.kafka.batches import Kind, PartitionPlace, Question, TopicPlaces
+from logbus.kafka.client import INTERNAL_PREFIX, Place
 
 from tests.support.fake_log import FakeLog
 

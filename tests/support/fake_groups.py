@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from logbus.windows.group_offsets import GroupFacts, Place, active
+from logbus.kafka.client import Place
+from logbus.kafka.groups import GroupFacts, active
 
 
 class FakeGroups:

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from logbus.errors import ErrorBudgetExceeded, LoadFailed
-from logbus.windows.catch_up import LoadPlan
-from logbus.windows.missing import Gap, Missing
-from logbus.windows.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
-from logbus.windows.registration import Registration
-from logbus.windows.standing import Standing
+from logbus.ledger.catch_up import LoadPlan
+from logbus.ledger.missing import Gap, Missing
+from logbus.ledger.registration import PipelineRegistration
+from logbus.ledger.standing import Standing
+from logbus.model import Attempt, FrozenWindow, Interval, OffsetRange, Pipeline, TaskKey, WindowCounts, WindowState
 
 
 def window(start: datetime, *, records: int = 10, attempt: int | None = None, **changes: Any) -> FrozenWindow:
@@ -55,10 +55,10 @@ class FakeLedger:
 
     def define(
         self, pipeline: Pipeline, log: object, now: datetime, *, dag_id: str | None = None, remembers: bool = True
-    ) -> Registration:
+    ) -> PipelineRegistration:
         if dag_id is not None and remembers:
             self.dags.append((pipeline.name, dag_id))
-        return Registration(pipeline=self.register(pipeline, log, now), is_new=True)
+        return PipelineRegistration(pipeline=self.register(pipeline, log, now), is_new=True)
 
     def pipeline(self, name: str) -> Pipeline:
         return next(found for found in reversed(self.registered) if found.name == name)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from logbus.errors import BrokerUnavailable, TopicMissing, UserError
-from logbus.windows.fingerprint import as_signed, record_hash
-from logbus.windows.log_offsets import FoundRecord, TopicFacts
-from logbus.windows.model import Witness
+from logbus.fingerprint import as_signed, record_hash
+from logbus.kafka.topics import FoundRecord, TopicFacts
+from logbus.model import Witness
 
 _ids = itertools.count(1)
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from logbus.errors import LogbusError
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline, WindowState
+from logbus.parsing import parser_for
+from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import warehouse_url as sqlalchemy_url
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import Pipeline, WindowState
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from spark_jobs.application import Application
 from spark_jobs.outcomes import LoadState, WindowOutcome
-from spark_jobs.parsers import parser_for
 from tests.support import oracle
 from tests.support.cutting import Act, Cut
 from tests.support.fake_log import FakeLog

@@ -18,15 +18,14 @@ import adbc_driver_postgresql
 import pytest
 from adbc_driver_manager import AdbcDatabase
 from logbus.errors import RecordsLost, ShortRead
-from logbus.windows.model import Pipeline
+from logbus.model import Pipeline
+from logbus.parsing import Parser, Unparsable
 
 from spark_jobs import application
-from spark_jobs.kafka_source import read_plan
+from spark_jobs.job import TaskJob, TaskResult
 from spark_jobs.load_task import load
 from spark_jobs.packing import Run, TaskPlan
-from spark_jobs.parsers import Parser, Unparsable
-from spark_jobs.records import Records
-from spark_jobs.task_job import TaskJob, TaskResult
+from spark_jobs.records import Records, read_plan
 from tests.support.fake_log import KEY, FakeLog
 
 TASKS = "tasks"

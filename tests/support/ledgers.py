@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from logbus.ledger.ledger import Ledger
+from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
 from logbus.warehouse.engine import connect
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, Interval, Pipeline
 
 from tests.support.fake_log import FakeLog
 

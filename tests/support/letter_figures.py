@@ -6,7 +6,7 @@ import base64
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from logbus.windows.model import instant_text
+from logbus.model import instant_text
 
 from tests.support.platform_facts import Row
 from tests.support.shown_figures import Figure, Text, many, said

@@ -12,18 +12,17 @@ from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 
+from logbus.ledger.definition import pipeline_of
+from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, WindowCounts
+from logbus.parsing import parser_for
 from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
-from logbus.windows.boundaries import MILLISECOND
-from logbus.windows.definition import pipeline_of
-from logbus.windows.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 
-from spark_jobs.application import Reads, staged_window, to_reads
+from spark_jobs.application import TaskReads, staged_window, to_reads
+from spark_jobs.job import TaskJob, TaskResult
 from spark_jobs.load_task import load
-from spark_jobs.parsers import parser_for
 from spark_jobs.records import Records
-from spark_jobs.task_job import TaskJob, TaskResult
 from tests.support.ledgers import NOW, World
 from tests.support.mended import MENDED
 
@@ -123,7 +122,7 @@ class Loading:
         return f"line {partition}/{offset}".encode() if self.fixed_value is None else self.fixed_value
 
     @property
-    def reads(self) -> Reads:
+    def reads(self) -> TaskReads:
         return to_reads(self.results)
 
     def seal(self) -> SealedWindow:

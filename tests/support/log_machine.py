@@ -15,9 +15,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from logbus.errors import TopicRecreated, WindowOverlap
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, Pipeline
+from logbus.ledger.ledger import Ledger
+from logbus.model import FrozenWindow, Pipeline, milliseconds
 from sqlalchemy import Engine
 
 from tests.support.fake_log import NO_TIMESTAMP, FakeLog

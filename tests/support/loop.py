@@ -31,9 +31,11 @@ class ScriptedPoller(Poller[Connection]):
         self.fails: dict[str, Exception] = {}
         self.turns: list[Callable[[], Events]] = []
         self.rested: list[float] = []
+        self.timeouts: list[float] = []
         self._clock = clock
 
     def poll(self, timeout: float) -> Events:
+        self.timeouts.append(timeout)
         if self.turns:
             return self.turns.pop(0)()
         self._clock.advance_ms(math.ceil(min(timeout, 1.0) * 1000) or 1)

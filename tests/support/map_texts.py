@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-from logbus.windows.model import HOUR
+from logbus.model import HOUR
 
 from tests.support import expected_hours
 from tests.support.expected_hours import LABELS, MEANINGS, Behind, Hour, hour_of
@@ -85,7 +85,7 @@ def verdict_reasons(view: View) -> list[Text]:
 def tiles(view: View) -> list[Text]:
     found = view.behind().values()
     oldest = min((one.oldest for one in found if one.oldest), default=None)
-    taken = min((one.taken_at for one in found if one.taken_at), default=None)
+    taken = min((one.expires_at for one in found if one.expires_at), default=None)
     return [
         said("short", known(one.records for one in found)),
         UNKNOWN if oldest is None else said("span", (view.at - oldest).total_seconds()),
@@ -100,7 +100,7 @@ def tile_remarks(view: View) -> list[Text]:
     size = known(one.size_bytes for one in found.values())
     about = "about " if any(one.is_estimated for one in found.values()) else ""
     oldest = min((one.oldest, name) for name, one in found.items() if one.oldest) if view.facts.has_broker else None
-    taken = min((one.taken_at, name) for name, one in found.items() if one.taken_at) if view.facts.has_broker else None
+    taken = min((one.expires_at, name) for name, one in found.items() if one.expires_at) if view.facts.has_broker else None
     with_dead = {name for name, hour in view.all_hours() if hour.dead}
     loaded = sum(view.loaded_per_second(name) for name in view.names)
     return [
@@ -146,7 +146,7 @@ def age(view: View, one: Behind) -> Text:
 def due(view: View, one: Behind) -> Text:
     if one.oldest is None:
         return ""
-    return "kept" if one.taken_at is None else ("gone in ", said("span", (one.taken_at - view.at).total_seconds()))
+    return "kept" if one.expires_at is None else ("gone in ", said("span", (one.expires_at - view.at).total_seconds()))
 
 
 def throughput(view: View, name: str) -> Text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_jobs.parsers import Parser
+from logbus.parsing import Parser
 
 MENDED = "tests.support.mended:mended_lines"
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from confluent_kafka import Message
-from logbus.windows.model import FrozenWindow
+from logbus.model import FrozenWindow
+from logbus.parsing import Parser
 from sqlalchemy import Engine, text
 
-from spark_jobs.parsers import Parser
 from tests.support.fake_log import FakeLog, value_of
 from tests.support.in_process import is_dead
 from tests.support.topics import read_topic

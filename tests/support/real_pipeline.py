@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import AuditReport, Pipeline
+from logbus.parsing import parser_for
+from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import AuditReport, Pipeline
 from sqlalchemy import Engine
 
 from spark_jobs.application import Application
 from spark_jobs.outcomes import WindowOutcome
-from spark_jobs.parsers import parser_for
 from tests.support import oracle
 from tests.support.broker import AnyBroker
 from tests.support.ledgers import NOW, at, hour, stamps
@@ -48,7 +49,7 @@ class RealPipeline:
 
     def __post_init__(self) -> None:
         self.create()
-        self.log = LogOffsets(self.client_config)
+        self.log = Topics(Client(self.client_config))
         self.ledger = Ledger(self.engine)
         self.register()
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from logbus.windows.model import FrozenWindow, Interval, OffsetRange, WindowCounts, WindowState
-from logbus.windows.retention_model import RetentionPolicy, TopicState
-from logbus.windows.stretches import Anchor, PipelineChain
+from logbus.ledger.stretches import Anchor, PipelineChain
+from logbus.model import FrozenWindow, Interval, OffsetRange, WindowCounts, WindowState
+from logbus.retention.model import RetentionPolicy, TopicState
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 RECORDS = 10

@@ -21,13 +21,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import HOUR, Attempt, Interval, Pipeline, TaskKey, milliseconds
+from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, Attempt, Interval, Pipeline, TaskKey
 from sqlalchemy import Engine
 
 from spark_jobs.application import Application
@@ -94,7 +94,7 @@ class SeededPlatform:
 
     def __post_init__(self) -> None:
         self.client_config = {"bootstrap.servers": self.bootstrap, "log_level": 0}
-        self.ledger, self.log = Ledger(self.engine), LogOffsets(self.client_config)
+        self.ledger, self.log = Ledger(self.engine), Topics(Client(self.client_config))
 
     def start(self, hours_ago: int) -> datetime:
         return self.now.replace(minute=0, second=0, microsecond=0) - hours_ago * HOUR

@@ -11,12 +11,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from logbus.model import AuditReport, Pipeline
+from logbus.proof.audit import audit_window
 from logbus.warehouse.directory import AttemptFile
 from logbus.warehouse.sinks import Sink, sink_for
 from logbus.warehouse.sinks.files import FileSink
 from logbus.warehouse.target import SYSTEM_COLUMNS
-from logbus.windows.audit import audit_window
-from logbus.windows.model import AuditReport, Pipeline
 from sqlalchemy import Engine, text
 
 from tests.support.ledgers import NOW, World, at, stamps

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import socket
+
+from broker.network.output import Output
+from broker.storage.file_slice import FileSlice
 
 _NUMBERS = itertools.count(1000)
 
@@ -62,6 +67,19 @@ class ScriptedSocket:
     def close(self) -> None:
         self.closed = True
         self._check("close")
+
+
+class ScriptedOutput(Output):
+    """For a scripted socket, which has no sendfile: slices are read."""
+
+    def _send_slice(self, sock: socket.socket, head: FileSlice, budget: int) -> int:
+        sent = sock.send(os.pread(head.fileno(), min(head.length, budget), head.position))
+        head.position += sent
+        head.length -= sent
+        if not head.length:
+            self._parts.popleft()
+            head.release()
+        return sent
 
 
 class ScriptedListener:

@@ -18,10 +18,11 @@ import pytest
 from logbus import connector_jars as connector
 from logbus import spark_submit
 from logbus.errors import UserError
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Attempt
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Attempt
 from pyspark.sql import SparkSession
 
 from benchmarks.peers.maven import cache
@@ -68,7 +69,7 @@ def load_in_process(spark_session: SparkSession) -> LoadInProcess:
     def load(warehouse_url: str, client_config: Mapping[str, Any], attempts: Sequence[Attempt]) -> list[WindowOutcome]:
         application = Application(
             ledger=Ledger(connect(warehouse_url)),
-            log=LogOffsets(client_config),
+            log=Topics(Client(client_config)),
             client_config=client_config,
             now=lambda: datetime.now(UTC),
             report=lambda outcome: None,

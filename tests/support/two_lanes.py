@@ -11,6 +11,7 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import altered
 from tests.support.engine import Harness
 from tests.support.fuzzing import UnsyncedFileSystem
-from tests.support.sockets import ScriptedSocket
+from tests.support.sockets import ScriptedOutput, ScriptedSocket
 
 COMPARED = (".log", ".index", ".timeindex", ".indexnote")
 PARTITIONS = 4
@@ -47,7 +48,12 @@ class Side:
     def __init__(self, directory: Path, *, lane: bool, filesystem: FileSystem | None = None, **settings: Any) -> None:
         self.directory = directory
         self.harness = Harness(
-            directory, filesystem=filesystem or UnsyncedFileSystem(), fast_lane=lane, partitions_max=200, **settings
+            directory,
+            filesystem=filesystem or UnsyncedFileSystem(),
+            fast_lane=lane,
+            partitions_max=200,
+            ids=count(1),  # the same on both sides: requests name topics by id
+            **settings,
         )
         self.engine = self.harness.engine
         self.sockets: dict[int, ScriptedSocket] = {}
@@ -77,6 +83,7 @@ class Side:
             settle=self.engine.answer_staged,
             lane=None if lane is None else lane.connect(),
         )
+        self._connections[number].output = ScriptedOutput()
 
     def turn(self, settles: bool = True) -> None:
         """Read each connection once, as the loop does, and end the turn."""
@@ -127,7 +134,7 @@ class Side:
 
     def counted(self) -> dict[str, Any]:
         """What operators see."""
-        traffic = {p.name: (p.traffic.messages_in, p.traffic.bytes_in) for p in self.engine.partitions}
+        traffic = {p.name: (p.traffic.messages_in, p.traffic.bytes_in, p.traffic.bytes_out) for p in self.engine.partitions}
         counters = self.engine.counters
         return {"traffic": traffic, "requests": list(counters.requests), "errors": dict(counters.errors)}
 
@@ -136,8 +143,13 @@ class Side:
 
     @property
     def taken(self) -> int:
-        """How many requests took the lane."""
+        """How many Produce requests took the lane."""
         return self.engine.counters.fast_lane
+
+    @property
+    def fetches_taken(self) -> int:
+        """How many Fetch requests took theirs."""
+        return self.engine.counters.fetch_lane
 
     def close(self) -> dict[str, bytes]:
         """Stop, and tell what the disk holds."""
@@ -164,9 +176,9 @@ class Rivals:
         for side in self.sides:
             side.feed(number, data)
 
-    def turn(self) -> None:
+    def turn(self, settles: bool = True) -> None:
         for side in self.sides:
-            side.turn()
+            side.turn(settles)
 
     def drain(self) -> None:
         while any(side.has_unread for side in self.sides):
@@ -232,13 +244,13 @@ def produce_frame(
     out += b"\xff\xff" if client is None else struct.pack(">h", len(client)) + client
     if flexible:
         out += tags
-    out += _string(transactional_id, flexible) + struct.pack(">hi", acks, 30_000) + _count(len(topics), flexible)
+    out += string_of(transactional_id, flexible) + struct.pack(">hi", acks, 30_000) + count_of(len(topics), flexible)
     for name, partitions in topics:
-        out += _string(name, flexible) + _count(len(partitions), flexible)
+        out += string_of(name, flexible) + count_of(len(partitions), flexible)
         for index, records in partitions:
             out += struct.pack(">i", index)
             if flexible:
-                out += b"\0" if records is None else _uvarint(len(records) + 1) + records
+                out += b"\0" if records is None else uvarint(len(records) + 1) + records
                 out += partition_tags
                 partition_tags = b"\0"
             else:
@@ -251,17 +263,17 @@ def produce_frame(
     return struct.pack(">i", len(out)) + bytes(out)
 
 
-def _string(text: bytes | None, flexible: bool) -> bytes:
+def string_of(text: bytes | None, flexible: bool) -> bytes:
     if text is None:
         return b"\0" if flexible else b"\xff\xff"
-    return (_uvarint(len(text) + 1) if flexible else struct.pack(">h", len(text))) + text
+    return (uvarint(len(text) + 1) if flexible else struct.pack(">h", len(text))) + text
 
 
-def _count(count: int, flexible: bool) -> bytes:
-    return _uvarint(count + 1) if flexible else struct.pack(">i", count)
+def count_of(count: int, flexible: bool) -> bytes:
+    return uvarint(count + 1) if flexible else struct.pack(">i", count)
 
 
-def _uvarint(value: int) -> bytes:
+def uvarint(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

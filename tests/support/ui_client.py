@@ -14,7 +14,7 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from logbus.ui import access
 from logbus.ui import app as module
-from logbus.ui.sources import Sources
+from logbus.ui.sources import PageSources
 
 from tests.support.ledgers import NOW
 
@@ -32,7 +32,7 @@ class UiClient:
 
     def wait_for_the_broker(self, seconds: float) -> None:
         """From now on as long, and no longer."""
-        module.app.state.sources = Sources(now=lambda: self.now, clock=lambda: self.seconds, broker_timeout_seconds=seconds)
+        module.app.state.sources = PageSources(now=lambda: self.now, clock=lambda: self.seconds, broker_timeout_seconds=seconds)
 
     def get(self, path: str, **arguments: Any) -> httpx.Response:
         return self.ask("GET", path, **arguments)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote
 
-from logbus.windows.model import HOUR, instant_text
+from logbus.model import HOUR, instant_text
 
 from tests.support import eventful_pipeline as orders
 from tests.support import expected_hours, letter_figures

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.model import Interval
+from logbus.model import Interval, milliseconds
 
 from tests.support.fake_log import FakePartition
 

@@ -1,89 +1,36 @@
-"""Records on their way: a stock idempotent producer and one promise: `settle` returns only when all is acknowledged.
+"""How a log file's lines are sent: by `logbus.kafka.producing.Delivery`, tuned for a source that is always ahead of the network.
 
-The producer retries by itself and, being idempotent, stores each record once and in order. No callback runs for a record that
-arrives, only for one that does not, so a line costs about two microseconds here; an acknowledgement is known for all lines
-together, at a checkpoint.
+No callback runs for a record that arrives, only for one that does not, so a line costs about two microseconds here; an
+acknowledgement is known for all lines together, at a checkpoint.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
-
 from logbus.collector.errors import DeliveryFailed
-
-DELIVERY_SECONDS_MAX = 120.0  # how long a broker may be away before the run gives up; the next one goes on from there
-POLL_EVERY_LINES = 2048
-CLIENTS_CHOICE = -1  # a partition: the client's partitioner chooses
-_logger = logging.getLogger("logbus.collector")
+from logbus.kafka.client import Client
+from logbus.kafka.producing import DEFAULTS, SETTINGS, Delivery
 
 PRODUCER_DEFAULTS: Mapping[str, Any] = {
-    "enable.idempotence": True,
-    "acks": "all",
-    "linger.ms": 50,  # full batches: a log file is always ahead of the network
-    "compression.type": "lz4",
-    "partitioner": "murmur2_random",  # the Java client's: the same key finds the same partition from either
-    "message.timeout.ms": int(DELIVERY_SECONDS_MAX * 1000),
+    **SETTINGS,
+    **DEFAULTS,
+    "linger.ms": 50,  # full batches
     "delivery.report.only.error": True,
 }
-_HINTS = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "the topic's max.message.bytes is smaller than a batch: raise it, or set a smaller batch.size",
-    KafkaError._MSG_TIMED_OUT: "the broker was away for too long: see that it runs",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user may not write to the topic",
-}
 
 
-class Delivery:
-    """A producer for one topic. Not for use by several threads."""
+def open_delivery(topic: str, client_config: Mapping[str, Any], *, queued_lines_max: int) -> Delivery:
+    defaults = {**PRODUCER_DEFAULTS, "queue.buffering.max.messages": queued_lines_max}
+    return Delivery(Client(client_config), topic, {}, defaults)
 
-    def __init__(self, topic: str, client_config: Mapping[str, Any], *, queued_lines_max: int) -> None:
-        limits = {"queue.buffering.max.messages": queued_lines_max}
-        settings = {**PRODUCER_DEFAULTS, **limits, **client_config, "on_delivery": self._note_failure}
-        self._topic = topic
-        self._producer = Producer(settings, logger=_logger)
-        self._failure: KafkaError | None = None
-        self._sent = 0
 
-    def send(
-        self, value: bytes, *, key: bytes, timestamp_ms: int, headers: list[tuple[str, bytes]], partition: int = CLIENTS_CHOICE
-    ) -> None:
-        """Queue one record; waits while the queue is full, raises DeliveryFailed once something failed."""
-        while True:
-            try:
-                self._producer.produce(self._topic, value, key, partition, timestamp=timestamp_ms, headers=headers)
-                break
-            except BufferError:
-                self._producer.poll(0.1)
-                self._raise_failure()
-            except KafkaException as error:
-                self._failure = error.args[0]
-                self._raise_failure()
-        self._sent += 1
-        if self._sent % POLL_EVERY_LINES == 0:
-            self._producer.poll(0)
-            self._raise_failure()
-
-    def settle(self) -> None:
-        """Return when every record sent so far is acknowledged; DeliveryFailed otherwise."""
-        while self._producer.flush(1.0) and self._failure is None:
-            pass
-        self._raise_failure()
-
-    def abandon(self) -> None:
-        """Forget what is not sent yet, so that leaving does not wait for a broker that is away."""
-        self._producer.purge()
-        self._producer.flush(1.0)
-
-    def _note_failure(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self._failure is None:
-            self._failure = error
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            hint = _HINTS.get(self._failure.code(), "mend the cause")
-            raise DeliveryFailed(
-                f"topic {self._topic}: {self._failure.str()}; {hint}. Then run again: what was acknowledged is not sent twice"
-            )
+def settle(delivery: Delivery) -> None:
+    """Returns when every line sent so far is acknowledged; `DeliveryFailed` otherwise."""
+    delivery.settle()
+    if delivery.failure is not None:
+        delivery.finish()
+        raise DeliveryFailed(
+            f"topic {delivery.topic}: {delivery.cause()}. Then run again: what was acknowledged is not sent twice"
+        )

@@ -17,11 +17,7 @@ class StateUnusable(UserError):
     """The state file cannot be read or written."""
 
 
-class TopicUnusable(UserError):
-    """The topic cannot be found, made or written."""
-
-
-class TopicShortened(TopicUnusable):
+class TopicShortened(UserError):
     """The topic ends before what a run noted as acknowledged, and which lines are gone cannot be told."""
 
 

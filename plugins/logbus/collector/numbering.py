@@ -8,7 +8,7 @@ under the next run's name.
 
 from __future__ import annotations
 
-from logbus.windows.sent_numbers import SENT_HEADER
+from logbus.proof.sent_numbers import SENT_HEADER
 
 KEYS_REMEMBERED = 100_000  # hosts, usually few; the hash of a new one takes microseconds
 

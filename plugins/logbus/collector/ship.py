@@ -21,14 +21,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from logbus.collector import sources as files_seen
-from logbus.collector.delivery import PRODUCER_DEFAULTS, Delivery
+from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.numbering import Numbering
 from logbus.collector.shipment import Progress, Shipment
 from logbus.collector.shortened import Shortened, rewound
 from logbus.collector.sources import Source
-from logbus.collector.stamped_lines import Reading
-from logbus.collector.state import ShipState, TopicState, open_state
+from logbus.collector.stamped_lines import LineReading
+from logbus.collector.state import ShippedTopic, ShipState, open_state
 from logbus.collector.topic_client import TopicClient
 from logbus.errors import TopicMissing
 
@@ -101,7 +101,7 @@ def ship(
         before, lost = recover(noted, client, sleep=time.sleep, accept_loss=accept_loss)
         known = list(before.sources.values())
         sources = files_seen.identify(paths, known, new_id=lambda: secrets.token_hex(8))
-        delivery = Delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
+        delivery = open_delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
         checkpoints.begin(sources)
         shipment = Shipment(
@@ -114,7 +114,7 @@ def ship(
             numbering=numbering(len(before.next_offsets), producer_config or {}),
             stop=stop,
         )
-        sent = shipment.run(Reading(int(started * 1000), line_bytes_max, include_partial_line, zone or UTC))
+        sent = shipment.run(LineReading(int(started * 1000), line_bytes_max, include_partial_line, zone or UTC))
     named = {source.source_id for source in sources}
     return ShipReport(
         files=len(paths),
@@ -128,8 +128,8 @@ def ship(
 
 
 def recover(
-    before: TopicState, client: TopicClient, *, sleep: Callable[[float], None], accept_loss: bool = False
-) -> tuple[TopicState, Shortened]:
+    before: ShippedTopic, client: TopicClient, *, sleep: Callable[[float], None], accept_loss: bool = False
+) -> tuple[ShippedTopic, Shortened]:
     """The state, with where the topic ends now and, after an interrupted run, the lines it holds beyond the last checkpoint; and
     what it has lost of what was noted. `accept_loss`: that is not sent again."""
     ends = client.end_offsets()
@@ -171,7 +171,7 @@ def numbering(partition_count: int, producer_config: Mapping[str, Any]) -> Numbe
 class _Checkpoints:
     """Notes how far the sources are acknowledged, and from where in the topic later lines would lie."""
 
-    def __init__(self, state: ShipState, topic_id: str, before: TopicState, client: TopicClient) -> None:
+    def __init__(self, state: ShipState, topic_id: str, before: ShippedTopic, client: TopicClient) -> None:
         self._state = state
         self._topic_id = topic_id
         self._before = before
@@ -188,7 +188,7 @@ class _Checkpoints:
     def _save(self, sources: Sequence[Source], *, clean: bool, next_offsets: Mapping[int, int]) -> None:
         latest = {source.source_id: source for source in sources}
         others = {name: source for name, source in self._before.sources.items() if name not in latest}
-        state = TopicState(topic=self._before.topic, clean=clean, next_offsets=next_offsets, sources={**others, **latest})
+        state = ShippedTopic(topic=self._before.topic, clean=clean, next_offsets=next_offsets, sources={**others, **latest})
         self._state.save(self._topic_id, state)
 
 

@@ -11,12 +11,13 @@ from os import fsencode
 from pathlib import Path
 
 from logbus.collector import line_reader
-from logbus.collector.delivery import CLIENTS_CHOICE, Delivery
+from logbus.collector.delivery import settle
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.numbering import Numbering
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.stamped_lines import Reading, StampedLine, TimeOf, merged
+from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
 from logbus.collector.topic_client import position_header
+from logbus.kafka.producing import CLIENTS_CHOICE, Delivery
 
 PROGRESS_EVERY_LINES = 10_000
 
@@ -73,7 +74,7 @@ class Shipment:
         self._dated = {name for name, source in self._sources.items() if source.timestamp_ms is not None}
         self._sent = Sent()
 
-    def run(self, reading: Reading) -> Sent:
+    def run(self, reading: LineReading) -> Sent:
         """Send everything, or what comes before the stop; return when all that is acknowledged and noted."""
         try:
             self._send_all(reading)
@@ -81,12 +82,12 @@ class Shipment:
             self._settle(clean=True)
             raise
         except BaseException:
-            self._delivery.abandon()
+            self._delivery.finish()
             raise
         self._settle(clean=True)
         return self._sent
 
-    def _send_all(self, reading: Reading) -> None:
+    def _send_all(self, reading: LineReading) -> None:
         bytes_in_all = sum(line_reader.text_bytes(Path(source.path)) - source.position for source in self._sources.values())
         bytes_done = 0
         for number, line in enumerate(merged(self._sources.values(), reading), 1):
@@ -96,7 +97,7 @@ class Shipment:
                 self._progress(bytes_done, bytes_in_all, self._sent.lines)
             if number % self._checkpoint_lines == 0:
                 self._settle(clean=False)
-            if self._stop():
+            if self._stop() or self._delivery.failure is not None:
                 break
         self._progress(bytes_done, bytes_in_all, self._sent.lines)
 
@@ -126,10 +127,10 @@ class Shipment:
         if self._numbering is not None:
             partition, number = self._numbering.next(key)
             headers.append(number)
-        self._delivery.send(text, key=key, timestamp_ms=line.timestamp_ms, headers=headers, partition=partition)
+        self._delivery.send(text, key, partition, timestamp=line.timestamp_ms, headers=headers)
 
     def _settle(self, *, clean: bool) -> None:
-        self._delivery.settle()
+        settle(self._delivery)
         self._checkpoint(self._positions(), clean)
 
     def _positions(self) -> list[Source]:

@@ -51,7 +51,7 @@ class StampedLine(NamedTuple):
     is_zoneless: bool = False  # it has a time of its own, which was written without a zone
 
 
-class Reading(NamedTuple):
+class LineReading(NamedTuple):
     """How lines are read: the limits, the clock's reading at the start, and whether an unfinished last line counts."""
 
     now_ms: int
@@ -60,12 +60,12 @@ class Reading(NamedTuple):
     zone: tzinfo = UTC  # of times that are written without one
 
 
-def merged(sources: Iterable[Source], reading: Reading) -> Iterator[StampedLine]:
+def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[StampedLine]:
     """All lines not yet sent, oldest first."""
     return heapq.merge(*(_stamped(source, reading) for source in sources), key=lambda line: line.timestamp_ms)
 
 
-def _stamped(source: Source, reading: Reading) -> Iterator[StampedLine]:
+def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
     timestamp_ms, borrowed_of = source.timestamp_ms, TimeOf.LINE_BEFORE
     if timestamp_ms is None:
         timestamp_ms, borrowed_of = _first_time(source, reading)
@@ -88,7 +88,7 @@ def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
     return first_ms if first_ms is None or first_ms > before_ms - OUT_OF_ORDER_MS else stamp.again_ms
 
 
-def _first_time(source: Source, reading: Reading) -> tuple[int, TimeOf]:
+def _first_time(source: Source, reading: LineReading) -> tuple[int, TimeOf]:
     """For lines before any that has a time."""
     for _, _, text in islice(_lines(source, reading), LOOK_AHEAD_LINES):
         own_ms = recognise(text, reading.zone).timestamp_ms if text is not None else None
@@ -98,7 +98,7 @@ def _first_time(source: Source, reading: Reading) -> tuple[int, TimeOf]:
     return max(0, min(written_ms, reading.now_ms)), TimeOf.FILE
 
 
-def _lines(source: Source, reading: Reading) -> Iterator[line_reader.Line]:
+def _lines(source: Source, reading: LineReading) -> Iterator[line_reader.Line]:
     path = Path(source.path)
     complete = reading.include_partial_line or line_reader.is_compressed(path)
     try:

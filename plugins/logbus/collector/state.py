@@ -25,7 +25,7 @@ SOURCES_REMEMBERED = 10_000  # years of hourly rotation; the least recently used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicState:
+class ShippedTopic:
     """What is known about one topic: its files, and where lines sent after the last checkpoint would lie."""
 
     topic: str
@@ -41,19 +41,19 @@ class ShipState:
         self._path = path
         self._topics: dict[str, Any] = self._load()
 
-    def topic(self, topic_id: str, name: str) -> TopicState:
+    def topic(self, topic_id: str, name: str) -> ShippedTopic:
         """The state of a topic; an empty one where nothing was ever sent to it."""
         stored = self._topics.get(topic_id)
         if stored is None:
-            return TopicState(topic=name)
-        return TopicState(
+            return ShippedTopic(topic=name)
+        return ShippedTopic(
             topic=name,
             clean=stored["clean"],
             next_offsets={int(partition): offset for partition, offset in stored["next_offsets"].items()},
             sources={one["source_id"]: _read_source(one) for one in stored["sources"]},
         )
 
-    def save(self, topic_id: str, state: TopicState) -> None:
+    def save(self, topic_id: str, state: ShippedTopic) -> None:
         """Replace the file; after a crash it holds either the old state or this one."""
         latest = list(state.sources.values())[-SOURCES_REMEMBERED:]
         self._topics[topic_id] = {

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.errors import UnderReplicated
-from logbus.windows.cluster_facts import ClusterFacts, PartitionHolders, cluster_facts
+from logbus.kafka.client import Client
+from logbus.kafka.cluster import ANSWER_SECONDS_MAX, ClusterFacts, PartitionHolders, cluster_facts
 
 
 @click.command("cluster")
@@ -22,7 +23,7 @@ def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
 
     Ends with status 5 where a partition has no leader, or a replica that is not in sync.
     """
-    facts = cluster_facts(config)
+    facts = cluster_facts(Client(config, timeout_seconds=ANSWER_SECONDS_MAX))
     if as_json:
         output.show_json(summary(facts))
     else:

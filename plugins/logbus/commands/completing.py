@@ -29,24 +29,23 @@ def completer(ask: Ask) -> Callable[[click.Context, click.Parameter, str], list[
     return complete
 
 
-def admin(ctx: click.Context) -> Any:
-    from confluent_kafka.admin import AdminClient
+def client(ctx: click.Context) -> Any:
+    from logbus.kafka.client import Client
 
     given = ctx.params.get("bootstrap") or os.environ.get("LOGBUS_BOOTSTRAP_SERVER") or "127.0.0.1:9092"
     path = ctx.params.get("client_config") or os.environ.get("LOGBUS_CLIENT_CONFIG")
     settings = json.loads(Path(path).read_text()) if path else {}
-    return AdminClient({"bootstrap.servers": given, **settings, "log_level": 0, "socket.timeout.ms": int(SECONDS_MAX * 1000)})
+    return Client({"bootstrap.servers": given, **settings, "log_level": 0}, timeout_seconds=SECONDS_MAX)
 
 
 def topics(ctx: click.Context) -> Iterable[str]:
-    return [str(name) for name in admin(ctx).list_topics(timeout=SECONDS_MAX).topics]
+    return [str(name) for name in client(ctx).metadata().topics]
 
 
 def groups(ctx: click.Context) -> Iterable[str]:
-    client = admin(ctx)
-    client.list_topics(timeout=SECONDS_MAX)  # fails at once where nobody answers, as listing groups does not
-    found = client.list_consumer_groups(request_timeout=SECONDS_MAX).result(SECONDS_MAX)
-    return [str(group.group_id) for group in found.valid]
+    asked = client(ctx)
+    asked.metadata()  # fails at once where no broker answers, as listing groups does not
+    return [str(group.group_id) for group in asked.ask_group_names().result(SECONDS_MAX).valid]
 
 
 def pipelines(ctx: click.Context) -> Iterable[str]:

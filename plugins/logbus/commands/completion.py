@@ -33,11 +33,6 @@ def command(shell: str) -> None:
     Bash must be 4.4 or newer. Names of topics, groups and pipelines are asked for at --bootstrap-server and --warehouse, or where
     LOGBUS_BOOTSTRAP_SERVER and LOGBUS_WAREHOUSE_URL point.
     """
-    click.echo(script(shell))
-
-
-def script(shell: str) -> str:
-    """The script itself; it starts no other program, whereas click's own looks for bash's version."""
-    from logbus.cli import main
-
-    return ShellComplete.source(SHELLS[shell](main, {}, PROGRAM, VARIABLE))
+    program = click.get_current_context().find_root().command
+    # The plain `source`: bash's own starts another program to look for bash's version.
+    click.echo(ShellComplete.source(SHELLS[shell](program, {}, PROGRAM, VARIABLE)))

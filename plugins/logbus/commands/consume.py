@@ -19,14 +19,18 @@ from logbus.commands.interrupting import Stopped, stopping
 from logbus.commands.produce import ANSWER_SECONDS_MAX, Delimiter, counted
 from logbus.console import formatting
 from logbus.console.formatting import Render
-from logbus.console.positions import Kind, Span, chosen_partitions, parse_span, stretches
-from logbus.console.reading import Reading, Wish, consumer
-from logbus.windows.broker_questions import ISOLATION_LEVELS
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.log_offsets import LogOffsets
+from logbus.console.positions import PositionKind, PositionSpan, chosen_partitions, parse_span, stretches
+from logbus.console.reading import ConsoleReading, Wish, consumer
+from logbus.kafka.client import ISOLATION_LEVELS, Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
 
 FORMS = (options.TABLE, options.JSON)
-RESETS: Mapping[Kind, str] = {Kind.BEGINNING: "earliest", Kind.END: "latest", Kind.STORED: "earliest"}
+RESETS: Mapping[PositionKind, str] = {
+    PositionKind.BEGINNING: "earliest",
+    PositionKind.END: "latest",
+    PositionKind.STORED: "earliest",
+}
 
 
 @click.command("consume")
@@ -90,7 +94,7 @@ def command(
     form = options.JSON if is_json else form or next(iter(forms), None)
     render = rendering(form, template, delimiter)
     wish = Wish(topic=topic, follows=follow, count_max=count, isolation_level=isolation_level)
-    there = LogOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX).topic(topic)
+    there = Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)).topic(topic)
     named = chosen_partitions(topic, there.partitions, partitions)
     with reading(config, wish, span, named if partitions or group is None else [], group) as found:
         if form == options.TABLE:
@@ -99,7 +103,9 @@ def command(
 
 
 @contextmanager
-def reading(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[int], group: str | None) -> Iterator[Reading]:
+def reading(
+    config: Mapping[str, Any], wish: Wish, span: PositionSpan, partitions: list[int], group: str | None
+) -> Iterator[ConsoleReading]:
     """By assignment where partitions are named or no group is; else as the group's member. Closed in order at the end."""
     is_member = group is not None and not partitions
     if is_member and (span.kind not in RESETS or span.until_ms is not None):
@@ -107,21 +113,21 @@ def reading(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[
     limits = None if is_member else limits_of(config, wish, span, partitions, group)
     client = consumer(config, wish, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error")
     try:
-        yield Reading(client, wish, limits)
+        yield ConsoleReading(client, wish, limits, group)
     finally:
         client.close()
 
 
-def limits_of(config: Mapping[str, Any], wish: Wish, span: Span, partitions: list[int], group: str | None) -> Any:
-    if span.kind is Kind.STORED and group is None:
+def limits_of(config: Mapping[str, Any], wish: Wish, span: PositionSpan, partitions: list[int], group: str | None) -> Any:
+    if span.kind is PositionKind.STORED and group is None:
         raise click.UsageError("-o stored is where a group is: name it with -G")
-    log = LogOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX)
-    committed = GroupOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX).committed(group) if group else {}
+    client = Client(config, timeout_seconds=ANSWER_SECONDS_MAX)
+    committed = Groups(client).committed(group) if group else {}
     stored = {partition: offset for (topic, partition), offset in committed.items() if topic == wish.topic}
-    return stretches(log, wish.topic, partitions, span, wish.isolation_level, stored)
+    return stretches(Topics(client), wish.topic, partitions, span, wish.isolation_level, stored)
 
 
-def print_all(found: Reading, render: Render, quiet: bool) -> None:
+def print_all(found: ConsoleReading, render: Render, quiet: bool) -> None:
     """Writes batch after batch, flushed before the group may commit it."""
     file: BinaryIO = sys.stdout.buffer
     with stopping() as stop:

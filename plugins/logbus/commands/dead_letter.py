@@ -15,9 +15,9 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.errors import UserError
-from logbus.windows import dead_letters
-from logbus.windows.dead_letters import DeadLetter, Selection
-from logbus.windows.model import instant_text
+from logbus.model import instant_text
+from logbus.proof import dead_letters
+from logbus.proof.dead_letters import DeadLetter, Selection
 
 SHOWN_CHARACTERS_MAX = 200
 

@@ -10,21 +10,22 @@ import click
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_pipelines
+from logbus.doctor.airflow_home import check_airflow
+from logbus.doctor.broker import check_broker, check_disk
+from logbus.doctor.clocks import check_clocks
+from logbus.doctor.java import check_java
+from logbus.doctor.looking import Check, Surroundings, look
+from logbus.doctor.spark import check_jars, check_spark, check_spark_submit
+from logbus.doctor.versions import check_versions
 from logbus.errors import WarehouseUnavailable
 from logbus.exit_codes import ExitCode
-from logbus.surroundings.airflow_home import check_airflow
-from logbus.surroundings.broker import check_broker, check_disk
-from logbus.surroundings.clocks import check_clocks
-from logbus.surroundings.java import check_java
-from logbus.surroundings.looking import Check, Surroundings, look
-from logbus.surroundings.spark import check_jars, check_spark, check_spark_submit
-from logbus.surroundings.versions import check_versions
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.migrations import REVISION, create_ledger, ledger_revision
+from logbus.status import checkup
+from logbus.status.checkup import Finding, Severity
 from logbus.warehouse.engine import connect
-from logbus.windows import checkup
-from logbus.windows.checkup import Finding, Severity
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.migrations import REVISION, create_ledger, ledger_revision
 
 # Somebody waits for the answer; a broker that is there answers in milliseconds.
 BROKER_SECONDS_MAX = 5.0
@@ -51,7 +52,7 @@ COLOURS: Mapping[Severity, str] = {Severity.ERROR: "red", Severity.WARNING: "yel
 @click.option(
     "--only", "areas", multiple=True, type=click.Choice([*AREAS, PIPELINES]), help="Look at this only; may be repeated."
 )
-@click.option("--clean", is_flag=True, help="End attempts without a sign of life, drop staging tables nobody owns.")
+@click.option("--clean", is_flag=True, help="End attempts without a sign of life, drop staging tables without an owner.")
 @options.warehouse_if_named_option
 @options.with_broker
 @options.json_option
@@ -67,7 +68,7 @@ def command(
 
     Nothing is changed without --clean. Ends with status 5 where an error is found.
     """
-    log = LogOffsets(config, timeout_seconds=BROKER_SECONDS_MAX)
+    log = Topics(Client(config, timeout_seconds=BROKER_SECONDS_MAX))
     checks: dict[str, Check] = {
         **AREAS,
         PIPELINES: partial(examine, warehouse_url=warehouse_url, log=log, pipeline_name=pipeline_name, clean=clean),
@@ -93,7 +94,7 @@ def tell(findings: Sequence[Finding], as_json: bool) -> None:
 
 
 def examine(
-    around: Surroundings, *, warehouse_url: str | None, log: LogOffsets, pipeline_name: str | None, clean: bool
+    around: Surroundings, *, warehouse_url: str | None, log: Topics, pipeline_name: str | None, clean: bool
 ) -> Iterator[Finding]:
     """What the ledger and the broker tell; the first obstacle first."""
     if warehouse_url is None:

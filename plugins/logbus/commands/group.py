@@ -9,9 +9,9 @@ import click
 
 from logbus.commands import group_seek, options, output
 from logbus.errors import GroupMissing
-from logbus.windows.all_groups import GroupBatches, GroupReading, Member, end_offsets_of, lag_at
-from logbus.windows.broker_questions import Place
-from logbus.windows.group_offsets import GroupOffsets
+from logbus.kafka.batches import TopicBatches
+from logbus.kafka.client import Client, Place
+from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, lag_at
 
 # Somebody waits; a broker that is there answers in milliseconds.
 ANSWER_SECONDS_MAX = 5.0
@@ -30,8 +30,8 @@ def command() -> None:
 command.add_command(group_seek.command)
 
 
-def opened(config: Mapping[str, Any]) -> GroupBatches:
-    return GroupBatches(config, timeout_seconds=ANSWER_SECONDS_MAX)
+def opened(config: Mapping[str, Any]) -> Groups:
+    return Groups(Client(config, timeout_seconds=ANSWER_SECONDS_MAX))
 
 
 @command.command("ls")
@@ -39,7 +39,7 @@ def opened(config: Mapping[str, Any]) -> GroupBatches:
 @options.json_option
 def list_groups(config: Mapping[str, Any], as_json: bool) -> None:
     """List groups and their states."""
-    states = opened(config).group_states()
+    states = opened(config).states()
     if as_json:
         output.show_json([{"group": name, "state": state} for name, state in states.items()])
     else:
@@ -58,23 +58,23 @@ def of_groups(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def chosen(client: GroupBatches, groups: Sequence[str], all_groups: bool) -> list[GroupReading]:
+def chosen(broker: Groups, groups: Sequence[str], all_groups: bool) -> list[GroupReading]:
     """The groups as they are now. Of those named each must be told; of all, what is not told of one is said."""
     if bool(groups) == all_groups:
         raise click.UsageError("name groups, or say --all-groups")
-    return named(client, groups) if groups else every(client)
+    return named(broker, groups) if groups else every(broker)
 
 
-def named(client: GroupBatches, groups: Sequence[str]) -> list[GroupReading]:
-    found = client.settled(lambda: client.groups(groups))
+def named(broker: Groups, groups: Sequence[str]) -> list[GroupReading]:
+    found = broker.client.settled(lambda: broker.read(groups))
     for one in found:
         if one.error is not None:
             raise one.error
     return found
 
 
-def every(client: GroupBatches) -> list[GroupReading]:
-    found = [one for one in client.settled(client.groups) if not isinstance(one.error, GroupMissing)]
+def every(broker: Groups) -> list[GroupReading]:
+    found = [one for one in broker.client.settled(broker.read) if not isinstance(one.error, GroupMissing)]
     for one in found:
         if one.error is not None:
             output.say(f"group {one.name}: {one.error}")
@@ -89,16 +89,16 @@ def every(client: GroupBatches) -> list[GroupReading]:
 @of_groups
 def describe(what: str, verbose: bool, groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], as_json: bool) -> None:
     """Show how far GROUPS have read, who is in them, or their state."""
-    client = opened(config)
-    SHOWN[what](client, chosen(client, groups, all_groups), as_json, verbose)
+    broker = opened(config)
+    SHOWN[what](broker, chosen(broker, groups, all_groups), as_json, verbose)
 
 
 @command.command("offsets")
 @of_groups
 def offsets(groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], as_json: bool) -> None:
     """Show how far GROUPS have read: what describe shows."""
-    client = opened(config)
-    show_offsets(client, chosen(client, groups, all_groups), as_json)
+    broker = opened(config)
+    show_offsets(broker, chosen(broker, groups, all_groups), as_json)
 
 
 @command.command("members")
@@ -106,15 +106,15 @@ def offsets(groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], 
 @of_groups
 def members(verbose: bool, groups: Sequence[str], all_groups: bool, config: Mapping[str, Any], as_json: bool) -> None:
     """Show who is in GROUPS: what describe --members shows."""
-    client = opened(config)
-    show_members(client, chosen(client, groups, all_groups), as_json, verbose)
+    broker = opened(config)
+    show_members(broker, chosen(broker, groups, all_groups), as_json, verbose)
 
 
-def show_offsets(client: GroupBatches, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
+def show_offsets(broker: Groups, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
     for group in groups:
         if not group.members:
             output.say(f"Consumer group '{group.name}' has no active members.")
-    ends = end_offsets_of(client, groups)
+    ends = end_offsets_of(TopicBatches(broker.client), groups)
     rows = [row for group in groups for row in position_rows(group, ends)]
     if as_json:
         output.show_json([dict(zip(POSITION_NAMES, row, strict=True)) for row in rows])
@@ -130,7 +130,7 @@ def position_rows(group: GroupReading, ends: Mapping[Place, int]) -> Iterable[tu
         yield (group.name, *place, group.committed.get(place), ends.get(place), lag_at(group, place, ends), *holder)
 
 
-def show_members(client: GroupBatches, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
+def show_members(broker: Groups, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
     found = [(group.name, member) for group in groups for member in group.members]
     if as_json:
         output.show_json([member_summary(name, member) for name, member in found])
@@ -140,18 +140,18 @@ def show_members(client: GroupBatches, groups: Sequence[GroupReading], as_json: 
     click.echo(output.plain_columns(row[:count] for row in (MEMBER_COLUMNS, *rows)))
 
 
-def member_row(group: str, member: Member) -> tuple[Any, ...]:
+def member_row(group: str, member: GroupMember) -> tuple[Any, ...]:
     held = ",".join(f"{topic}:{partition}" for topic, partition in member.assignments)
     return (group, member.member_id, member.host, member.client_id, len(member.assignments), held)
 
 
-def member_summary(group: str, member: Member) -> dict[str, Any]:
+def member_summary(group: str, member: GroupMember) -> dict[str, Any]:
     places = [{"topic": topic, "partition": partition} for topic, partition in member.assignments]
     names = {"group": group, "consumer_id": member.member_id, "host": member.host, "client_id": member.client_id}
     return {**names, "assignments": places}
 
 
-def show_states(client: GroupBatches, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
+def show_states(broker: Groups, groups: Sequence[GroupReading], as_json: bool, verbose: bool = False) -> None:
     rows = [(one.name, one.coordinator, one.protocol, one.state, len(one.members)) for one in groups]
     if as_json:
         names = ("group", "coordinator", "assignment_strategy", "state", "members")
@@ -170,11 +170,12 @@ SHOWN: Mapping[str, Callable[..., None]] = {"offsets": show_offsets, "members": 
 @options.json_option
 def delete(groups: Sequence[str], is_executed: bool, config: Mapping[str, Any], as_json: bool) -> None:
     """Delete GROUPS with what they have committed; they must have no members. A dry run unless --execute."""
-    orders, found = GroupOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX), named(opened(config), groups)
+    broker = opened(config)
+    found = named(broker, groups)
     for group in found:
         what = f"group {group.name}, {group.state}, offsets of {len(group.committed)} partitions"
         if is_executed:
-            orders.delete(group.name)
+            broker.delete(group.name)
         if not as_json:
             click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
     if as_json:

@@ -14,12 +14,12 @@ import click
 
 from logbus.commands import options, output
 from logbus.errors import UserError
-from logbus.windows import group_seek
-from logbus.windows.broker_questions import Place
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.group_seek import Move, Target, TopicChoice
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import parse_instant
+from logbus.kafka.client import Client, Place
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
+from logbus.model import parse_instant
+from logbus.status import group_seek
+from logbus.status.group_seek import Move, Target, TopicChoice
 
 DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", re.IGNORECASE)
 
@@ -34,7 +34,7 @@ class Duration(click.ParamType[timedelta]):
             return value
         found = DURATION.fullmatch(value)
         if found is None or not any(found.groups()):
-            self.fail(f"{value!r} is no duration; write it like P1DT6H30M", param, ctx)
+            self.fail(f"{value!r} is not a duration; write it like P1DT6H30M", param, ctx)
         days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
@@ -82,7 +82,8 @@ def command(
     if is_exported and as_json:
         raise click.UsageError("--export prints topic,partition,offset: it and -o json exclude each other")
     flag, value = only_target(targets)
-    groups, log = GroupOffsets(config), LogOffsets(config)
+    client = Client(config)
+    groups, log = Groups(client), Topics(client)
     chosen = [TopicChoice.parse(text) for text in topics]
     if flag in OWN_TOPICS:
         target, own_topics = OWN_TOPICS[flag](value, group, warehouse_url)
@@ -177,7 +178,7 @@ def window_start(text: str) -> datetime:
     try:
         return parse_instant(text)
     except ValueError:
-        raise UserError(f"{text!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
+        raise UserError(f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
 
 
 # Targets that say themselves which topics they are about.

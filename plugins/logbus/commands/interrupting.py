@@ -110,7 +110,7 @@ def exit_code_of(interrupt: KeyboardInterrupt) -> ExitCode:
 
 
 def forget_output() -> None:
-    """Nobody reads standard output any more: what is still buffered for it must not fail at the very end."""
+    """Standard output has no reader any more: what is still buffered for it must not fail at the very end."""
     with suppress(OSError):  # not a file at all
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

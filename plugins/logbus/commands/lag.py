@@ -11,12 +11,13 @@ from rich.table import Table
 from logbus.commands import options, output
 from logbus.commands.completing import complete_pipelines
 from logbus.errors import Behind, BrokerUnavailable, LogbusError, PipelineUnknown, TopicMissing
-from logbus.windows.exact_reader import read_range
-from logbus.windows.lag import Lag, Measure, lag_of
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.model import instant_text
-from logbus.windows.stamped_hours import elsewhere_notes
+from logbus.kafka.client import Client
+from logbus.kafka.exact_reader import read_range
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.stamped_hours import elsewhere_notes
+from logbus.model import instant_text
+from logbus.status.lag import Lag, Measure, lag_of
 
 
 @click.command("lag")
@@ -34,11 +35,11 @@ from logbus.windows.stamped_hours import elsewhere_notes
 @options.json_option
 @click.option("--bytes", "counts_bytes", is_flag=True, help="Count bytes too, by reading every record that is behind.")
 @click.option(
-    "--fail-over",
+    "--fail-above",
     "hours_max",
     type=click.IntRange(min=0),
     metavar="HOURS",
-    help="End with status 5 where a pipeline is more hours behind, or nobody knows how many.",
+    help="End with status 5 where a pipeline is more hours behind, or by an unknown number.",
 )
 def command(
     pipeline_names: tuple[str, ...],
@@ -52,7 +53,7 @@ def command(
     """Show closed hours that are not loaded, the oldest of them, their records, and when retention would take them."""
     ledger, config, now = options.open_ledger(warehouse_url), options.client_config(bootstrap, client_config), options.clock()
     names = pipeline_names or [pipeline.name for pipeline in ledger.pipelines()]
-    log, measure = TopicAdmin(config), reader(config) if counts_bytes else None
+    log, measure = Topics(Client(config)), reader(config) if counts_bytes else None
     lags = [lag_or_problem(ledger, log, name, now, measure) for name in names]
     if as_json:
         output.show_json([lag.summary(now) for lag in lags])
@@ -65,12 +66,12 @@ def command(
             for note in elsewhere_notes(connection, names):
                 output.say(f"note: {note}")
     if hours_max is not None:
-        fail_over(lags, hours_max)
+        fail_above(lags, hours_max)
     if lags and all(lag.problem for lag in lags):
         raise TopicMissing(f"nothing is known of {', '.join(lag.pipeline for lag in lags)}: {lags[0].problem}")
 
 
-def lag_or_problem(ledger: Ledger, log: TopicAdmin, name: str, now: datetime, measure: Measure | None) -> Lag:
+def lag_or_problem(ledger: Ledger, log: Topics, name: str, now: datetime, measure: Measure | None) -> Lag:
     """A pipeline whose topic cannot be looked at is one line with its problem, and hides nothing of the others."""
     try:
         return lag_of(ledger.engine, log, name, now, measure)
@@ -80,7 +81,7 @@ def lag_or_problem(ledger: Ledger, log: TopicAdmin, name: str, now: datetime, me
         return Lag(pipeline=name, topic=ledger.pipeline(name).topic, records_behind={}, problem=str(problem))
 
 
-def fail_over(lags: list[Lag], hours_max: int) -> None:
+def fail_above(lags: list[Lag], hours_max: int) -> None:
     """`Behind` names the pipelines that are further behind than that."""
     behind = [lag for lag in lags if lag.problem or lag.hours_behind > hours_max]
     if behind:
@@ -132,11 +133,13 @@ def lag_table(lags: list[Lag], now: datetime) -> Table:
 
 def taken_text(lag: Lag, now: datetime) -> str:
     """`in 3 days, 4:00:00 by retention.ms`."""
-    if lag.taken_by is None:
+    if lag.expires_by is None:
         return "-"
-    if lag.taken_at is None:
-        return f"by {lag.taken_by}, nobody knows when"
-    return f"in {span_text(lag.taken_at - now)} by {lag.taken_by}" if lag.taken_at > now else f"any moment by {lag.taken_by}"
+    if lag.expires_at is None:
+        return f"by {lag.expires_by}, time unknown"
+    return (
+        f"in {span_text(lag.expires_at - now)} by {lag.expires_by}" if lag.expires_at > now else f"any moment by {lag.expires_by}"
+    )
 
 
 def span_text(span: timedelta | None) -> str:

@@ -13,9 +13,9 @@ from logbus import spark_submit
 from logbus.commands import options, output
 from logbus.commands.interrupting import raising
 from logbus.errors import AuditMismatch
+from logbus.ledger.catch_up import WINDOWS_UNASKED_MAX, LoadPlan
 from logbus.loading import Load, Loader
-from logbus.windows.catch_up import WINDOWS_UNASKED_MAX, LoadPlan
-from logbus.windows.model import AuditReport, WindowCounts, instant_text
+from logbus.model import AuditReport, WindowCounts, instant_text
 
 
 @click.command("load")

@@ -11,10 +11,11 @@ from pathlib import Path
 import click
 
 from logbus.commands import options
-from logbus.windows.accepted_losses import loss_text
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Interval, instant_text
-from logbus.windows.rebasing import Rebase
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.accepted_losses import loss_text
+from logbus.ledger.rebasing import Rebase
+from logbus.model import Interval, instant_text
 
 SHOWN_MAX = 24  # hours named one by one
 
@@ -36,7 +37,7 @@ def rebase_lines(name: str, done: Rebase | None) -> Iterator[str]:
         yield "these are refused until their loss is accepted by name:"
         yield f"    logbus window accept-loss --pipeline {name} HOUR... --reason TEXT"
     if done.again:
-        yield f"records may be loaded a second time, since nobody can tell them from those that are gone: {', '.join(done.again)}"
+        yield f"records may be loaded a second time, since they cannot be told from those that are gone: {', '.join(done.again)}"
 
 
 def named(hours: Sequence[Interval]) -> str:
@@ -66,7 +67,7 @@ def accept_loss(
 
     They are never called exact: every audit says who accepted the loss, when and why.
     """
-    ledger, log = options.open_ledger(warehouse_url), LogOffsets(options.client_config(bootstrap, client_config))
+    ledger, log = options.open_ledger(warehouse_url), Topics(Client(options.client_config(bootstrap, client_config)))
     length = ledger.pipeline(pipeline_name).interval
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
     for start in starts:

@@ -8,10 +8,10 @@ from datetime import timedelta
 import click
 
 from logbus.commands import options, output
+from logbus.ledger.migrations import create_ledger
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import Upkeep
 from logbus.warehouse.upkeep import maintain
-from logbus.windows.migrations import create_ledger
 
 
 @click.command("maintain")

@@ -18,10 +18,10 @@ import click
 
 from logbus.commands.completing import complete_groups, complete_pipelines, complete_topics
 from logbus.errors import UserError
-from logbus.windows.model import parse_instant
+from logbus.model import parse_instant
 
 if TYPE_CHECKING:
-    from logbus.windows.ledger import Ledger
+    from logbus.ledger.ledger import Ledger
 
 TABLE, JSON = "table", "json"
 # Parts of the names of librdkafka's settings that hold credentials: a command line shows in `ps` and in a shell's history.
@@ -39,7 +39,7 @@ class Instant(click.ParamType[datetime]):
         try:
             return parse_instant(value)
         except ValueError:
-            self.fail(f"{value!r} is no instant; write it like 2015-05-17T10:00:00Z", param, ctx)
+            self.fail(f"{value!r} is not an instant; write it like 2015-05-17T10:00:00Z", param, ctx)
 
 
 class TimeZone(click.ParamType[ZoneInfo]):
@@ -53,7 +53,7 @@ class TimeZone(click.ParamType[ZoneInfo]):
         try:
             return ZoneInfo(value)
         except (OSError, ValueError, KeyError):
-            self.fail(f"{value!r} is no time zone that this machine knows; write it like Europe/Berlin or UTC", param, ctx)
+            self.fail(f"{value!r} is not a time zone that this machine knows; write it like Europe/Berlin or UTC", param, ctx)
 
 
 class Setting(click.ParamType[tuple[str, str]]):
@@ -229,9 +229,9 @@ def settings_of(path: Path) -> Mapping[str, Any]:
 
 def open_ledger(warehouse_url: str) -> Ledger:
     """The ledger, made or brought up to date if need be."""
+    from logbus.ledger.ledger import Ledger
+    from logbus.ledger.migrations import create_ledger
     from logbus.warehouse.engine import connect
-    from logbus.windows.ledger import Ledger
-    from logbus.windows.migrations import create_ledger
 
     engine = connect(warehouse_url)
     create_ledger(engine)

@@ -15,16 +15,16 @@ from logbus.commands import losses, options, output
 from logbus.commands.completing import complete_pipelines, complete_topics
 from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger import pipeline_dags, table_moves
+from logbus.ledger.definition import differences, in_words, pipeline_of
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.registration import PipelineRegistration
+from logbus.model import Pipeline
 from logbus.pipeline_checks import is_own_parser
 from logbus.pipeline_options import refuse_unusable
-from logbus.reparsing import reparser_for
 from logbus.warehouse.engine import connect
-from logbus.windows import pipeline_dags, table_moves
-from logbus.windows.definition import differences, in_words, pipeline_of
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
-from logbus.windows.registration import Registration
 
 
 @click.group("pipeline")
@@ -75,15 +75,17 @@ def register(
     )
     refuse_unusable(pipeline)
     if not is_own_parser(parse):  # which may be installed only where Spark runs
-        reparser_for(pipeline)  # refuses a filter over columns that the parser does not have, for example
-    log, ledger = LogOffsets(options.client_config(bootstrap, client_config)), Ledger(connect(warehouse_url))
+        from logbus.parsing import parser_for
+
+        parser_for(parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
+    log, ledger = Topics(Client(options.client_config(bootstrap, client_config))), Ledger(connect(warehouse_url))
     done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
     tell_registration(done)
     if done.changes and (dags := pipeline_dags.standing_for_another(ledger.engine, done.pipeline)):
         output.say(f"note: {', '.join(dags)} defines {name} otherwise, and its next run sets it back: change it there, too")
 
 
-def tell_registration(done: Registration) -> None:
+def tell_registration(done: PipelineRegistration) -> None:
     found = done.pipeline
     known = "" if done.is_new else " is changed:" if done.changes else " is registered already:"
     click.echo(f"pipeline {found.name}{known} loads topic {found.topic} into table {found.table}")
@@ -95,7 +97,7 @@ def parse_settings(text: str) -> dict[str, Any]:
     try:
         settings = json.loads(text)
     except ValueError as error:
-        raise UserError(f"--settings is no JSON: {error}") from None
+        raise UserError(f"--settings is not JSON: {error}") from None
     if not isinstance(settings, dict):
         raise UserError("--settings is a JSON object, such as {}")
     return settings
@@ -165,7 +167,7 @@ def rebase(name: str, warehouse_url: str, bootstrap: str, client_config: Path | 
 
     What is loaded stays. The hours of which records may be gone are printed; each is refused until its loss is accepted.
     """
-    log = LogOffsets(options.client_config(bootstrap, client_config))
+    log = Topics(Client(options.client_config(bootstrap, client_config)))
     done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
     click.echo("\n".join(losses.rebase_lines(name, done)))
 

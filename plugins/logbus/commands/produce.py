@@ -20,8 +20,9 @@ from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stop, Stopped, stopping
 from logbus.console.lines import LineFormat, records, unescaped
 from logbus.errors import UserError
-from logbus.producing import Sending, open_sending, summary
-from logbus.windows.log_offsets import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.producing import Sending, open_sending, summary
+from logbus.kafka.topics import Topics
 
 ANSWER_SECONDS_MAX = 5.0  # until it is known that the topic is there
 FINISH_SECONDS_MAX = 10.0  # for what is under way when somebody stops the command
@@ -73,7 +74,7 @@ def command(
     tail -F access.log | logbus produce access_log
     logbus produce users -K: users.txt        # alice:{"age": 7} gets the key alice
     """
-    there = LogOffsets(config, timeout_seconds=ANSWER_SECONDS_MAX).topic(topic)
+    there = Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)).topic(topic)
     if partition is not None and partition not in there.partitions:
         raise UserError(f"topic {topic} has no partition {partition}: it has 0 to {there.partitions[-1]}")
     form = LineFormat(
@@ -99,7 +100,7 @@ def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop) -
     """Sends and waits for every acknowledgement; `Stopped` says how far it came, if somebody stops it."""
     for record in stop.waiting_for(found):
         sending.send(record)
-        if sending.failure is not None or stop:
+        if sending.has_failed or stop:
             break
     sending.settle(lambda: bool(stop))
     if stop.exit_code is None:

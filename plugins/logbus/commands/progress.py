@@ -10,10 +10,11 @@ from typing import Any
 from logbus.commands import options
 from logbus.commands.window_views import behind_text
 from logbus.errors import BrokerUnavailable, LogbusError
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.missing import Gap, behind, empty
-from logbus.windows.model import FrozenWindow, Pipeline, instant_text
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.missing import Gap, behind, empty
+from logbus.model import FrozenWindow, Pipeline, instant_text
 
 # Looking at the ledger must not wait half a minute for a broker that is not there.
 BROKER_SECONDS_MAX = 5.0
@@ -82,7 +83,7 @@ class ProgressView:
 
     def __init__(self, ledger: Ledger, client_config: Mapping[str, Any]) -> None:
         self.ledger = ledger
-        self.log = LogOffsets(client_config, timeout_seconds=BROKER_SECONDS_MAX)
+        self.log = Topics(Client(client_config, timeout_seconds=BROKER_SECONDS_MAX))
         self.note: str | None = None
         self._is_unreachable = False
 
@@ -96,5 +97,5 @@ class ProgressView:
                 return self.ledger.gaps(pipeline.name, self.log, options.clock(), since, until)
             except LogbusError as error:
                 self._is_unreachable = isinstance(error, BrokerUnavailable)
-                self.note = f"hours that nobody has frozen yet are not counted: {error}"
+                self.note = f"hours that are not frozen yet are not counted: {error}"
         return self.ledger.gaps(pipeline.name, None, options.clock(), since, until)

@@ -10,13 +10,13 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.errors import UserError
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.migrations import create_ledger
+from logbus.model import Pipeline, instant_text
 from logbus.warehouse.duckdb_view import create_view, query
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import SINK
 from logbus.warehouse.sinks.parquet import table_directory
-from logbus.windows.ledger import Ledger
-from logbus.windows.migrations import create_ledger
-from logbus.windows.model import Pipeline, instant_text
 
 
 @click.command("query")

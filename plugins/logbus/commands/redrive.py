@@ -9,9 +9,9 @@ import click
 from rich.table import Table
 
 from logbus.commands import options, output
-from logbus.reparsing import reparser_for
+from logbus.model import FrozenWindow, instant_text
+from logbus.parsing import parser_for
 from logbus.warehouse.redrive import Redrive, Redriven
-from logbus.windows.model import FrozenWindow, instant_text
 
 
 @click.command("redrive")
@@ -39,7 +39,7 @@ def command(
     redrive = Redrive(
         engine=ledger.engine,
         pipeline=pipeline,
-        reparser=reparser_for(pipeline),
+        parser=parser_for(pipeline.parse, pipeline.settings),
         run_id="command line",
         now=options.clock,
     )

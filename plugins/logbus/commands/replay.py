@@ -15,14 +15,16 @@ from logbus import spark_submit
 from logbus.commands import options, output
 from logbus.commands.interrupting import raising
 from logbus.commands.load import show_reports
+from logbus.kafka.client import Client
+from logbus.kafka.exact_reader import exact_consumer, read_with
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
-from logbus.windows import comparison, replay
-from logbus.windows.comparison import Reading
-from logbus.windows.exact_reader import exact_consumer, read_with
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import FrozenWindow, OffsetRange, instant_text
-from logbus.windows.replay import ReplayPlan, ReplayWindow, Span
+from logbus.model import FrozenWindow, OffsetRange, instant_text
+from logbus.proof import comparison
+from logbus.proof.comparison import WindowReading
+from logbus.status import replay
+from logbus.status.replay import ReplayPlan, ReplayWindow, Span
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -130,22 +132,22 @@ class BrokerReader:
     """Reads windows with one consumer, telling how far it is."""
 
     consumer: Consumer
-    log: LogOffsets
+    log: Topics
 
     def begin(self, windows: int, records: int) -> None:
         output.say(f"reading the {records:,} records of {windows} windows, to compare them with what is loaded")
 
-    def window(self, window: FrozenWindow) -> Reading:
+    def window(self, window: FrozenWindow) -> WindowReading:
         return comparison.broker_reading(window, self.log, self.records)
 
-    def records(self, part: OffsetRange) -> Iterable[comparison.Record]:
+    def records(self, part: OffsetRange) -> Iterable[comparison.ComparedRecord]:
         found = read_with(self.consumer, part.topic, part.partition, part.start_offset, part.end_offset)
         return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
 
 
 def made_plan(ledger: Ledger, config: Mapping[str, Any], name: str, span: Span, read: bool | None) -> ReplayPlan:
     """`read` None: where it is not too much."""
-    log, now = LogOffsets(config), options.clock()
+    log, now = Topics(Client(config)), options.clock()
     if read is False:
         return replay.plan(ledger, log, name, span, now)
     with exact_consumer(config, ledger.pipeline(name).isolation_level) as consumer:

@@ -13,10 +13,11 @@ from rich.table import Table
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.errors import RetentionOverdue
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.retention_model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
-from logbus.windows.retention_run import Retention, RetentionReport
-from logbus.windows.retention_store import RetentionStore
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.retention.model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
+from logbus.retention.run import RetentionReport, RetentionRun
+from logbus.retention.store import RetentionStore
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
 NONE_MANAGED = (
@@ -40,8 +41,10 @@ def with_broker(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def open_retention(warehouse_url: str, bootstrap: str, client_config: Path | None) -> Retention:
-    return Retention(options.open_ledger(warehouse_url).engine, TopicAdmin(options.client_config(bootstrap, client_config)))
+def open_retention(warehouse_url: str, bootstrap: str, client_config: Path | None) -> RetentionRun:
+    return RetentionRun(
+        options.open_ledger(warehouse_url).engine, Topics(Client(options.client_config(bootstrap, client_config)))
+    )
 
 
 @command.command("plan")

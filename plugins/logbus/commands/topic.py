@@ -21,12 +21,12 @@ from logbus.commands.topic_views import (
     text,
 )
 from logbus.errors import TopicMissing, UserError
-from logbus.windows.all_topics import TopicReading, read_topics
-from logbus.windows.broker_facts import log_directories, partition_bytes
-from logbus.windows.broker_questions import Place
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.still_needed import Unloaded, unloaded_of
-from logbus.windows.topic_orders import BROKERS_CHOICE, TopicOrders
+from logbus.kafka.batches import TopicBatches
+from logbus.kafka.client import Client, Place
+from logbus.kafka.cluster import log_directories, partition_bytes
+from logbus.kafka.topic_list import TopicReading, read_topics
+from logbus.kafka.topics import BROKERS_CHOICE, Topics
+from logbus.status.still_needed import Unloaded, unloaded_of
 
 # Somebody waits; a broker that is there answers in milliseconds.
 ANSWER_SECONDS_MAX = 5.0
@@ -38,7 +38,7 @@ def command() -> None:
     """Topics: list, create, describe, change and delete them."""
 
 
-class Settings(options.Setting):
+class TopicSettings(options.Setting):
     """`name=value`, or several with commas between them, as kafka-configs takes them; lists may stand in brackets."""
 
     name = "name=value"
@@ -46,28 +46,28 @@ class Settings(options.Setting):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        pairs = [super(Settings, self).convert(text, param, ctx) for text in SEVERAL.split(value)]
+        pairs = [super(TopicSettings, self).convert(text, param, ctx) for text in SEVERAL.split(value)]
         return tuple((name, text.removeprefix("[").removesuffix("]")) for name, text in pairs)
 
 
-def opened(config: Mapping[str, Any]) -> TopicOrders:
-    return TopicOrders(config, timeout_seconds=ANSWER_SECONDS_MAX)
+def opened(config: Mapping[str, Any]) -> Client:
+    return Client(config, timeout_seconds=ANSWER_SECONDS_MAX)
 
 
-def read(client: TopicOrders, names: Sequence[str]) -> list[TopicReading]:
+def read(client: Client, names: Sequence[str]) -> list[TopicReading]:
     """The topics as they are now; what the broker does not tell of one is said, and hides nothing of the others."""
-    found = client.settled(lambda: read_topics(client, names, lambda: sizes(client), with_settings=False))
+    found = client.settled(lambda: read_topics(TopicBatches(client), names, lambda: sizes(client), with_settings=False))
     for one in found:
         if one.error is not None:
             output.say(f"topic {one.name}: {one.error}")
     return found
 
 
-def sizes(client: TopicOrders) -> Mapping[Place, int]:
-    return partition_bytes(log_directories(client.client_config))
+def sizes(client: Client) -> Mapping[Place, int]:
+    return partition_bytes(log_directories(client))
 
 
-def named(client: TopicOrders, names: Sequence[str]) -> list[TopicReading]:
+def named(client: Client, names: Sequence[str]) -> list[TopicReading]:
     """The topics that somebody named: an error where nothing is known of one of them."""
     found = read(client, names)
     for one in found:
@@ -86,7 +86,7 @@ def named(client: TopicOrders, names: Sequence[str]) -> list[TopicReading]:
 def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: bool, as_json: bool) -> None:
     """List topics with their partitions, records and bytes on the disk."""
     client = opened(config)
-    names = client.topic_names(with_internal=not exclude_internal)
+    names = TopicBatches(client).topic_names(with_internal=not exclude_internal)
     if names_only:
         click.echo("".join(f"{name}\n" for name in names), nl=False)
         return
@@ -110,8 +110,8 @@ def list_topics(config: Mapping[str, Any], exclude_internal: bool, names_only: b
 def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) -> None:
     """Show partitions, leaders, offsets and own settings of TOPICS, by default of all."""
     client = opened(config)
-    found = named(client, there(client, topics)) if topics else read(client, client.topic_names())
-    settings = client.settings([one.name for one in found if one.places is not None])
+    found = named(client, there(client, topics)) if topics else read(client, TopicBatches(client).topic_names())
+    settings = Topics(client).settings_in_force([one.name for one in found if one.places is not None])
     own = {name: [setting for setting in listed if setting.is_own] for name, listed in settings.items()}
     if as_json:
         output.show_json([{**summary(one), "configs": by_name(own.get(one.name, []))} for one in found])
@@ -127,8 +127,8 @@ def describe(topics: Sequence[str], config: Mapping[str, Any], as_json: bool) ->
 @click.option(
     "--replication-factor", type=click.IntRange(1), help="By default what the broker's default.replication.factor says."
 )
-@click.option("--config", "settings", multiple=True, type=Settings(), help="A setting of the topic; may be repeated.")
-@click.option("--if-not-exists", is_flag=True, help="It is no error that a topic is there; it is left as it is.")
+@click.option("--config", "settings", multiple=True, type=TopicSettings(), help="A setting of the topic; may be repeated.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @options.with_broker
 def create(
     topics: Sequence[str],
@@ -141,7 +141,7 @@ def create(
     """Create TOPICS."""
     client, values = opened(config), flat(settings)
     for name in topics:
-        is_made = client.create(
+        is_made = Topics(client).create(
             name,
             partitions=partitions or BROKERS_CHOICE,
             replication_factor=replication_factor or BROKERS_CHOICE,
@@ -154,7 +154,7 @@ def create(
 @command.command("alter")
 @options.topics_argument(required=True)
 @click.option("--partitions", type=click.IntRange(1), help="How many it shall have; they never become fewer.")
-@click.option("--config", "--add-config", "settings", multiple=True, type=Settings(), help="Set this; may be repeated.")
+@click.option("--config", "--add-config", "settings", multiple=True, type=TopicSettings(), help="Set this; may be repeated.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Take this back to the broker's own value.")
 @options.with_broker
 def alter(
@@ -171,16 +171,16 @@ def alter(
     there(client, topics)
     for name in topics:
         if partitions is not None:
-            client.add_partitions(name, partitions)
+            Topics(client).add_partitions(name, partitions)
             click.echo(f"topic {name} has {partitions} partitions")
             output.say("note: records with a key go to other partitions from now on")
         change(client, name, values, gone)
 
 
-def change(client: TopicOrders, name: str, values: Mapping[str, str], gone: Sequence[str]) -> None:
+def change(client: Client, name: str, values: Mapping[str, str], gone: Sequence[str]) -> None:
     if not values and not gone:
         return
-    client.change(name, values, gone)
+    Topics(client).change_settings(name, values, gone)
     done = [*(f"{key}={value}" for key, value in values.items()), *(f"{key} as the broker has it" for key in gone)]
     click.echo(f"topic {name}: {', '.join(done)}")
 
@@ -190,7 +190,7 @@ def change(client: TopicOrders, name: str, values: Mapping[str, str], gone: Sequ
 @click.option("--describe", "is_described", is_flag=True, help="Show them; what happens where nothing is changed.")
 @click.option("--all", "shows_all", is_flag=True, help="Also those that are as the broker has them for all topics.")
 @click.option("--alter", "is_altered", is_flag=True, help="Change them; --add-config and --delete-config say so already.")
-@click.option("--add-config", "settings", multiple=True, type=Settings(), help="Set this; may be repeated.")
+@click.option("--add-config", "settings", multiple=True, type=TopicSettings(), help="Set this; may be repeated.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Take this back to the broker's own value.")
 @options.with_broker
 @options.json_option
@@ -215,7 +215,7 @@ def config_command(
         for name in topics:
             change(client, name, values, gone)
         return
-    in_force = client.settings(topics).items()
+    in_force = Topics(client).settings_in_force(topics).items()
     shown = {name: [one for one in listed if one.is_own or shows_all] for name, listed in in_force}
     if as_json:
         output.show_json({name: [setting_summary(one) for one in found] for name, found in shown.items()})
@@ -231,7 +231,7 @@ def config_command(
 
 @command.command("delete")
 @options.topics_argument(required=True)
-@click.option("--if-exists", is_flag=True, help="It is no error that a topic is not there.")
+@click.option("--if-exists", is_flag=True, help="Do nothing if the topic does not exist.")
 @click.option("--accept-loss", is_flag=True, help="Also where a pipeline has not loaded all of it.")
 @options.warehouse_if_named_option
 @options.execute_option
@@ -251,7 +251,11 @@ def delete(
     The ledger says whether a pipeline has not loaded all of a topic yet: then it is refused, unless --accept-loss.
     """
     client = opened(config)
-    names = [name for name in topics if name in client.topic_names(with_internal=True)] if if_exists else there(client, topics)
+    names = (
+        [name for name in topics if name in TopicBatches(client).topic_names(with_internal=True)]
+        if if_exists
+        else there(client, topics)
+    )
     found = named(client, names)
     needed = still_needed(warehouse_url, config, names)
     for who in needed:
@@ -264,7 +268,7 @@ def delete(
     for one in found:
         what = f"topic {one.name}, {len(one.partitions)} partitions, {text(one.records)} records"
         if is_executed:
-            client.delete([one.name])
+            Topics(client).delete([one.name])
         if not as_json:
             click.echo(f"deleted: {what}" if is_executed else f"would be deleted: {what}")
     if as_json:
@@ -277,21 +281,21 @@ def delete(
 def still_needed(warehouse_url: str | None, config: Mapping[str, Any], names: Sequence[str]) -> list[Unloaded]:
     """Pipelines that have not loaded all of these topics; nobody knows where no ledger is named."""
     if warehouse_url is None:
-        output.say("no warehouse is named: nobody looks whether a pipeline still needs the records (--warehouse)")
+        output.say("no warehouse is named: not checked whether a pipeline still needs the records (--warehouse)")
         return []
+    from logbus.ledger.migrations import create_ledger, ledger_revision
     from logbus.warehouse.engine import connect
-    from logbus.windows.migrations import create_ledger, ledger_revision
 
     engine = connect(warehouse_url)
     if ledger_revision(engine) is None:
         return []
     create_ledger(engine)
-    return list(unloaded_of(engine, TopicAdmin(config, timeout_seconds=ANSWER_SECONDS_MAX), names, options.clock()))
+    return list(unloaded_of(engine, Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)), names, options.clock()))
 
 
-def there(client: TopicOrders, wanted: Sequence[str]) -> list[str]:
+def there(client: Client, wanted: Sequence[str]) -> list[str]:
     """The topics asked for; `TopicMissing` names those that are not there."""
-    known = set(client.topic_names(with_internal=True))
+    known = set(TopicBatches(client).topic_names(with_internal=True))
     if missing := [name for name in wanted if name not in known]:
         raise TopicMissing(
             f"the broker at {client.address} has no topic {', '.join(missing)}: `logbus topic ls` lists those it has"

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from logbus.windows.all_topics import TopicReading
-from logbus.windows.topic_orders import TopicSetting
+from logbus.kafka.topic_list import TopicReading
+from logbus.kafka.topics import TopicSetting
 
 
 def headline(topic: TopicReading, own: Iterable[TopicSetting]) -> str:

@@ -13,16 +13,17 @@ from logbus.commands import losses, options, output, window_views
 from logbus.commands.progress import ProgressView
 from logbus.errors import AuditMismatch
 from logbus.exit_codes import ExitCode
+from logbus.kafka.client import Client
+from logbus.kafka.exact_reader import read_range
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.missing import behind, empty
+from logbus.model import OffsetRange, Pipeline, instant_text, parse_instant
+from logbus.proof import comparison
+from logbus.proof.audit import audit_window
+from logbus.proof.comparison import WindowReading
+from logbus.proof.history import WindowHistory, window_history
 from logbus.warehouse.sinks import each_sink_once
-from logbus.windows import comparison
-from logbus.windows.audit import audit_window
-from logbus.windows.comparison import Reading
-from logbus.windows.exact_reader import read_range
-from logbus.windows.history import WindowHistory, window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.missing import behind, empty
-from logbus.windows.model import OffsetRange, Pipeline, instant_text, parse_instant
 
 
 @click.group("window")
@@ -130,19 +131,19 @@ def place(name: str, pipeline_name: str) -> tuple[str, datetime]:
     try:
         return pipeline or pipeline_name, parse_instant(start)
     except ValueError:
-        raise click.UsageError(f"{start!r} is no instant; write it like 2015-05-17T10:00:00Z") from None
+        raise click.UsageError(f"{start!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
 
 
-def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> Reading:
-    def read(part: OffsetRange) -> Iterable[comparison.Record]:
+def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapping[str, Any]) -> WindowReading:
+    def read(part: OffsetRange) -> Iterable[comparison.ComparedRecord]:
         places = (part.topic, part.partition, part.start_offset, part.end_offset)
         found = read_range(client_config, *places, isolation_level=pipeline.isolation_level)
         return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
 
-    return comparison.broker_reading(found.window, LogOffsets(client_config), read)
+    return comparison.broker_reading(found.window, Topics(Client(client_config)), read)
 
 
-def tell_differences(left: Reading, right: Reading, as_json: bool) -> None:
+def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -> None:
     differences = comparison.compare(left, right)
     if as_json:
         rows = [{"what": found.what, "left": found.left, "right": found.right} for found in differences]
@@ -171,7 +172,7 @@ def audit(
     starts: tuple[datetime, ...],
 ) -> None:
     """Count the windows that begin at STARTS again, in the target and at the broker; status 5 unless all are exact."""
-    ledger, log = options.open_ledger(warehouse_url), LogOffsets(options.client_config(bootstrap, client_config))
+    ledger, log = options.open_ledger(warehouse_url), Topics(Client(options.client_config(bootstrap, client_config)))
     sinks, tracked = each_sink_once(), output.tracked(starts, "auditing", len(starts))
     reports = [audit_window(ledger.engine, log, pipeline_name, start, options.clock(), sinks) for start in tracked]
     if as_json:

@@ -9,15 +9,14 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from logbus.windows.accepted_losses import loss_text
-from logbus.windows.attempts import FAILED
-from logbus.windows.comparison import Difference, Reading
-from logbus.windows.history import AttemptRecord, WindowHistory
-from logbus.windows.missing import Gap, Missing, behind, empty, oldest
-from logbus.windows.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
-from logbus.windows.other_records import other_records_text
-from logbus.windows.producers import StreamCount
-from logbus.windows.values import Published
+from logbus.ledger.accepted_losses import loss_text
+from logbus.ledger.attempts import FAILED
+from logbus.ledger.missing import Gap, Missing, behind, empty, oldest
+from logbus.ledger.values import Published
+from logbus.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
+from logbus.proof.comparison import RecordDifference, WindowReading
+from logbus.proof.history import AttemptRecord, WindowHistory, other_records_text
+from logbus.proof.producers import StreamCount
 
 ERROR_CHARACTERS_SHOWN = 100
 STREAMS_SHOWN_MAX = 10
@@ -177,7 +176,7 @@ def failure_lines(found: WindowHistory) -> Iterator[str]:
         yield f"  {place}: {example['error_class']}: {example['error']}: {str(value)[:ERROR_CHARACTERS_SHOWN]!r}"
 
 
-def differences_table(left: Reading, right: Reading, differences: Sequence[Difference]) -> Table:
+def differences_table(left: WindowReading, right: WindowReading, differences: Sequence[RecordDifference]) -> Table:
     table = Table("", left.name, right.name)
     for found in differences:
         table.add_row(found.what, *(escape(shown(value)) for value in (found.left, found.right)))

@@ -29,7 +29,7 @@ class LineFormat:
     empty_is_null: bool = False
 
     def record(self, text: bytes) -> Mapping[str, Any]:
-        """A record as logbus.producing takes it. Text without the key delimiter is a value without a key."""
+        """A record as logbus.kafka.producing takes it. Text without the key delimiter is a value without a key."""
         key, value = self.key, text
         if self.key_delimiter is not None:
             before, found, behind = text.partition(self.key_delimiter)

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from logbus.errors import UserError
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import parse_instant
+from logbus.kafka.topics import OffsetLog
+from logbus.model import milliseconds, parse_instant
 
 
-class Kind(StrEnum):
+class PositionKind(StrEnum):
     BEGINNING = "beginning"
     END = "end"
     STORED = "stored"
@@ -28,35 +27,35 @@ class Kind(StrEnum):
 
 
 # Both spellings of kcat, and those of other tools for the same.
-WORDS: Mapping[str, Kind] = {
-    "beginning": Kind.BEGINNING,
-    "earliest": Kind.BEGINNING,
-    "end": Kind.END,
-    "latest": Kind.END,
-    "stored": Kind.STORED,
+WORDS: Mapping[str, PositionKind] = {
+    "beginning": PositionKind.BEGINNING,
+    "earliest": PositionKind.BEGINNING,
+    "end": PositionKind.END,
+    "latest": PositionKind.END,
+    "stored": PositionKind.STORED,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class PositionSpan:
     """What to read: from where, and up to which time. `number` is an offset, a count or milliseconds, as the kind has it."""
 
-    kind: Kind = Kind.BEGINNING
+    kind: PositionKind = PositionKind.BEGINNING
     number: int = 0
     until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class OffsetStretch:
     """Of one partition: the first offset to read, and the offset to stop before."""
 
     start_offset: int
     end_offset: int
 
 
-def parse_span(words: Iterable[str]) -> Span:
+def parse_span(words: Iterable[str]) -> PositionSpan:
     """What one or two `-o` say together: a beginning, `e@TIME`, or both."""
-    kind, number, until_ms, has_beginning = Kind.BEGINNING, 0, None, False
+    kind, number, until_ms, has_beginning = PositionKind.BEGINNING, 0, None, False
     for word in words:
         if word.startswith("e@"):
             until_ms = parse_time(word[2:])
@@ -64,19 +63,19 @@ def parse_span(words: Iterable[str]) -> Span:
         if has_beginning:
             raise ValueError(f"{word!r} is a second place to begin at")
         (kind, number), has_beginning = parse_beginning(word), True
-    return Span(kind=kind, number=number, until_ms=until_ms)
+    return PositionSpan(kind=kind, number=number, until_ms=until_ms)
 
 
-def parse_beginning(word: str) -> tuple[Kind, int]:
+def parse_beginning(word: str) -> tuple[PositionKind, int]:
     if word in WORDS:
         return WORDS[word], 0
     if word.startswith("s@"):
-        return Kind.SINCE, parse_time(word[2:])
+        return PositionKind.SINCE, parse_time(word[2:])
     try:
         number = int(word)
     except ValueError:
         raise ValueError(f"{word!r} is no place in a topic: beginning, end, stored, N, -N, s@TIME or e@TIME") from None
-    return (Kind.BEFORE_END, -number) if word.startswith("-") else (Kind.OFFSET, number)
+    return (PositionKind.BEFORE_END, -number) if word.startswith("-") else (PositionKind.OFFSET, number)
 
 
 def parse_time(text: str) -> int:
@@ -90,8 +89,8 @@ def parse_time(text: str) -> int:
 
 
 def stretches(
-    log: OffsetLog, topic: str, partitions: list[int], span: Span, isolation_level: str, stored: Mapping[int, int]
-) -> dict[int, Stretch]:
+    log: OffsetLog, topic: str, partitions: list[int], span: PositionSpan, isolation_level: str, stored: Mapping[int, int]
+) -> dict[int, OffsetStretch]:
     """By partition what to read as it is now. `stored` are the committed offsets of the group, where one was named."""
     starts, ends = log.start_offsets(topic, partitions), log.end_offsets(topic, partitions, isolation_level)
     begins = {
@@ -101,27 +100,27 @@ def stretches(
     if span.until_ms is not None:
         behind = log.first_at_or_after(topic, partitions, span.until_ms)
         ends = {partition: min(end, behind[partition].offset) if partition in behind else end for partition, end in ends.items()}
-    return {partition: Stretch(start_offset=begins[partition], end_offset=ends[partition]) for partition in partitions}
+    return {partition: OffsetStretch(start_offset=begins[partition], end_offset=ends[partition]) for partition in partitions}
 
 
 Limits = tuple[Mapping[int, int], Mapping[int, int]]  # first offsets, end offsets
 
 
 def beginnings(
-    log: OffsetLog, topic: str, partitions: list[int], span: Span, limits: Limits, stored: Mapping[int, int]
+    log: OffsetLog, topic: str, partitions: list[int], span: PositionSpan, limits: Limits, stored: Mapping[int, int]
 ) -> Mapping[int, int]:
     """Where each partition begins, perhaps outside the log."""
     starts, ends = limits
-    if span.kind is Kind.SINCE:
+    if span.kind is PositionKind.SINCE:
         found = log.first_at_or_after(topic, partitions, span.number)
         return {partition: found[partition].offset if partition in found else ends[partition] for partition in partitions}
-    if span.kind is Kind.STORED:
+    if span.kind is PositionKind.STORED:
         return {partition: stored.get(partition, starts[partition]) for partition in partitions}
     return {
-        Kind.BEGINNING: starts,
-        Kind.END: ends,
-        Kind.OFFSET: dict.fromkeys(partitions, span.number),
-        Kind.BEFORE_END: {partition: ends[partition] - span.number for partition in partitions},
+        PositionKind.BEGINNING: starts,
+        PositionKind.END: ends,
+        PositionKind.OFFSET: dict.fromkeys(partitions, span.number),
+        PositionKind.BEFORE_END: {partition: ends[partition] - span.number for partition in partitions},
     }[span.kind]
 
 

@@ -8,7 +8,6 @@ they come, which lets the caller write and flush once for many.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,15 +15,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from logbus.console.positions import Stretch
-from logbus.errors import BrokerUnavailable, LogbusError, TopicMissing, UserError
-from logbus.windows.admin_requests import MISSING
+from logbus.console.positions import OffsetStretch
+from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, TopicMissing
+from logbus.kafka.client import READ_COMMITTED, Client
+from logbus.kafka.errors import AWAY, MISSING, explain
 
 BATCH_RECORDS = 1_000
 POLL_SECONDS = 0.5  # how long a signal may wait for the client to come back
 SILENCE_SECONDS_MAX = 30.0  # a broker that delivers nothing of what it says it has
-NOT_FOR_CONSUMERS = ("enable.idempotence", "acks", "compression.", "linger.", "partitioner", "queue.buffering.")
-logger = logging.getLogger("logbus.client")
 
 SETTINGS: Mapping[str, Any] = {
     "enable.partition.eof": True,
@@ -32,8 +30,6 @@ SETTINGS: Mapping[str, Any] = {
     "fetch.wait.max.ms": 500,
     "fetch.queue.backoff.ms": 10,  # by default the client rests for a second whenever its queue is full
 }
-# Errors that the client mends by itself; those it gives up on are marked fatal.
-PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 
 
 class ReadFailed(LogbusError):
@@ -47,30 +43,29 @@ class Wish:
     topic: str
     follows: bool = False
     count_max: int | None = None
-    isolation_level: str = "read_committed"
+    isolation_level: str = READ_COMMITTED
 
 
 def consumer(client_config: Mapping[str, Any], wish: Wish, group: str | None, reset: str = "error") -> Consumer:
     """A client for this reading; a group's offsets are committed by it, others' never."""
-    own = {name: value for name, value in client_config.items() if not name.startswith(NOT_FOR_CONSUMERS)}
     membership = {
         "group.id": group or "logbus-consume",  # the client wants a name even where nobody joins
         "enable.auto.commit": group is not None,
         "auto.offset.reset": reset,
         "isolation.level": wish.isolation_level,
     }
-    try:
-        return Consumer({**own, **SETTINGS, **membership}, logger=logger)
-    except KafkaException as error:
-        raise UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
+    return Client(client_config).consumer({**SETTINGS, **membership})
 
 
-class Reading:
+class ConsoleReading:
     """One reading under way; `records` counts what was handed out. With stretches by assignment, else as a group's member."""
 
-    def __init__(self, client: Consumer, wish: Wish, stretches: Mapping[int, Stretch] | None = None) -> None:
+    def __init__(
+        self, client: Consumer, wish: Wish, stretches: Mapping[int, OffsetStretch] | None = None, group: str | None = None
+    ) -> None:
         self.client = client
         self.wish = wish
+        self.group = group or ""
         self.stretches = stretches
         self.records = 0
         self._open: set[int] = set()  # partitions of which more is to come
@@ -125,8 +120,12 @@ class Reading:
                 self._close(partition)
         elif error.code() in MISSING:
             raise TopicMissing(f"there is no topic {self.wish.topic} any more")
-        elif error.fatal() or error.code() not in PASSING:
-            raise ReadFailed(f"reading {self.wish.topic}-{partition} ended: {error.str()}")
+        elif error.fatal() or error.code() not in AWAY:  # the client mends those by itself; what it gives up on is fatal
+            about = self.group if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else self.wish.topic
+            cause = explain(error, about, needs="Read")
+            raise (
+                cause if isinstance(cause, AccessDenied) else ReadFailed(f"reading {self.wish.topic}-{partition} ended: {cause}")
+            )
 
     def _close(self, partition: int) -> None:
         """Nothing more is wanted of the partition now; a member of a group keeps it, because more may come before the end."""

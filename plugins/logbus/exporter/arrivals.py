@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from logbus.windows.broker_questions import Place
+from logbus.kafka.client import Place
 
 # A note at each scrape while records arrive: two hours at one in 15 s, days after thinning; 40 KB a partition at the most.
 NOTES_MAX = 512

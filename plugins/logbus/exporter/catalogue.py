@@ -13,7 +13,7 @@ COUNTER, GAUGE = "counter", "gauge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class ExportedMetric:
     """One family. `labels` are the names that each of its samples carries."""
 
     name: str
@@ -22,12 +22,12 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-def _gauge(name: str, help_: str, *labels: str) -> Metric:
-    return Metric(name=name, kind=GAUGE, help=help_, labels=labels)
+def _gauge(name: str, help_: str, *labels: str) -> ExportedMetric:
+    return ExportedMetric(name=name, kind=GAUGE, help=help_, labels=labels)
 
 
-def _counter(name: str, help_: str, *labels: str) -> Metric:
-    return Metric(name=name, kind=COUNTER, help=help_, labels=labels)
+def _counter(name: str, help_: str, *labels: str) -> ExportedMetric:
+    return ExportedMetric(name=name, kind=COUNTER, help=help_, labels=labels)
 
 
 _PIPELINE = ("pipeline", "topic")
@@ -48,7 +48,7 @@ PIPELINE_UP = _gauge("logbus_pipeline_up", "1 if its lag is known, else 0 with t
 HOURS_BEHIND = _gauge("logbus_hours_behind", "Closed windows with records that are not loaded, frozen or not.", *_PIPELINE)
 HOURS_EMPTY = _gauge("logbus_hours_empty", "Closed windows that are not loaded and hold no record.", *_PIPELINE)
 RECORDS_BEHIND = _gauge("logbus_records_behind", "Records in them.", *_PIPELINE)
-RECORDS_OPEN = _gauge("logbus_records_open", "Records behind the last closed window, which nobody could have loaded.", *_PIPELINE)
+RECORDS_OPEN = _gauge("logbus_records_open", "Records after the last closed window, which cannot be loaded yet.", *_PIPELINE)
 RECORDS_LOST = _gauge("logbus_records_lost", "Records that were deleted before they were loaded.", *_PIPELINE)
 OLDEST_AGE = _gauge(
     "logbus_oldest_unloaded_age_seconds",
@@ -57,9 +57,9 @@ OLDEST_AGE = _gauge(
 )
 UNTIL_TAKEN = _gauge(
     "logbus_retention_takes_oldest_seconds",
-    "Until retention deletes that record, and by what; negative where it is due; absent where nobody knows.",
+    "Until retention deletes that record, and by what; negative where it is due; absent where unknown.",
     *_PIPELINE,
-    "taken_by",
+    "expires_by",
 )
 
 # Pipelines: the ledger alone.
@@ -139,4 +139,4 @@ GROUP_TOPIC_SUM_LAG = _gauge(
     "kafka_consumergroup_group_topic_sum_lag", "The sum over the topic's partitions.", "cluster_name", "group", "topic"
 )
 
-CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+CATALOGUE: tuple[ExportedMetric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, ExportedMetric))

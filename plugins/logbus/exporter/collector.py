@@ -18,13 +18,14 @@ from prometheus_client.registry import Collector
 from logbus.exporter import catalogue as names
 from logbus.exporter import samples
 from logbus.exporter.arrivals import Arrivals
-from logbus.exporter.catalogue import COUNTER, Metric
+from logbus.exporter.catalogue import COUNTER, ExportedMetric
 from logbus.exporter.kafka_reading import KafkaReading
 from logbus.exporter.lag_reading import LagReading, read_lags
 from logbus.exporter.ledger_reading import LedgerReading, read_ledger
 from logbus.exporter.samples import Sample
-from logbus.exporter.shared import Outcome, Shared, wait
 from logbus.exporter.sources import Limits, Sources
+from logbus.exporter.target_reading import Outcome, TargetReading, wait
+from logbus.kafka.batches import TopicBatches
 
 FAMILIES: Mapping[str, type[GaugeMetricFamily] | type[CounterMetricFamily]] = {COUNTER: CounterMetricFamily}
 
@@ -36,9 +37,9 @@ class PipelineCollector(Collector):
         self._sources, self._limits = sources, limits
         self._arrivals = Arrivals()
         age = limits.max_age_seconds
-        self.broker: Shared[KafkaReading] = Shared("broker", self._read_kafka, max_age_seconds=age)
-        self.ledger: Shared[LedgerReading] = Shared("ledger", self._read_ledger, max_age_seconds=age)
-        self.lag: Shared[LagReading] = Shared("lag", self._read_lags, max_age_seconds=age)
+        self.broker: TargetReading[KafkaReading] = TargetReading("broker", self._read_kafka, max_age_seconds=age)
+        self.ledger: TargetReading[LedgerReading] = TargetReading("ledger", self._read_ledger, max_age_seconds=age)
+        self.lag: TargetReading[LagReading] = TargetReading("lag", self._read_lags, max_age_seconds=age)
 
     def collect(self) -> Iterator[Family]:
         """Every family that has samples now."""
@@ -84,7 +85,7 @@ class PipelineCollector(Collector):
         return read_ledger(self._sources.engine(), timeout_seconds=self._limits.deadline_seconds)
 
     def _read_lags(self) -> LagReading:
-        return read_lags(self._sources.engine(), self._sources.kafka, self._sources.now())
+        return read_lags(self._sources.engine(), TopicBatches(self._sources.kafka.client), self._sources.now())
 
 
 def _plain(outcome: Outcome[KafkaReading] | Outcome[LedgerReading] | Outcome[LagReading]) -> Outcome[object]:
@@ -93,7 +94,7 @@ def _plain(outcome: Outcome[KafkaReading] | Outcome[LedgerReading] | Outcome[Lag
 
 def families(found: Iterable[Sample]) -> Iterator[Family]:
     """Samples by family, in the order in which the families come first. What is no finite number is left out."""
-    by_metric: dict[Metric, Family] = {}
+    by_metric: dict[ExportedMetric, Family] = {}
     for metric, labels, value in found:
         if value is None or not math.isfinite(value):
             continue

@@ -14,8 +14,8 @@ from typing import Any
 from confluent_kafka.admin import OffsetSpec
 
 from logbus.errors import LogbusError, UserError
-from logbus.windows.all_groups import GroupBatches, GroupReading
-from logbus.windows.broker_questions import INTERNAL_PREFIX, Place
+from logbus.kafka.client import INTERNAL_PREFIX, Client, Place
+from logbus.kafka.groups import GroupReading, Groups
 
 NO_LEADER = -1
 
@@ -48,21 +48,19 @@ class KafkaReading:
         return {(one.topic, one.partition): one.end_offset for one in self.partitions if one.end_offset is not None}
 
 
-class KafkaQuestions(GroupBatches):
-    """The questions put to a real broker. `topic_filter` and `group_filter` are patterns that names match in full."""
+class KafkaReader:
+    """Asks a real broker. `topic_filter` and `group_filter` are patterns that names match in full."""
 
-    def __init__(
-        self, client_config: Mapping[str, Any], *, timeout_seconds: float, topic_filter: str = ".*", group_filter: str = ".*"
-    ) -> None:
-        super().__init__(client_config, timeout_seconds=timeout_seconds)
+    def __init__(self, client: Client, *, topic_filter: str = ".*", group_filter: str = ".*") -> None:
+        self.client = client
         self._topics, self._groups = pattern(topic_filter), pattern(group_filter)
 
     def read(self) -> KafkaReading:
         """All of it; `BrokerUnavailable` where the broker does not answer."""
-        metadata = self.metadata()
+        metadata, reader = self.client.metadata(), Groups(self.client)
         found = [part for name, topic in metadata.topics.items() if self._is_wanted(name) for part in partitions_of(name, topic)]
         starts, ends = self._bounds(found, OffsetSpec.earliest()), self._bounds(found, OffsetSpec.latest())
-        groups = self.groups([name for name in self.group_states() if self._groups.fullmatch(name)])
+        groups = reader.read([name for name in reader.states() if self._groups.fullmatch(name)])
         return KafkaReading(
             cluster_id=metadata.cluster_id or "",
             brokers={broker.id: f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()},
@@ -75,7 +73,7 @@ class KafkaQuestions(GroupBatches):
 
     def _bounds(self, partitions: Sequence[PartitionReading], spec: OffsetSpec) -> dict[Place, int]:
         wanted = {(one.topic, one.partition): spec for one in partitions if one.leader is not None}
-        found = {place: self.outcome(future, place[0]) for place, future in self.ask_offsets(wanted).items()}
+        found = {place: self.client.outcome(future, place[0]) for place, future in self.client.ask_offsets(wanted).items()}
         refusals = [one for one in found.values() if isinstance(one, LogbusError)]
         if refusals and len(refusals) == len(found):
             raise refusals[0]

@@ -9,10 +9,10 @@ from datetime import datetime
 from sqlalchemy import Engine
 
 from logbus.exporter.ledger_reading import ledger_errors
-from logbus.exporter.shared import OK
-from logbus.windows.fleet import FUTURE_STAMPS, PipelineReading, read_fleet
-from logbus.windows.lag import Lag
-from logbus.windows.log_batches import LogBatches
+from logbus.exporter.target_reading import OK
+from logbus.kafka.batches import LogBatches
+from logbus.status.fleet import FUTURE_STAMPS, PipelineReading, read_fleet
+from logbus.status.lag import Lag
 
 TOPIC_MISSING, TOPIC_RECREATED, FUTURE, REFUSED = "topic_missing", "topic_recreated", "future_timestamps", "refused"
 

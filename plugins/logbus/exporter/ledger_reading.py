@@ -16,11 +16,11 @@ from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from logbus.errors import LedgerMissing, WarehouseUnavailable
-from logbus.windows import schema
-from logbus.windows.attempts import COMMITTED, FAILED, SUPERSEDED
-from logbus.windows.model import WindowState
-from logbus.windows.rows import ATTEMPT_RUNNING
-from logbus.windows.stamped_hours import newest_stamped
+from logbus.ledger import schema
+from logbus.ledger.attempts import COMMITTED, FAILED, SUPERSEDED
+from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.ledger.stamped_hours import newest_stamped
+from logbus.model import WindowState
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
 
@@ -30,7 +30,7 @@ NO_PROBLEMS = ("[]", "null")
 
 
 @dataclass(slots=True, kw_only=True)
-class PipelineReading:
+class PipelineFacts:
     """A pipeline in the ledger's words; instants are None before the first."""
 
     name: str
@@ -56,7 +56,7 @@ class PipelineReading:
 class LedgerReading:
     """All pipelines by name, and the last run of managed retention."""
 
-    pipelines: Mapping[str, PipelineReading]
+    pipelines: Mapping[str, PipelineFacts]
     retention_ran_at: datetime | None = None
     retention_alarms: int = 0
 
@@ -85,7 +85,7 @@ def ledger_errors() -> Iterator[None]:
 
 def read_all(connection: Connection) -> LedgerReading:
     found = {
-        row.name: PipelineReading(name=row.name, topic=row.topic)
+        row.name: PipelineFacts(name=row.name, topic=row.topic)
         for row in connection.execute(select(schema.pipeline.c.name, schema.pipeline.c.topic).order_by(schema.pipeline.c.name))
     }
     for fill, query in QUESTIONS:
@@ -151,20 +151,20 @@ def with_window(of_window: Table) -> Join:
     return of_window.join(WINDOW, WINDOW.c.id == of_window.c.window_id)
 
 
-def fill_state(one: PipelineReading, row: Any) -> None:
+def fill_state(one: PipelineFacts, row: Any) -> None:
     one.windows[row.state] = row.number
 
 
-def fill_windows(one: PipelineReading, row: Any) -> None:
+def fill_windows(one: PipelineFacts, row: Any) -> None:
     one.windows_audit_failed, one.loaded_until = row.audit_failed, row.loaded_until
     one.loaded_at, one.audited_at = row.loaded_at, row.audited_at
 
 
-def fill_failed(one: PipelineReading, row: Any) -> None:
+def fill_failed(one: PipelineFacts, row: Any) -> None:
     one.windows_failed = row.number
 
 
-def fill_attempts(one: PipelineReading, row: Any) -> None:
+def fill_attempts(one: PipelineFacts, row: Any) -> None:
     if row.state == ATTEMPT_RUNNING:
         one.attempts_running = row.number
         return
@@ -174,20 +174,20 @@ def fill_attempts(one: PipelineReading, row: Any) -> None:
         one.bytes, one.late = int(row.byte), int(row.late)
 
 
-def fill_stamped(one: PipelineReading, row: Any) -> None:
+def fill_stamped(one: PipelineFacts, row: Any) -> None:
     one.stamped, one.stamped_elsewhere = int(row.held), int(row.elsewhere)
 
 
-def fill_dead_letters(one: PipelineReading, row: Any) -> None:
+def fill_dead_letters(one: PipelineFacts, row: Any) -> None:
     one.dead_letters = row.number
 
 
-def fill_redriven(one: PipelineReading, row: Any) -> None:
+def fill_redriven(one: PipelineFacts, row: Any) -> None:
     loaded, refused = int(row.loaded), int(row.dead_lettered)
     one.redriven = {"loaded": loaded, "dead_lettered": refused, "filtered": int(row.tried) - loaded - refused}
 
 
-QUESTIONS: tuple[tuple[Callable[[PipelineReading, Any], None], Callable[[], Select[Any]]], ...] = (
+QUESTIONS: tuple[tuple[Callable[[PipelineFacts, Any], None], Callable[[], Select[Any]]], ...] = (
     (fill_state, windows_by_state),
     (fill_windows, windows_in_all),
     (fill_failed, windows_failed),

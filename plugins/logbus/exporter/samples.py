@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from logbus.exporter import catalogue as names
-from logbus.exporter.catalogue import Metric
+from logbus.exporter.catalogue import ExportedMetric
 from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
-from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
-from logbus.exporter.shared import OK, Outcome
-from logbus.windows.all_groups import GroupReading, Member, lag_at
+from logbus.exporter.ledger_reading import LedgerReading, PipelineFacts
+from logbus.exporter.target_reading import OK, Outcome
+from logbus.kafka.groups import GroupMember, GroupReading, lag_at
 
 Labels = tuple[str, ...]
 # A value of None is left out by whoever writes the page.
-Sample = tuple[Metric, Labels, float | None]
+Sample = tuple[ExportedMetric, Labels, float | None]
 
-NOBODY = Member(member_id="", client_id="", host="")
+NOBODY = GroupMember(member_id="", client_id="", host="")
 
 
 def outcome_samples(target: str, outcome: Outcome[object]) -> Iterator[Sample]:
@@ -42,7 +42,7 @@ def ledger_samples(reading: LedgerReading) -> Iterator[Sample]:
     yield names.RETENTION_ALARMS, (), None if reading.retention_ran_at is None else reading.retention_alarms
 
 
-def window_samples(one: PipelineReading) -> Iterator[Sample]:
+def window_samples(one: PipelineFacts) -> Iterator[Sample]:
     labels = (one.name, one.topic)
     for state, count in one.windows.items():
         yield names.WINDOWS, (*labels, state), count
@@ -53,7 +53,7 @@ def window_samples(one: PipelineReading) -> Iterator[Sample]:
     yield names.LAST_AUDIT, labels, seconds(one.audited_at)
 
 
-def work_samples(one: PipelineReading) -> Iterator[Sample]:
+def work_samples(one: PipelineFacts) -> Iterator[Sample]:
     labels = (one.name, one.topic)
     for outcome, count in one.records.items():
         yield names.RECORDS, (*labels, outcome), count
@@ -86,8 +86,8 @@ def pipeline_lag_samples(one: PipelineLag, now: datetime) -> Iterator[Sample]:
     yield names.RECORDS_OPEN, labels, lag.records_open
     yield names.RECORDS_LOST, labels, lag.records_lost
     yield names.OLDEST_AGE, labels, 0.0 if age is None else age.total_seconds()
-    if lag.taken_at is not None and lag.taken_by is not None:
-        yield names.UNTIL_TAKEN, (*labels, lag.taken_by), (lag.taken_at - now).total_seconds()
+    if lag.expires_at is not None and lag.expires_by is not None:
+        yield names.UNTIL_TAKEN, (*labels, lag.expires_by), (lag.expires_at - now).total_seconds()
 
 
 def kafka_samples(reading: KafkaReading, cluster_name: str) -> Iterator[Sample]:

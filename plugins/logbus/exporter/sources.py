@@ -11,7 +11,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from logbus.exporter.kafka_reading import KafkaQuestions
+from logbus.exporter.kafka_reading import KafkaReader
+from logbus.kafka.client import Client
 from logbus.warehouse.engine import connect, warehouse_url
 
 # A server that vanishes without a word is noticed in half a minute instead of the two hours that TCP takes.
@@ -31,7 +32,7 @@ class Sources:
     """Whom to ask. `engine` may raise `WarehouseUnavailable` as long as the warehouse is down."""
 
     engine: Callable[[], Engine]
-    kafka: KafkaQuestions
+    kafka: KafkaReader
     now: Callable[[], datetime]
     cluster_name: str | None = None
     monotonic: Callable[[], float] = time.monotonic
@@ -48,10 +49,10 @@ def make_sources(
     group_filter: str = ".*",
 ) -> Sources:
     """Nobody is asked yet, and neither server need be there; a URL or a pattern that cannot be read is a `UserError` at once."""
-    seconds = limits.deadline_seconds
+    client = Client(client_config, timeout_seconds=limits.deadline_seconds)
     return Sources(
         engine=engine_of(url),
-        kafka=KafkaQuestions(client_config, timeout_seconds=seconds, topic_filter=topic_filter, group_filter=group_filter),
+        kafka=KafkaReader(client, topic_filter=topic_filter, group_filter=group_filter),
         now=now,
         cluster_name=cluster_name,
     )

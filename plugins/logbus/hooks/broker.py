@@ -13,9 +13,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from logbus.errors import UserError
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.log_admin import TopicAdmin
-from logbus.windows.log_offsets import LogOffsets
+from logbus.kafka.client import Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
 
 SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # of librdkafka's settings that hold credentials
 
@@ -31,6 +31,7 @@ class BrokerHook(BaseHook):
     def __init__(self, kafka_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.kafka_conn_id = kafka_conn_id
+        self._client: Client | None = None
 
     def client_config(self) -> dict[str, Any]:
         """The configuration for a confluent-kafka client; its secrets are masked in logs from here on."""
@@ -48,14 +49,20 @@ class BrokerHook(BaseHook):
                 mask_secret(json.dumps(value)[1:-1] if isinstance(value, str) else value)
         return config
 
-    def log_offsets(self) -> LogOffsets:
+    def client(self) -> Client:
+        """The one client of this hook: what `Topics`, `Groups` and the others of `logbus.kafka` are given."""
+        if self._client is None:
+            self._client = Client(self.client_config())
+        return self._client
+
+    def log_offsets(self) -> Topics:
         """The questions the ledger asks the broker."""
-        return LogOffsets(self.client_config())
+        return Topics(self.client())
 
-    def topic_admin(self) -> TopicAdmin:
-        """The same, and what managed retention orders."""
-        return TopicAdmin(self.client_config())
+    def topic_admin(self) -> Topics:
+        """The same, for what managed retention orders."""
+        return Topics(self.client())
 
-    def group_offsets(self) -> GroupOffsets:
+    def group_offsets(self) -> Groups:
         """Consumer groups and their committed offsets."""
-        return GroupOffsets(self.client_config())
+        return Groups(self.client())

@@ -16,10 +16,10 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
 from logbus.errors import LogbusError, UserError
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.migrations import create_ledger
 from logbus.provider import CONNECTION_TYPE
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.migrations import create_ledger
 
 CONNECTION_TYPES = (CONNECTION_TYPE, "postgres", "postgresql")
 LIBPQ_PARAMETERS = (
@@ -73,7 +73,7 @@ class WarehouseHook(BaseHook):
         return Ledger(self.get_engine())
 
     def existing_ledger(self) -> Ledger:
-        """The ledger for somebody who only looks: nothing is made."""
+        """The ledger, read only: nothing is made."""
         return Ledger(self.get_engine())
 
     def test_connection(self) -> tuple[bool, str]:

@@ -38,7 +38,7 @@ class RunFailed(LogbusError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DagRun:
+class ApiDagRun:
     """One run of a DAG, as Airflow tells it."""
 
     dag_id: str
@@ -89,7 +89,7 @@ class AirflowApi:
             response = self._send("PATCH", f"/api/v2/pools/{name}", json=pool)
         self._body(response)
 
-    def trigger(self, dag_id: str, **fields: Any) -> DagRun:
+    def trigger(self, dag_id: str, **fields: Any) -> ApiDagRun:
         """Start a run. Airflow drops data_interval_* without a word where logical_date is missing, so both are given or none."""
         return dag_run(self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json={"logical_date": None, **fields}))
 
@@ -103,7 +103,7 @@ class AirflowApi:
         """Run every task of a run again, in the same run."""
         self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False})
 
-    def runs(self, dag_id: str, logical_date: str | None = None) -> list[DagRun]:
+    def runs(self, dag_id: str, logical_date: str | None = None) -> list[ApiDagRun]:
         """The DAG's runs, newest first (at most a hundred); those of one logical date where it is given."""
         at = {"logical_date_gte": logical_date, "logical_date_lte": logical_date} if logical_date else {}
         parameters = {"order_by": "-run_after", "limit": RUNS_MAX, **at}
@@ -117,18 +117,18 @@ class AirflowApi:
             if run.state not in RUN_OVER_STATES:
                 self.request("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{run.run_id}", json={"state": "failed"})
 
-    def run(self, dag_id: str, run_id: str) -> DagRun:
+    def run(self, dag_id: str, run_id: str) -> ApiDagRun:
         return dag_run(self.request("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"))
 
-    def task_instances(self, run: DagRun) -> list[dict[str, Any]]:
+    def task_instances(self, run: ApiDagRun) -> list[dict[str, Any]]:
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances"
         return list(self.request("GET", path)["task_instances"])
 
-    def xcom(self, run: DagRun, task_id: str, key: str = "return_value") -> Any:
+    def xcom(self, run: ApiDagRun, task_id: str, key: str = "return_value") -> Any:
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.request("GET", path, params={"deserialize": True})["value"]
 
-    def wait(self, run: DagRun, timeout_seconds: float, alive: Callable[[], None] = lambda: None) -> DagRun:
+    def wait(self, run: ApiDagRun, timeout_seconds: float, alive: Callable[[], None] = lambda: None) -> ApiDagRun:
         """Wait for the run's end; `alive` is called at every poll and raises where waiting has become pointless."""
         deadline = time.monotonic() + timeout_seconds
         while (now := self.run(run.dag_id, run.run_id)).state not in RUN_OVER_STATES:
@@ -141,14 +141,14 @@ class AirflowApi:
             raise RunFailed(f"{now.dag_id} {now.run_id} failed\n{self.story(now)}")
         return now
 
-    def story(self, run: DagRun) -> str:
+    def story(self, run: ApiDagRun) -> str:
         """The state of each task, and the end of the log of those that failed."""
         tasks = self.task_instances(run)
         states = ", ".join(f"{task['task_id']} {task['state']}" for task in tasks)
         logs = [self.log_tail(run, task) for task in tasks if task["state"] in {"failed", "up_for_retry"}]
         return "\n".join([states, *logs])
 
-    def log_tail(self, run: DagRun, task: Mapping[str, Any]) -> str:
+    def log_tail(self, run: ApiDagRun, task: Mapping[str, Any]) -> str:
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task['task_id']}/logs/{max(1, task['try_number'])}"
         content = self.request("GET", path, headers={"Accept": "application/json"})["content"]
         lines = [log_line(entry) for entry in content]
@@ -175,8 +175,8 @@ class AirflowApi:
         return self._token
 
 
-def dag_run(fields: Mapping[str, Any]) -> DagRun:
-    return DagRun(dag_id=fields["dag_id"], run_id=fields["dag_run_id"], state=fields["state"])
+def dag_run(fields: Mapping[str, Any]) -> ApiDagRun:
+    return ApiDagRun(dag_id=fields["dag_id"], run_id=fields["dag_run_id"], state=fields["state"])
 
 
 def log_line(entry: Any) -> str:

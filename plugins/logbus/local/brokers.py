@@ -16,6 +16,7 @@ from logbus.local.processes import Program, SupervisedProcess, Supervisor, accep
 from logbus.local.zookeeper import ZooKeeperServer, mode, zookeeper_program
 
 READY_TIMEOUT_SECONDS = 60.0  # a log of many segments is checked at start
+ANSWER_TIMEOUT_SECONDS = 5.0
 REPLICAS = 3
 HERE = "127.0.0.1"
 
@@ -50,12 +51,15 @@ class LocalBrokers:
         return None if self._zookeeper_port is None else f"{HERE}:{self._zookeeper_port}"
 
     def start(self) -> None:
-        """All of them; returns when each accepts connections."""
+        """All of them; returns when each accepts connections and knows of all the others."""
         if self._zookeeper_port is not None:
             self._start_zookeeper(self._zookeeper_port)
         started = [self._brokers.start(program) for program in self.programs()]
         for port, process in zip(self._ports, started, strict=True):
             _wait_for_port(port, process)
+        if len(started) > 1:  # until then a topic of three replicas would be refused
+            for port in self._ports:
+                _wait_for_brokers(port, started)
 
     def programs(self) -> list[Program]:
         """How each broker is run."""
@@ -115,3 +119,20 @@ def _wait_for_port(port: int, process: SupervisedProcess) -> None:
         what=process.program.name,
         processes=[process],
     )
+
+
+def _wait_for_brokers(port: int, processes: Sequence[SupervisedProcess]) -> None:
+    """Until the broker at the port names as many brokers as there are processes."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": f"{HERE}:{port}", "log_level": 0})
+
+    def knows_all() -> bool:
+        try:
+            return len(client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS).brokers) == len(processes)
+        except KafkaException:
+            return False  # the processes and the deadline say what is wrong
+
+    what = f"a cluster of {len(processes)} brokers at {HERE}:{port}"
+    wait_until(knows_all, timeout_seconds=READY_TIMEOUT_SECONDS, what=what, processes=processes)

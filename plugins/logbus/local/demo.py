@@ -23,13 +23,13 @@ from typing import Any
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ship
 from logbus.errors import LogbusError, UserError
-from logbus.local.airflow_api import DagRun
+from logbus.ledger.ledger import Ledger
+from logbus.local.airflow_api import ApiDagRun
 from logbus.local.demo_screen import Screen
 from logbus.local.processes import wait_until
 from logbus.local.stack import LocalStack
+from logbus.model import FrozenWindow, instant_text, parse_instant
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, instant_text, parse_instant
 
 PIPELINE = "access_log"
 CATCH_UP_DAG = f"{PIPELINE}_catchup"
@@ -194,7 +194,7 @@ class Demo:
         self._finished(run)
         return self._windows([window.interval.start])[0]
 
-    def _finished(self, run: DagRun) -> DagRun:
+    def _finished(self, run: ApiDagRun) -> ApiDagRun:
         return self._stack.airflow.api.wait(run, RUN_TIMEOUT_SECONDS, alive=self._stack.raise_if_broken)
 
     def _windows(self, starts: list[datetime]) -> list[FrozenWindow]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from logbus.windows.model import FrozenWindow, WindowCounts
+from logbus.model import FrozenWindow, WindowCounts
 
 
 class Screen:

@@ -17,13 +17,13 @@ from itertools import islice
 from typing import Any
 
 from logbus.errors import WindowError
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger.adoption import at_work_elsewhere, begun_since, failing
+from logbus.ledger.definition import definition_of
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval, Pipeline
 from logbus.operators.siblings import asked_at, waiting_intervals
 from logbus.run_interval import plain, run_interval
-from logbus.windows.adoption import at_work_elsewhere, begun_since, failing
-from logbus.windows.definition import definition_of
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import OffsetLog
-from logbus.windows.model import Interval, Pipeline
 
 SCHEDULED = "scheduled"  # the type of runs that the timetable makes
 
@@ -89,7 +89,7 @@ class Beside:
 
 
 def is_scheduled(context: Mapping[str, Any]) -> bool:
-    """Whether the timetable made the run, and not somebody who asks for this hour or a backfill."""
+    """Whether the timetable made the run; not a manual run, not a backfill."""
     return bool(context["dag_run"].run_type == SCHEDULED)
 
 

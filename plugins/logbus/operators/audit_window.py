@@ -11,10 +11,10 @@ from airflow.sdk import Context
 
 from logbus.assets import tell_outlets
 from logbus.errors import AuditMismatch
-from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once, window_starts
+from logbus.model import AuditReport, FrozenWindow, Pipeline, WindowState, instant_text
+from logbus.operators.window_operator import WindowOperator, fail_without_retry, window_starts
+from logbus.proof.audit import audit_window
 from logbus.warehouse.sinks import each_sink_once
-from logbus.windows.audit import audit_window
-from logbus.windows.model import AuditReport, FrozenWindow, Pipeline, WindowState, instant_text
 
 PROBLEMS_SHOWN_MAX = 20  # of a failed audit over many windows; the log holds all of them
 
@@ -39,7 +39,7 @@ class AuditWindowOperator(WindowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         starts = sorted({*self._starts(context), *window_starts(self.also)})
         engine, log = self._warehouse().get_engine(), self._broker().log_offsets()
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             sinks = each_sink_once()
             reports = [audit_window(engine, log, self.pipeline_name, start, self._now(), sinks) for start in starts]
         for report in reports:

@@ -10,9 +10,9 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus.errors import UserError
-from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
-from logbus.windows.catch_up import WINDOWS_UNASKED_MAX, telling
-from logbus.windows.model import instant_text, parse_instant
+from logbus.ledger.catch_up import WINDOWS_UNASKED_MAX, telling
+from logbus.model import instant_text, parse_instant
+from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, fail_without_retry
 
 
 class FreezeClosedWindowsOperator(WindowOperator):
@@ -38,7 +38,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
         since, until = optional_instant("since", self.since), optional_instant("until", self.until)
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             self._register(ledger, context)
             plan = ledger.plan_load(self.pipeline.name, log, now, since, until)
             plan.refuse_more_than(self.max_windows, "max_windows allows more, since and until choose some")

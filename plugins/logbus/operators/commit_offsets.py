@@ -7,12 +7,12 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
-from logbus.windows.group_checkpoint import commit_ends
+from logbus.operators.window_operator import WindowOperator, fail_without_retry
+from logbus.status.group_checkpoint import commit_ends
 
 
 class CommitOffsetsOperator(WindowOperator):
-    """Commit the end offsets of the run's window, or of all `windows`, to a consumer group that nobody consumes in.
+    """Commit the end offsets of the run's window, or of all `windows`, to a consumer group without consumers.
 
     Lag then shows in kafka-consumer-groups and in dashboards. The offsets are exclusive, as Kafka means them, and only move
     ahead: a rerun of an older hour leaves them alone (RewindOffsetsOperator moves them back). Windows are never touched.
@@ -32,7 +32,7 @@ class CommitOffsetsOperator(WindowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, broker = self._warehouse().ledger(), self._broker()
         windows = [ledger.window(self.pipeline.name, start) for start in self._starts(context)]
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             done = commit_ends(ledger.engine, broker.group_offsets(), broker.log_offsets(), self.group, windows)
         for partition, offset in done.ahead.items():
             self.log.info("%s-%d: group %s is at %d already, and stays there", done.topic, partition, self.group, offset)

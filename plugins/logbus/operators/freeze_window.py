@@ -6,10 +6,10 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
+from logbus.model import instant_text
+from logbus.operators.window_operator import WindowOperator, fail_without_retry
 from logbus.run_interval import run_interval
 from logbus.triggers.window_closed import WindowClosedTrigger
-from logbus.windows.model import instant_text
 
 
 class FreezeWindowOperator(WindowOperator):
@@ -36,7 +36,7 @@ class FreezeWindowOperator(WindowOperator):
 
     def _freeze(self, context: Context) -> dict[str, Any]:
         ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             self._register(ledger, context)
             window = ledger.freeze_or_get(self.pipeline.name, run_interval(context), log, now)
         self.log.info("Window %s holds %d records: %s", window.interval, window.record_count, ", ".join(map(str, window.ranges)))

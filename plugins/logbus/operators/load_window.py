@@ -21,15 +21,15 @@ from logbus import spark_submit
 from logbus.assets import tell_outlets
 from logbus.errors import AttemptSuperseded, LoadFailed, UserError
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.adoption import unaudited_of_run
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.standing import Standing, why_not_loaded
 from logbus.lineage import load_lineage
+from logbus.model import Attempt, FrozenWindow, Pipeline, instant_text
 from logbus.operators.adoption import Beside, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
-from logbus.operators.window_operator import beyond_retry_fails_at_once, task_key
+from logbus.operators.window_operator import fail_without_retry, task_key
 from logbus.pipeline_options import refuse_unusable
-from logbus.windows.adoption import unaudited_of_run
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import Attempt, FrozenWindow, Pipeline, instant_text
-from logbus.windows.standing import Standing, why_not_loaded
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and what is lost where its driver dies
 WINDOWS_PER_COMMAND_MAX = 1_000  # of a catch-up: attempts travel on a command line, which has an end
@@ -87,7 +87,7 @@ class LoadWindowOperator(SparkWindowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         starts, warehouse = self._starts(context), self._warehouse()
         ledger = warehouse.ledger()
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline, starts, context)
             if adopted:
                 self.log.info("Another run's application has loaded this hour since this run was asked for")

@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator, Context
 
 from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
-from logbus.producing import produce
+from logbus.kafka.producing import produce
 
 Records = Iterable[Any] | Callable[..., Iterable[Any]]
 

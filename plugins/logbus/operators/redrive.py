@@ -7,10 +7,8 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, beyond_retry_fails_at_once
-from logbus.reparsing import reparser_for
-from logbus.warehouse.redrive import Redrive
-from logbus.windows.model import Pipeline
+from logbus.model import Pipeline
+from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator, fail_without_retry
 
 
 class RedriveOperator(WindowOperator):
@@ -36,16 +34,19 @@ class RedriveOperator(WindowOperator):
         self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
+        from logbus.parsing import parser_for
+        from logbus.warehouse.redrive import Redrive
+
         warehouse, starts = self._warehouse(), self._starts(context)
         ledger = warehouse.ledger()
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             if isinstance(self.pipeline, Pipeline):
                 self._register(ledger, context, remembers=False)
             pipeline = ledger.pipeline(self.pipeline_name)  # with the columns that loads have inferred
             redrive = Redrive(
                 engine=warehouse.get_engine(),
                 pipeline=pipeline,
-                reparser=reparser_for(pipeline),
+                parser=parser_for(pipeline.parse, pipeline.settings),
                 run_id=str(context["run_id"]),
                 now=self._now,
             )

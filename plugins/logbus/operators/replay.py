@@ -7,12 +7,12 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from logbus.model import instant_text
 from logbus.operators.catch_up import optional_instant
 from logbus.operators.load_window import LoadWindowOperator, is_said
-from logbus.operators.window_operator import beyond_retry_fails_at_once, window_starts
-from logbus.windows import replay
-from logbus.windows.model import instant_text
-from logbus.windows.replay import Span
+from logbus.operators.window_operator import fail_without_retry, window_starts
+from logbus.status import replay
+from logbus.status.replay import Span
 
 
 class ReplayOperator(LoadWindowOperator):
@@ -48,7 +48,7 @@ class ReplayOperator(LoadWindowOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, log = self._warehouse().ledger(), self._broker().log_offsets()
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             plan = replay.plan(ledger, log, self.pipeline.name, self._span(), self._now(), str(context["run_id"]))
             accepted = is_said(self.accept_other_records)
             starts = plan.starts(skip_lost=self.skip_lost, supersede=self.supersede, accept_other_records=accepted)

@@ -11,9 +11,9 @@ from airflow.sdk import BaseOperator, Context
 from logbus.errors import RetentionOverdue
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.retention.model import RetentionPolicy
+from logbus.retention.run import RetentionReport, RetentionRun
 from logbus.triggers.window_closed import utc_now
-from logbus.windows.retention_model import RetentionPolicy
-from logbus.windows.retention_run import Retention, RetentionReport
 
 TRUE_WORDS = ("true", "yes", "1", "on")
 
@@ -67,9 +67,9 @@ class RetentionOperator(BaseOperator):
             raise RetentionOverdue("\n".join(report.alarms))
         return report.summary()
 
-    def _retention(self) -> Retention:
+    def _retention(self) -> RetentionRun:
         ledger = WarehouseHook(self.warehouse_conn_id).ledger()
-        return Retention(ledger.engine, BrokerHook(self.kafka_conn_id).topic_admin())
+        return RetentionRun(ledger.engine, BrokerHook(self.kafka_conn_id).topic_admin())
 
     def _tell(self, report: RetentionReport) -> None:
         for plan in report.plans:

@@ -8,11 +8,11 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus.errors import UserError
-from logbus.operators.window_operator import WindowOperator, beyond_retry_fails_at_once
-from logbus.windows import group_seek
-from logbus.windows.group_checkpoint import take_turn
-from logbus.windows.group_seek import Move, Target, TopicChoice
-from logbus.windows.model import parse_instant
+from logbus.model import parse_instant
+from logbus.operators.window_operator import WindowOperator, fail_without_retry
+from logbus.status import group_seek
+from logbus.status.group_checkpoint import take_turn
+from logbus.status.group_seek import Move, Target, TopicChoice
 
 WINDOW = "window"
 TARGETS: Mapping[str, Callable[[str], Target]] = {
@@ -60,7 +60,7 @@ class RewindOffsetsOperator(WindowOperator):
         ledger, broker = self._warehouse().ledger(), self._broker()
         groups, log = broker.group_offsets(), broker.log_offsets()
         choice = TopicChoice(topic=self.pipeline.topic, partitions=None if self.partitions is None else tuple(self.partitions))
-        with beyond_retry_fails_at_once(), ledger.engine.begin() as connection:
+        with fail_without_retry(), ledger.engine.begin() as connection:
             take_turn(connection, self.group)
             moves = group_seek.plan(groups, log, self.group, [choice], self._target(context))
             group_seek.execute(groups, moves, f"logbus rewind to {self.to}")

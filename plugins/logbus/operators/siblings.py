@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from logbus.windows.model import Interval
+from logbus.model import Interval
 
 # A task instance in one of these states will still run. None: its upstream tasks are not through.
 WAITING_STATES = frozenset({None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred"})

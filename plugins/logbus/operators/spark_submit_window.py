@@ -1,7 +1,7 @@
 """Any Spark program over exactly the offsets of the run's window.
 
 The program finds them in three places, whichever suits it: the environment variable LOGBUS_WINDOWS and the Spark setting
-`spark.logbus.windows` hold the same JSON (logbus.windows.handover); `spark.logbus.topic`, `spark.logbus.startingOffsets` and
+`spark.logbus.windows` hold the same JSON (logbus.ledger.handover); `spark.logbus.topic`, `spark.logbus.startingOffsets` and
 `spark.logbus.endingOffsets` are ready for the Kafka connector. A rerun gets the same offsets. What the program writes is its own
 affair: nothing here makes that exactly once.
 """
@@ -16,12 +16,12 @@ from airflow.sdk import Context
 
 from logbus import spark_submit
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.handover import as_text, hand_over
+from logbus.ledger.ledger import Ledger
+from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.operators.spark_window_operator import SparkWindowOperator
-from logbus.operators.window_operator import beyond_retry_fails_at_once
+from logbus.operators.window_operator import fail_without_retry
 from logbus.pipeline_options import refuse_unusable
-from logbus.windows.handover import as_text, hand_over
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, Interval, Pipeline
 
 
 class SparkSubmitWindowOperator(SparkWindowOperator):
@@ -50,7 +50,7 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         warehouse = self._warehouse()
-        with beyond_retry_fails_at_once():
+        with fail_without_retry():
             pipeline, windows = self._frozen(warehouse.ledger(), self._starts(context), context["ti"].dag_id)
         text = as_text(content := hand_over(pipeline, windows))
         self.conf: dict[str, Any] = {**(self.conf or {}), **spark_settings(content, text)}

@@ -152,6 +152,6 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
 
 
 def secret_names(environment: Mapping[str, str]) -> list[str]:
-    """Which secrets there are to hand over; both, where nobody knows yet."""
+    """Which secrets there are to hand over; both, while that is unknown."""
     names = [spark_submit.WAREHOUSE_URL_VARIABLE, spark_submit.KAFKA_CONFIG_VARIABLE]
     return [name for name in names if name in environment] or names

@@ -28,13 +28,13 @@ from logbus.errors import (
 )
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.definition import differences, in_words, is_same
+from logbus.ledger.ledger import Ledger
 from logbus.links import WindowLink
+from logbus.model import Pipeline, TaskKey, parse_instant
 from logbus.pipeline_options import refuse_unusable
 from logbus.run_interval import run_interval
 from logbus.triggers.window_closed import utc_now
-from logbus.windows.definition import differences, in_words, is_same
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import Pipeline, TaskKey, parse_instant
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
 BEYOND_RETRY = (
@@ -140,7 +140,7 @@ def window_starts(windows: Sequence[str] | str) -> list[datetime]:
 
 
 @contextlib.contextmanager
-def beyond_retry_fails_at_once() -> Iterator[None]:
+def fail_without_retry() -> Iterator[None]:
     """Retrying a lost record or a recreated topic only hides it for an hour; a superseded load would take the window back."""
     try:
         yield

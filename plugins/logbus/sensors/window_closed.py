@@ -10,10 +10,10 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from logbus.model import LATENESS_DEFAULT, instant_text
 from logbus.run_interval import run_interval
 from logbus.sensors.window_sensor import WindowSensor
 from logbus.triggers.window_closed import WindowClosedTrigger
-from logbus.windows.model import LATENESS_DEFAULT, instant_text
 
 
 class WindowClosedSensor(WindowSensor):

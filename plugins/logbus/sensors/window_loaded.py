@@ -1,4 +1,4 @@
-"""May somebody downstream read an hour? Once its window is loaded, or audited where that is asked for.
+"""May a DAG downstream read an hour? Once its window is loaded, or audited where that is asked for.
 
 For a DAG of its own: `hourly_ingest` of one team fills a table, another team's daily report waits for the 24 windows of its day.
 
@@ -16,13 +16,13 @@ from airflow.sdk import Context
 
 from logbus.errors import UserError
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.coverage import missing_span
+from logbus.ledger.stamped_hours import missing_of_stamped, windows_holding
 from logbus.links import WindowLink
+from logbus.model import Interval, Pipeline, instant_text
 from logbus.run_interval import run_interval
 from logbus.sensors.window_sensor import WindowSensor
 from logbus.triggers.window_loaded import WindowLoadedTrigger
-from logbus.windows.coverage import missing_span
-from logbus.windows.model import Interval, Pipeline, instant_text
-from logbus.windows.stamped_hours import missing_of_stamped, windows_holding
 
 
 class WindowLoadedSensor(WindowSensor):

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from logbus.windows.model import instant_text, parse_instant
+from logbus.model import instant_text, parse_instant
 
 SLEEP_SECONDS_MAX = 30.0
 

@@ -1,6 +1,6 @@
 """Starts DAGs when an hour closes, is loaded or is audited, wherever that was done: an event for each hour, nothing consumed.
 
-For an AssetWatcher. What has been announced is kept in the ledger (logbus.windows.announcements), not in this process: Airflow
+For an AssetWatcher. What has been announced is kept in the ledger (logbus.ledger.announcements), not in this process: Airflow
 tells us when it has stored an event, and only then is the hour noted. A triggerer that dies in between announces the hour once
 more after its restart, never not at all; `TakeWindowsOperator` in the DAG makes even that once.
 
@@ -22,10 +22,10 @@ from sqlalchemy.exc import OperationalError
 
 from logbus.errors import WarehouseUnavailable
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.announcements import Stage, begin_watch, note_announced, unannounced
+from logbus.model import Interval, instant_text
 from logbus.triggers.window_closed import utc_now
 from logbus.triggers.window_loaded import POLL_SECONDS_DEFAULT
-from logbus.windows.announcements import Stage, begin_watch, note_announced, unannounced
-from logbus.windows.model import Interval, instant_text
 
 AWAY = (WarehouseUnavailable, OperationalError)
 Answer = TypeVar("Answer")

@@ -17,9 +17,9 @@ from sqlalchemy.exc import OperationalError
 
 from logbus.errors import WarehouseUnavailable
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.windows.coverage import missing_span
-from logbus.windows.model import Interval, parse_instant
-from logbus.windows.stamped_hours import missing_of_stamped
+from logbus.ledger.coverage import missing_span
+from logbus.ledger.stamped_hours import missing_of_stamped
+from logbus.model import Interval, parse_instant
 
 POLL_SECONDS_DEFAULT = 30.0
 

@@ -20,7 +20,7 @@ from airflow.utils.session import create_session
 from fastapi import HTTPException, Request
 from sqlalchemy import Engine, select
 
-from logbus.windows.pipeline_dags import dags_by_pipeline
+from logbus.ledger.pipeline_dags import dags_by_pipeline
 
 __all__ = ["GetUserDep"]
 

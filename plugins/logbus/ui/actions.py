@@ -15,14 +15,14 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval, instant_text
+from logbus.proof.history import WindowHistory, window_history
+from logbus.status import replay
+from logbus.status.replay import Span
 from logbus.ui import access
-from logbus.ui.asked import Asked, AskedDep, answer, told, wanted_instant
 from logbus.ui.dag_runs import AirflowRest, DagRun, run_url
-from logbus.windows import replay
-from logbus.windows.history import WindowHistory, window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import Interval, instant_text
-from logbus.windows.replay import Span
+from logbus.ui.request_context import ContextDep, RequestContext, answer, told, wanted_instant
 
 REDRIVE_DAG = "logbus_redrive"
 SINK_WITH_ROWS = "postgres"  # the one that is changed row by row
@@ -33,13 +33,13 @@ router = APIRouter(prefix="/api/windows/{pipeline}/{start}")
 class Target:
     """The window that a request is about, which the caller may see, and the Dags of its pipeline that he may see."""
 
-    def __init__(self, asked: AskedDep, pipeline: str, start: str) -> None:
+    def __init__(self, context: ContextDep, pipeline: str, start: str) -> None:
         with told():
-            engine = asked.source.engine()
-            self.dag_ids = access.refuse_unseen(engine, pipeline, asked.user)
+            engine = context.source.engine()
+            self.dag_ids = access.refuse_unseen(engine, pipeline, context.user)
             self.history: WindowHistory = window_history(engine, pipeline, wanted_instant(start))
             self.sink = str(Ledger(engine).pipeline(pipeline).settings.get("sink", SINK_WITH_ROWS))
-        self.asked = asked
+        self.context = context
 
     @property
     def interval(self) -> Interval:
@@ -77,7 +77,7 @@ def possible(target: Target, request: Request) -> list[dict[str, Any]]:
 
 def href(target: Target, request: Request, name: str) -> str:
     """The action's own address, with the connections that the page is about."""
-    connections = {"warehouse_conn_id": target.asked.warehouse_conn_id, "kafka_conn_id": target.asked.kafka_conn_id}
+    connections = {"warehouse_conn_id": target.context.warehouse_conn_id, "kafka_conn_id": target.context.kafka_conn_id}
     start = quote(instant_text(target.interval.start), safe=":")
     root = request.scope.get("root_path", "")
     return f"{root}/api/windows/{quote(target.pipeline, safe='')}/{start}/{name}?{urlencode(connections)}"
@@ -101,7 +101,7 @@ def why_no_redrive(target: Target) -> str | None:
         return f"files of {target.sink} are not changed row by row: rerun the hour, which parses everything again"
     if target.dag_ids and not dags_allowed(target, "POST"):
         return f"you may not trigger runs of {' or '.join(target.dag_ids)}: ask whoever runs Airflow for the right to"
-    if not access.may_change_runs(target.asked.user, REDRIVE_DAG, "POST"):
+    if not access.may_change_runs(target.context.user, REDRIVE_DAG, "POST"):
         return f"you may not trigger runs of {REDRIVE_DAG}: ask whoever runs Airflow for the right to"
     return None
 
@@ -110,7 +110,7 @@ def dags_allowed(target: Target, method: str) -> list[str]:
     """The Dags of the pipeline whose runs the caller may change; that of the last attempt first."""
     last = [attempt.task.dag_id for attempt in reversed(target.history.attempts) if attempt.task is not None]
     ordered = sorted(target.dag_ids, key=lambda dag_id: last.index(dag_id) if dag_id in last else len(last))
-    return [dag_id for dag_id in ordered if access.may_change_runs(target.asked.user, dag_id, method)]
+    return [dag_id for dag_id in ordered if access.may_change_runs(target.context.user, dag_id, method)]
 
 
 def by_hand(target: Target) -> str:
@@ -174,8 +174,8 @@ async def redrive(request: Request, target: TargetDep) -> Response:
     conf = {
         "pipeline": target.pipeline,
         "start": instant_text(target.interval.start),
-        "kafka_conn_id": target.asked.kafka_conn_id,
-        "warehouse_conn_id": target.asked.warehouse_conn_id,
+        "kafka_conn_id": target.context.kafka_conn_id,
+        "warehouse_conn_id": target.context.warehouse_conn_id,
     }
     return done("the dead letters are being parsed again", await airflow.trigger(REDRIVE_DAG, {"conf": conf}))
 
@@ -198,10 +198,10 @@ def done(message: str, run: DagRun) -> Response:
 @router.get("/replay_plan")
 def replay_plan(target: TargetDep) -> Response:
     """What `logbus replay plan` says about the window. Changes nothing."""
-    asked: Asked = target.asked
+    context: RequestContext = target.context
     starts: tuple[datetime, ...] = (target.interval.start,)
     with told():
         plan = replay.plan(
-            Ledger(asked.source.engine()), asked.source.log_offsets(), target.pipeline, Span(starts=starts), asked.now
+            Ledger(context.source.engine()), context.source.log_offsets(), target.pipeline, Span(starts=starts), context.now
         )
     return answer({**plan.summary(), "command": by_hand(target)})

@@ -16,18 +16,18 @@ from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
+from logbus.ledger.ledger import Ledger
 from logbus.triggers.window_closed import utc_now
 from logbus.ui import access, actions, routes, shell
-from logbus.ui.asked import AskedDep, instant, told
-from logbus.ui.sources import Sources
-from logbus.windows.ledger import Ledger
+from logbus.ui.request_context import ContextDep, instant, told
+from logbus.ui.sources import PageSources
 
 WINDOWS_SHOWN_MAX = 500  # three weeks of hours; a page with more is not read
 
 # No description of itself either: nobody would be asked who he is before he gets it.
 app = FastAPI(title="logbus", openapi_url=None, dependencies=[Depends(requires_access_view(AccessView.PLUGINS))])
 app.state.now = utc_now
-app.state.sources = Sources(now=utc_now, clock=time.monotonic)
+app.state.sources = PageSources(now=utc_now, clock=time.monotonic)
 app.include_router(shell.router)
 app.include_router(routes.router)
 app.include_router(actions.router)
@@ -49,7 +49,7 @@ Accept = Annotated[str, Header()]
 @app.get("/windows/{pipeline}")
 def windows(
     request: Request,
-    asked: AskedDep,
+    context: ContextDep,
     pipeline: str,
     since: str | None = None,
     until: str | None = None,
@@ -58,20 +58,22 @@ def windows(
 ) -> Response:
     """The pipeline's newest windows between two instants."""
     if wants_page(form, accept):
-        return shell.to_page(request, "ingestion", pipeline=pipeline, warehouse_conn_id=asked.warehouse_conn_id)
+        return shell.to_page(request, "ingestion", pipeline=pipeline, warehouse_conn_id=context.warehouse_conn_id)
     with told():
-        engine = asked.source.engine()
-        access.refuse_unseen(engine, pipeline, asked.user)
+        engine = context.source.engine()
+        access.refuse_unseen(engine, pipeline, context.user)
         found = Ledger(engine).windows(pipeline, since=instant(since), until=instant(until))[-WINDOWS_SHOWN_MAX:]
     return JSONResponse([window.summary() for window in found])
 
 
 @app.get("/windows/{pipeline}/{start}")
-def window(request: Request, asked: AskedDep, pipeline: str, start: str, form: Form = None, accept: Accept = "*/*") -> Response:
+def window(
+    request: Request, context: ContextDep, pipeline: str, start: str, form: Form = None, accept: Accept = "*/*"
+) -> Response:
     """The window that begins at `start`."""
     if wants_page(form, accept):
-        return shell.to_page(request, "window", pipeline=pipeline, start=start, warehouse_conn_id=asked.warehouse_conn_id)
-    return JSONResponse(actions.Target(asked, pipeline, start).history.window.summary())
+        return shell.to_page(request, "window", pipeline=pipeline, start=start, warehouse_conn_id=context.warehouse_conn_id)
+    return JSONResponse(actions.Target(context, pipeline, start).history.window.summary())
 
 
 def wants_page(form: str | None, accept: str) -> bool:

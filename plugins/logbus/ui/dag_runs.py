@@ -16,7 +16,7 @@ import httpx
 from airflow.providers.common.compat.sdk import conf
 from fastapi import HTTPException, Request
 
-from logbus.windows.model import Interval, instant_text, parse_instant
+from logbus.model import Interval, instant_text, parse_instant
 
 RUNS_LOOKED_AT_MAX = 10
 OVER = ("success", "failed")

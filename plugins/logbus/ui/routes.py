@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
+import orjson
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from logbus.errors import BrokerUnavailable, UserError
-from logbus.ui import actions
-from logbus.ui.asked import NO_LEDGER_ADVICE, Asked, AskedDep, answer, instant, told
+from logbus.kafka.groups import group_json
+from logbus.kafka.topic_list import TopicOwners, topic_json
+from logbus.model import Interval, instant_text
+from logbus.status import fleet_ledger
+from logbus.status.registered import Registered
+from logbus.ui import actions, overview
 from logbus.ui.dag_runs import AirflowRest, log_url
 from logbus.ui.errors import ledger_errors
-from logbus.ui.parts import Part, answer_of, object_begun, rest_of_object
-from logbus.ui.sources import PIPELINES, Source
-from logbus.windows import fleet_ledger, overview
-from logbus.windows.all_groups import group_json
-from logbus.windows.all_topics import TopicOwners, topic_json
-from logbus.windows.model import Interval, instant_text
-from logbus.windows.overview import HOURS_DEFAULT, HOURS_MAX, Reading, View
-from logbus.windows.registered import Registered
-from logbus.windows.window_detail import detail
+from logbus.ui.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
+from logbus.ui.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, instant, told
+from logbus.ui.sources import PageSource
+from logbus.ui.window_detail import detail
 
 REFRESH_SECONDS = 10  # how often an open page asks again
 
@@ -64,55 +64,65 @@ def view_of(
 
 @router.get("/overview")
 def get_overview(
-    asked: AskedDep,
+    context: ContextDep,
     view: Annotated[View, Depends(view_of)],
     dag_id: str | None = None,
-    accept_encoding: Annotated[str, Header()] = "",
 ) -> Response:
     """Every pipeline that the user may see (of one Dag, where it is named): its hours, its lag, its throughput."""
-    begin_reading(asked, view)
-    reading, warehouse = asked.told_by_warehouse(asked.source.fleet.get)
+    begin_reading(context, view)
+    reading, warehouse = context.query_ledger(context.source.fleet.get)
     names = {
-        name for name in asked.seen(reading) if dag_id is None or dag_id in (reading.dag_ids.get(name, ()) if reading else ())
+        name for name in context.seen(reading) if dag_id is None or dag_id in (reading.dag_ids.get(name, ()) if reading else ())
     }
-    span, pieces = None, object_begun(PIPELINES, ())
+    span, pipelines = None, list[orjson.Fragment]()
     if reading is not None:
         try:
-            span, pieces = shown(asked, reading, names, view)
+            span, pipelines = shown(context, reading, names, view)
         except UserError as error:
-            warehouse = asked.warehouse_state(error)
+            warehouse = context.warehouse_state(error)
         else:
             if not names:
                 warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
-    broker = asked.broker_state(reading.broker_error if reading else broker_error(asked.source))
-    common = {"now": instant_text(reading.at if reading else asked.now), "refresh_seconds": REFRESH_SECONDS}
-    rest = rest_of_object({**common, "span": span, "warehouse": warehouse, "broker": broker})
-    return answer_of(pieces, rest, accept_encoding)
+    broker = context.broker_state(reading.broker_error if reading else broker_error(context.source))
+    return answer(
+        {
+            "now": instant_text(reading.at if reading else context.now),
+            "refresh_seconds": REFRESH_SECONDS,
+            "span": span,
+            "warehouse": warehouse,
+            "broker": broker,
+            "pipelines": pipelines,
+        }
+    )
 
 
-def begin_reading(asked: Asked, view: View) -> None:
+def begin_reading(context: RequestContext, view: View) -> None:
     """Ledger and broker at once: the span that will be shown is guessed by what was read before. A wrong guess costs a query."""
-    asked.source.fleet.begin()
+    context.source.fleet.begin()
     if view.run is None:
-        before = asked.source.fleet.before()
-        span = overview.span_of(before, before.names if before else (), view, asked.now)
-        asked.source.pieces(span).span.begin()
+        before = context.source.fleet.before()
+        span = overview.span_of(before, before.names if before else (), view, context.now)
+        context.source.overview(span).span.begin()
 
 
-def shown(asked: Asked, reading: Reading, names: Collection[str], view: View) -> tuple[dict[str, Any], Part]:
+def shown(
+    context: RequestContext, reading: FleetReading, names: Collection[str], view: View
+) -> tuple[dict[str, Any], list[orjson.Fragment]]:
     """The span, and the pipelines of these names in it; both as at the instant of the reading: the hour may have turned since."""
-    span = overview.span_of(reading, names, view, reading.at, span_of_run(asked.source, view))
-    pieces = asked.source.pieces(span, view.run).get(reading, names)
+    span = overview.span_of(reading, names, view, reading.at, span_of_run(context.source, view))
+    pipelines = context.source.overview(span, view.run).get(reading, names)
     step = overview.step_of(overview.pipelines_of(reading, names))
     shown_span = {
         "start": instant_text(span.start),
         "end": instant_text(span.end),
         "step_seconds": int(step.total_seconds()),
+        "series_start": instant_text(fleet_ledger.series_start(span)),
+        "series_step_seconds": int(fleet_ledger.SERIES_STEP.total_seconds()),
     }
-    return shown_span, pieces
+    return shown_span, pipelines
 
 
-def span_of_run(source: Source, view: View) -> Interval | None:
+def span_of_run(source: PageSource, view: View) -> Interval | None:
     """What the view's Dag run worked on; where it has done nothing yet, what it stands for."""
     if view.run is None:
         return None
@@ -120,7 +130,7 @@ def span_of_run(source: Source, view: View) -> Interval | None:
         return fleet_ledger.span_of_run(connection, *view.run) or view.run_interval
 
 
-def broker_error(source: Source) -> BrokerUnavailable | None:
+def broker_error(source: PageSource) -> BrokerUnavailable | None:
     """Whether the broker answers, where nobody could read the ledger and so asked it nothing."""
     try:
         source.topics.get()
@@ -132,11 +142,11 @@ def broker_error(source: Source) -> BrokerUnavailable | None:
 @router.get("/windows/{pipeline}/{start}")
 def get_window(request: Request, target: actions.TargetDep) -> Response:
     """One window: everything the ledger knows of it, and what the user may do with it."""
-    target.asked.source.fleet.begin()
+    target.context.source.fleet.begin()
     with told():
-        engine = target.asked.source.engine()
+        engine = target.context.source.engine()
         found = detail(engine, target.history)
-        reading = target.asked.source.fleet.get()
+        reading = target.context.source.fleet.get()
         cell = overview.window_cell_json(engine, reading, target.history.window)
     for attempt in found["attempts"]:
         attempt["log_url"] = log_url(**{name: attempt[name] for name in LOG_URL_FIELDS})
@@ -144,8 +154,8 @@ def get_window(request: Request, target: actions.TargetDep) -> Response:
         {
             **found,
             "cell": cell,
-            "broker": target.asked.broker_state(reading.broker_error),
-            "now": instant_text(target.asked.now),
+            "broker": target.context.broker_state(reading.broker_error),
+            "now": instant_text(target.context.now),
             "refresh_seconds": REFRESH_SECONDS,
             "dag_ids": target.dag_ids,
             "actions": actions.possible(target, request),
@@ -157,33 +167,33 @@ LOG_URL_FIELDS = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 
 
 @router.get("/topics")
-def get_topics(asked: AskedDep) -> Response:
+def get_topics(context: ContextDep) -> Response:
     """Every topic; pipelines are named where the user may see them."""
-    asked.source.topics.begin()
-    registered, warehouse = asked.told_by_warehouse(asked.source.registered.get)
-    owners = owners_of(registered, asked.seen(registered))
+    context.source.topics.begin()
+    registered, warehouse = context.query_ledger(context.source.registered.get)
+    owners = owners_of(registered, context.seen(registered))
     nobody = TopicOwners(is_managed=None if registered is None else False)
-    topics, error = read_or_error(asked.source.topics.get)
+    topics, error = read_or_error(context.source.topics.get)
     return answer(
         {
-            "now": instant_text(asked.now),
+            "now": instant_text(context.now),
             "refresh_seconds": REFRESH_SECONDS,
             "warehouse": warehouse,
-            "broker": asked.broker_state(error),
+            "broker": context.broker_state(error),
             "topics": [topic_json(one, owners.get(one.name, nobody)) for one in topics or ()],
         }
     )
 
 
 @router.get("/groups")
-def get_groups(asked: AskedDep) -> Response:
+def get_groups(context: ContextDep) -> Response:
     """Every consumer group, its members, and how far each is behind."""
-    groups, error = read_or_error(asked.source.groups.get)
+    groups, error = read_or_error(context.source.groups.get)
     return answer(
         {
-            "now": instant_text(asked.now),
+            "now": instant_text(context.now),
             "refresh_seconds": REFRESH_SECONDS,
-            "broker": asked.broker_state(error),
+            "broker": context.broker_state(error),
             "groups": [group_json(one, groups.ends) for one in groups.groups] if groups else [],
         }
     )

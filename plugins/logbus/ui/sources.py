@@ -6,69 +6,59 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
 from typing import Any, TypeVar
 
+import orjson
 from airflow.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
-from logbus.errors import LogbusError, UserError
+from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.kafka.batches import PAGE_TIMEOUT_SECONDS, TopicBatches
+from logbus.kafka.client import Client, Place
+from logbus.kafka.cluster import log_directories, partition_bytes
+from logbus.kafka.groups import GroupReading, end_offsets_of
+from logbus.kafka.groups import Groups as AllGroups
+from logbus.kafka.rates import Rates
+from logbus.kafka.topic_list import TopicReading, read_topics, with_rates
+from logbus.kafka.topics import Topics
+from logbus.model import Interval
+from logbus.status.registered import read_registered
 from logbus.ui.errors import NotConfigured, ledger_errors
-from logbus.ui.parts import Part, json_part, object_begun
-from logbus.ui.shared import KEPT_SECONDS, Shared
+from logbus.ui.overview import FleetReading, SpanReading, pipelines_json, read, read_span
+from logbus.ui.page_reading import KEPT_SECONDS, PageReading
 from logbus.warehouse.engine import connect
-from logbus.windows.all_groups import GroupBatches, GroupReading, end_offsets_of
-from logbus.windows.all_topics import TopicReading, read_topics, with_rates
-from logbus.windows.broker_facts import log_directories, partition_bytes
-from logbus.windows.broker_questions import Place
-from logbus.windows.log_batches import PAGE_TIMEOUT_SECONDS, LogBatches, Question, TopicPlaces
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Interval
-from logbus.windows.overview import Reading, SpanReading, pipelines_json, read, read_span
-from logbus.windows.rates import Rates
-from logbus.windows.registered import read_registered
 
 Value = TypeVar("Value")
 
 # Pairs of connections that are kept open; most installations have one.
 SOURCES_MAX = 8
 
-# Spans of which the overview is kept: megabytes each, with fifty pipelines.
+# Spans of which the overview is kept: megabytes each while it is read, with fifty pipelines.
 SPANS_MAX = 6
-
-# Choices of pipelines that somebody sees, for each of which the overview is kept whole.
-JOINED_MAX = 4
-PIPELINES = "pipelines"  # their name in the answer
 
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
 
 
-class NoBroker:
+class NoBroker(Client):
     """Stands where a broker's connection cannot be read: it answers nothing."""
 
     def __init__(self, reason: str) -> None:
+        super().__init__({})
         self.reason = reason
 
-    def topic_names(self, *, with_internal: bool = False) -> list[str]:
-        raise NotConfigured(self.reason)
-
-    def topics(self, names: Iterable[str]) -> dict[str, TopicPlaces | LogbusError]:
-        raise NotConfigured(self.reason)
-
-    def answers(self, questions: Collection[Question], partitions: Mapping[str, Sequence[int]]) -> dict[Question, Any]:
-        raise NotConfigured(self.reason)
-
-    def groups(self) -> list[GroupReading]:
+    @property
+    def config(self) -> Mapping[str, Any]:
         raise NotConfigured(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class GroupsRead:
     """All groups and the end offsets of what they read."""
 
     groups: Sequence[GroupReading]
@@ -103,40 +93,33 @@ class KeptEngine:
             self._engine.dispose()
 
 
-class Pieces:
-    """The pipelines' part of the overview of one span: each made once of two readings, for all who look at it, and put together
-    once for all who see the same."""
+class SpanOverview:
+    """The pipelines' part of the overview of one span, made once of two readings for all who look at it meanwhile."""
 
-    def __init__(self, span: Shared[SpanReading]) -> None:
+    def __init__(self, span: PageReading[SpanReading]) -> None:
         self.span = span
         self._lock = Lock()
-        self._readings: tuple[Reading, SpanReading] | None = None
-        self._made: Mapping[str, Part] = {}
-        self._joined: dict[frozenset[str], Part] = {}
+        self._readings: tuple[FleetReading, SpanReading] | None = None
+        self._made: Mapping[str, orjson.Fragment] = {}
 
-    def get(self, reading: Reading, names: Collection[str]) -> Part:
-        """The beginning of the answer to who sees these."""
-        ledger, wanted = self.span.get(), frozenset(names)
+    def get(self, reading: FleetReading, names: Collection[str]) -> list[orjson.Fragment]:
+        """As JSON, what a user who sees these sees."""
+        ledger = self.span.get()
         with self._lock:
             if self._readings is None or self._readings[0] is not reading or self._readings[1] is not ledger:
-                self._made = {name: json_part(value) for name, value in pipelines_json(reading, ledger).items()}
+                made = pipelines_json(reading, ledger)
+                self._made = {name: orjson.Fragment(orjson.dumps(value)) for name, value in made.items()}
                 self._readings = reading, ledger
-                self._joined.clear()
-            found = self._joined.get(wanted)
-            if found is None:
-                found = object_begun(PIPELINES, (part for name, part in self._made.items() if name in wanted))
-                if len(self._joined) < JOINED_MAX:
-                    self._joined[wanted] = found
-            return found
+            return [part for name, part in self._made.items() if name in names]
 
 
-class Source:
+class PageSource:
     """One warehouse and one broker. Each reading is shared by all who ask within some seconds."""
 
     def __init__(
         self,
         make_engine: Callable[[], Engine],
-        broker: GroupBatches | NoBroker,
+        broker: Client,
         rates: Rates,
         now: Callable[[], datetime],
         clock: Callable[[], float],
@@ -146,56 +129,50 @@ class Source:
         self.broker = broker
         self._clock = clock
         self._lock = Lock()
-        self._pieces: OrderedDict[tuple[Interval, tuple[str, str] | None], Pieces] = OrderedDict()
+        self._spans: OrderedDict[tuple[Interval, tuple[str, str] | None], SpanOverview] = OrderedDict()
         self.registered = self._shared(lambda engine: read_registered(engine, now()))
-        self.fleet = self._shared(lambda engine: read(engine, broker, rates, now()))
-        self.topics: Shared[list[TopicReading]] = Shared(lambda: self._topics(broker, rates, now), clock)
-        self.groups: Shared[Groups] = Shared(lambda: self._groups(broker), clock)
+        self.fleet = self._shared(lambda engine: read(engine, TopicBatches(broker), rates, now()))
+        self.topics: PageReading[list[TopicReading]] = PageReading(lambda: self._topics(broker, rates, now), clock)
+        self.groups: PageReading[GroupsRead] = PageReading(lambda: self._groups(broker), clock)
 
-    def pieces(self, span: Interval, run: tuple[str, str] | None = None) -> Pieces:
+    def overview(self, span: Interval, run: tuple[str, str] | None = None) -> SpanOverview:
         """Those of a span; `run` (dag id, run id) marks the hours that a Dag run worked on."""
         with self._lock:
-            if (span, run) not in self._pieces:
-                self._pieces[span, run] = Pieces(self._shared(lambda engine: read_span(engine, span, run)))
-            self._pieces.move_to_end((span, run))
-            while len(self._pieces) > SPANS_MAX:
-                self._pieces.popitem(last=False)
-            return self._pieces[span, run]
+            if (span, run) not in self._spans:
+                self._spans[span, run] = SpanOverview(self._shared(lambda engine: read_span(engine, span, run)))
+            self._spans.move_to_end((span, run))
+            while len(self._spans) > SPANS_MAX:
+                self._spans.popitem(last=False)
+            return self._spans[span, run]
 
-    def log_offsets(self) -> LogOffsets:
+    def log_offsets(self) -> Topics:
         """For questions about one topic."""
-        if isinstance(self.broker, NoBroker):
-            raise NotConfigured(self.broker.reason)
-        return LogOffsets(self.broker.client_config, timeout_seconds=self.broker.timeout_seconds)
+        return Topics(self.broker)
 
     def close(self) -> None:
         self._engine.close()
 
-    def _shared(self, question: Callable[[Engine], Value]) -> Shared[Value]:
+    def _shared(self, question: Callable[[Engine], Value]) -> PageReading[Value]:
         """A question to the ledger."""
 
         def ask() -> Value:
             with ledger_errors():
                 return question(self.engine())
 
-        return Shared(ask, self._clock)
-
-    def _sizes(self) -> Mapping[Place, int]:
-        if isinstance(self.broker, NoBroker):
-            raise NotConfigured(self.broker.reason)
-        return partition_bytes(log_directories(self.broker.client_config, self.broker.timeout_seconds))
-
-    def _topics(self, broker: LogBatches, rates: Rates, now: Callable[[], datetime]) -> list[TopicReading]:
-        return with_rates(read_topics(broker, sizes=self._sizes), rates, now())
+        return PageReading(ask, self._clock)
 
     @staticmethod
-    def _groups(broker: GroupBatches | NoBroker) -> Groups:
-        groups = broker.groups()
-        log: LogBatches = broker
-        return Groups(groups, end_offsets_of(log, groups))
+    def _topics(broker: Client, rates: Rates, now: Callable[[], datetime]) -> list[TopicReading]:
+        found = read_topics(TopicBatches(broker), sizes=lambda: partition_bytes(log_directories(broker)))
+        return with_rates(found, rates, now())
+
+    @staticmethod
+    def _groups(broker: Client) -> GroupsRead:
+        groups = AllGroups(broker).read()
+        return GroupsRead(groups, end_offsets_of(TopicBatches(broker), groups))
 
 
-class Sources:
+class PageSources:
     """The sources in use, the ones used least lately closed first."""
 
     def __init__(
@@ -206,9 +183,9 @@ class Sources:
         self._clock = clock
         self._rates = Rates()
         self._lock = Lock()
-        self._sources: OrderedDict[tuple[str, str], Source] = OrderedDict()
+        self._sources: OrderedDict[tuple[str, str], PageSource] = OrderedDict()
 
-    def get(self, warehouse_conn_id: str, kafka_conn_id: str) -> Source:
+    def get(self, warehouse_conn_id: str, kafka_conn_id: str) -> PageSource:
         """The source behind two connections as they are now: changed ones make another. What does not fit tells when asked."""
         url, broker = warehouse_url(warehouse_conn_id), client_config(kafka_conn_id)
         key = (str(url), json.dumps(broker, sort_keys=True, default=str))
@@ -222,10 +199,10 @@ class Sources:
             source.close()
         return found
 
-    def _make(self, url: str | UserError, broker: Mapping[str, Any] | str) -> Source:
+    def _make(self, url: str | UserError, broker: Mapping[str, Any] | str) -> PageSource:
         limit = self._broker_timeout_seconds
-        batches = NoBroker(broker) if isinstance(broker, str) else GroupBatches(broker, timeout_seconds=limit)
-        return Source(lambda: engine_of(url), batches, self._rates, self._now, self._clock)
+        client = NoBroker(broker) if isinstance(broker, str) else Client(broker, timeout_seconds=limit)
+        return PageSource(lambda: engine_of(url), client, self._rates, self._now, self._clock)
 
 
 def engine_of(url: str | UserError) -> Engine:

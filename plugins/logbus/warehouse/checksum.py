@@ -19,12 +19,11 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError, ProgrammingError
 
-from logbus.warehouse.names import TableName, quoted
+from logbus.fingerprint import MODULUS, as_text
+from logbus.ledger import schema
+from logbus.ledger.table_names import SCHEMA, TableName, quoted
+from logbus.ledger.values import Checksum, ValuesReport
 from logbus.warehouse.target import COLUMN_TYPES, SPELLINGS, SYSTEM_COLUMNS, table_columns
-from logbus.windows import schema
-from logbus.windows.fingerprint import MODULUS, as_text
-from logbus.windows.places import SCHEMA
-from logbus.windows.values import Checksum, ValuesReport
 
 # Pinned by whoever chooses a window's rows, so there is nothing to compare.
 CHOSEN_BY = ("_topic", "_window_start")

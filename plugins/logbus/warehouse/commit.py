@@ -23,22 +23,31 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select, text, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 
+from logbus import fingerprint
 from logbus.errors import EquationMismatch, LoadFailed
+from logbus.ledger import schema, stamped_hours
+from logbus.ledger.attempts import COMMITTED, LOCK_NOT_AVAILABLE, lock_if_current, sealed
+from logbus.ledger.error_budget import refuse_over_budget
+from logbus.ledger.rows import count_values, to_counts
+from logbus.ledger.table_names import SCHEMA, TableName, leaf_name, parse_table, quoted, staging
+from logbus.ledger.values import Checksum, Published
+from logbus.model import (
+    OFFSET_GAPS,
+    Attempt,
+    FrozenWindow,
+    PartitionTally,
+    Pipeline,
+    WindowCounts,
+    instant_text,
+    milliseconds,
+)
+from logbus.proof import producers, tally
+from logbus.proof.sent_numbers import Numbers, join_streams
 from logbus.warehouse import checksum
-from logbus.warehouse.names import TableName, leaf_name, parse_table, quoted, staging
 from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
 from logbus.warehouse.same_records import LoadedRecords, other_records
 from logbus.warehouse.staging import LEAF_CHECK
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
-from logbus.windows import fingerprint, producers, schema, stamped_hours, tally
-from logbus.windows.attempts import COMMITTED, LOCK_NOT_AVAILABLE, lock_if_current, sealed
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.error_budget import refuse_over_budget
-from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text
-from logbus.windows.places import SCHEMA
-from logbus.windows.rows import count_values, to_counts
-from logbus.windows.sent_numbers import Numbers, join_streams
-from logbus.windows.values import Checksum, Published
 
 # ATTACH waits for whoever alters the parent; nobody does for long.
 COMMIT_LOCK_TIMEOUT_MS = 60_000
@@ -138,6 +147,8 @@ def when_it_answers(ask: Callable[[], WindowCounts | None], load: SealedWindow) 
 
 def committed_counts(engine: Engine, attempt: Attempt) -> WindowCounts | None:
     """The counts of an attempt that is committed, None otherwise. Waits for a commit that is still on its way."""
+    # Holding the window's row is what makes the answer final. A commit whose connection died may still be running in the server,
+    # and holds this row: we wait until it is over. After that it cannot succeed unseen any more.
     row_of = schema.attempt
     with engine.begin() as connection:
         row = (
@@ -174,10 +185,14 @@ def commit_in(
     """Everything of a commit but the transaction's end; `put_rows` is what the kinds of sinks differ in. `published_before`: what
     the target holds by its own word, of which the ledger may not know."""
     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
+    # The fence comes first and is held to the end: a newer attempt cannot begin between this look and the commit, because it
+    # takes the same row. So a driver that outlived its task fails here, however late it wakes up.
     lock_if_current(connection, load.attempt)
+    # Then all that may refuse, while nothing is changed yet; what costs least first.
     refuse_mismatch(load)
     others = other_records(connection, load.attempt, new_load(load), now, published_before)
     refuse_errors(connection, load)
+    # From here on the window changes. Readers need not wait for the dead letters; for the rows they may have to.
     put_dead_letters(connection, load)
     values = published(connection, load.window.id, load.staged)
     table = put_rows(connection, load)  # last: from here on it may hold locks that readers want
@@ -189,7 +204,7 @@ def commit_in(
 def refuse_mismatch(load: SealedWindow) -> None:
     """The equation, per window and partition: wrong rows are never public."""
     found = load.staged.tallies
-    gaps_allowed = bool(load.pipeline.settings.get(tally.OFFSET_GAPS))
+    gaps_allowed = bool(load.pipeline.settings.get(OFFSET_GAPS))
     filtered = {partition: read.filtered for partition, read in load.reads.items()}
     wrong = tally.problems(load.window, found, filtered, gaps_allowed=gaps_allowed)
     for partition in sorted({*found, *load.reads}):
@@ -211,7 +226,7 @@ def hint(load: SealedWindow, gaps_allowed: bool) -> str:
         return ""
     return (
         ". All that the broker gave is staged: if the topic is compacted or holds transactions, offsets without a record are as "
-        f'they should be, and the pipeline\'s setting {{"{tally.OFFSET_GAPS}": true}} says so'
+        f'they should be, and the pipeline\'s setting {{"{OFFSET_GAPS}": true}} says so'
     )
 
 
@@ -286,7 +301,7 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
             with connection.begin_nested():
                 connection.execute(text(f"set local lock_timeout = {SWAP_LOCK_TIMEOUT_MS}"))
                 connection.execute(text(f"lock table {leaf.sql} in share row exclusive mode"))  # nobody writes to it from here on
-                if holds_strangers(connection, load, leaf):
+                if holds_rows_out_of_window(connection, load, leaf):
                     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
                     return False
                 connection.execute(text(f"alter table {load.target.sql} detach partition {leaf.sql}"))
@@ -302,7 +317,7 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
     return False
 
 
-def holds_strangers(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
+def holds_rows_out_of_window(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
     """Whether rows of another topic lie in the leaf: of another pipeline that shared the table once, or put there by hand."""
     other = text(f"select exists(select from {leaf.sql} where _topic is distinct from :topic)")
     return bool(connection.scalar(other, {"topic": load.pipeline.topic}))

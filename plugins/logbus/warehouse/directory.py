@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pyarrow import fs
 
 from logbus.errors import UserError
-from logbus.windows.model import utc
+from logbus.model import utc
 
 ATTEMPT_IN_NAME = re.compile(r"\.?w\d+_a(\d+)_t\d+_\w+\.parquet")
 STAMP = "%Y%m%dT%H%M%SZ"

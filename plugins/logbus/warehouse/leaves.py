@@ -21,10 +21,9 @@ from itertools import groupby
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
-from logbus.warehouse.names import TableName, leaf_name, quoted
-from logbus.windows.attempts import LOCK_NOT_AVAILABLE
-from logbus.windows.model import instant_text, parse_instant, utc
-from logbus.windows.places import LEAF_SCHEMA
+from logbus.ledger.attempts import LOCK_NOT_AVAILABLE
+from logbus.ledger.table_names import LEAF_SCHEMA, TableName, leaf_name, quoted
+from logbus.model import instant_text, parse_instant, utc
 
 DAY = timedelta(days=1)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from logbus.fingerprint import as_text
+from logbus.ledger.table_names import parse_table
+from logbus.ledger.values import NOT_WITNESSED, Published, ValuesReport
+from logbus.model import FrozenWindow, Pipeline, utc
+from logbus.proof.tally import Counted
 from logbus.warehouse import checksum
 from logbus.warehouse.checksum import DEAD_LETTERS
-from logbus.warehouse.names import parse_table
-from logbus.windows.fingerprint import as_text
-from logbus.windows.model import FrozenWindow, Pipeline, utc
-from logbus.windows.tally import Counted
-from logbus.windows.values import NOT_WITNESSED, Published, ValuesReport
 
 # A window's public rows in its target, whichever leaves they lie in; `window_place` gives the parameters.
 ROWS_OF_WINDOW = "_window_start = :start and _topic = :topic"

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from logbus.errors import UserError, WindowOverlap
+from logbus.ledger import schema
+from logbus.ledger.attempts import COMMITTED
+from logbus.ledger.chain import Chain
+from logbus.ledger.freezing import find_window, range_values
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.rows import Row, pipeline_row
+from logbus.model import FrozenWindow, Interval, OffsetRange
 from logbus.warehouse.sinks import sink_for
 from logbus.warehouse.sinks.entry import LedgerEntry
 from logbus.warehouse.sinks.files import FileSink
 from logbus.warehouse.sinks.settle import begun_here, dead_letters_kept, write_entry
-from logbus.windows import schema
-from logbus.windows.attempts import COMMITTED
-from logbus.windows.chain import Chain
-from logbus.windows.freezing import find_window, range_values
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, Interval, OffsetRange
-from logbus.windows.rows import Row, pipeline_row
 
 # What stands in an attempt for the Airflow run it was of, which nobody knows any more.
 REBUILT = "rebuilt from the table"

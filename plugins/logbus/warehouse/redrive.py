@@ -6,8 +6,7 @@ because from then on the checksums are those of what it leaves. Before it ends, 
 records are the same, so its fingerprint must be the same, and anything else rolls back. Done twice, the second finds less to do.
 
 There is no Spark in it, because dead letters are few; values pass in bounded batches. A running load does no harm: whoever
-commits last has read all records of the window again, and replaces rows and dead letters alike. The parser
-comes in as an argument: this room knows none.
+commits last has read all records of the window again, and replaces rows and dead letters alike.
 """
 
 from __future__ import annotations
@@ -15,49 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
+from logbus.fingerprint import as_text
+from logbus.ledger import schema
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.rows import load_windows
+from logbus.ledger.table_names import SCHEMA, TableName, parse_table, quoted
+from logbus.ledger.values import Published, join
+from logbus.model import OFFSET_GAPS, FrozenWindow, Pipeline, instant_text
+from logbus.parsing import Filtered, Parser, Unparsable, parse_value, storable
+from logbus.proof import audit, dead_letters, tally
+from logbus.proof.dead_letters import Value
 from logbus.warehouse import checksum
-from logbus.warehouse.names import TableName, parse_table, quoted
 from logbus.warehouse.published import ROWS_OF_WINDOW, compare_dead_letters, compare_table, of_window, window_place
 from logbus.warehouse.sinks import sink_for
 from logbus.warehouse.target import table_columns
-from logbus.windows import audit, dead_letters, schema, tally
-from logbus.windows.dead_letters import Value
-from logbus.windows.fingerprint import as_text
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import FrozenWindow, Pipeline, instant_text
-from logbus.windows.places import SCHEMA
-from logbus.windows.rows import load_windows
-from logbus.windows.values import Published, join
 
 # A reload or a merge of leaves holds the window's rows; they take seconds.
 LOCK_TIMEOUT_MS = 60_000
-
-
-class Refused(Exception):
-    """A value that still does not parse. `kind` is its error class, the message the reason."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-class LeftOut(Exception):
-    """A value that the parser leaves out on purpose."""
-
-
-class Reparser(Protocol):
-    """A pipeline's parser as it is now. `columns` are name to PostgreSQL type."""
-
-    columns: Mapping[str, str]
-
-    def parse(self, value: bytes | None) -> Sequence[Any]:
-        """The values of the columns in their order, or `Refused`, or `LeftOut`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,17 +73,17 @@ class Sorted:
 
     rows: list[tuple[Value, Sequence[Any]]] = field(default_factory=list)
     left_out: list[Value] = field(default_factory=list)
-    refused: list[tuple[Value, Refused]] = field(default_factory=list)
+    refused: list[tuple[Value, Unparsable]] = field(default_factory=list)
 
 
-def parse_batch(parser: Reparser, batch: Sequence[Value]) -> Sorted:
+def parse_batch(parser: Parser, batch: Sequence[Value]) -> Sorted:
     found = Sorted()
     for value in batch:
         try:
-            found.rows.append((value, parser.parse(value.value)))
-        except LeftOut:
+            found.rows.append((value, parse_value(parser, value.value)))
+        except Filtered:
             found.left_out.append(value)
-        except Refused as error:
+        except Unparsable as error:
             found.refused.append((value, error))
     return found
 
@@ -121,11 +100,11 @@ def tell(outcome: Redriven, found: Sorted) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Redrive:
-    """One pipeline's redrive. `reparser` is its parser as it is now."""
+    """One pipeline's redrive. `parser` is its parser as its settings are now."""
 
     engine: Engine
     pipeline: Pipeline
-    reparser: Reparser
+    parser: Parser
     run_id: str
     now: Callable[[], datetime]
 
@@ -139,13 +118,13 @@ class Redrive:
         outcome = Redriven(start=window.interval.start)
         with self.engine.connect() as connection:
             for batch in dead_letters.batches(connection, window.id):
-                tell(outcome, parse_batch(self.reparser, batch))
+                tell(outcome, parse_batch(self.parser, batch))
         return outcome
 
     def run(self, window: FrozenWindow) -> Redriven:
         """Moves what parses now. Raises `UserError` (a sink of files), `EquationMismatch`, `LoadFailed`: then nothing changed."""
         self.refuse_other_sinks()
-        sink_for(self.pipeline, self.engine).ensure_target(self.reparser.columns)
+        sink_for(self.pipeline, self.engine).ensure_target(self.parser.columns)
         try:
             with self.engine.begin() as connection:
                 return self.run_in(connection, window)
@@ -163,13 +142,19 @@ class Redrive:
             )
 
     def run_in(self, connection: Connection, window: FrozenWindow) -> Redriven:
+        # The window's row is the lock of loads and redrives alike. Its checksums are compared before anything moves: afterwards
+        # they would be taken of what is there, and a row that was changed by hand would have the platform's word from then on.
         connection.execute(text(f"set local lock_timeout = {LOCK_TIMEOUT_MS}"))
         attempt = lock_loaded(connection, window)
         values = self.compared(connection, window)
         outcome = Redriven(start=window.interval.start)
-        move = Move(connection=connection, window=window, target=parse_table(self.pipeline.table), columns=self.reparser.columns)
+        move = RedriveMove(
+            connection=connection, window=window, target=parse_table(self.pipeline.table), columns=self.parser.columns
+        )
+        # Each batch is deleted, or updated in place, by its offsets, while the next one is read behind them: nothing is seen
+        # twice.
         for batch in dead_letters.batches(connection, window.id):
-            found = parse_batch(self.reparser, batch)
+            found = parse_batch(self.parser, batch)
             move.apply(found)
             tell(outcome, found)
         self.write_ledger(connection, window, attempt, outcome)
@@ -195,7 +180,7 @@ class Redrive:
         target = parse_table(self.pipeline.table)
         staged = {part: minus(fingerprint, outcome.left_out.get(part, 0)) for part, fingerprint in before.staged.items()}
         if before.table is not None:
-            columns = {**before.table.columns, **checksum.covered(table_columns(connection, target), self.reparser.columns)}
+            columns = {**before.table.columns, **checksum.covered(table_columns(connection, target), self.parser.columns)}
             place = window_place(self.pipeline, window)
             table = checksum.take(connection, target, columns, ROWS_OF_WINDOW, place)
             dead = checksum.take_dead_letters(connection, window.id)
@@ -232,7 +217,7 @@ class Redrive:
         place = {**window_place(self.pipeline, window), "window_id": window.id}
         found = tally.count(connection, rows, dead, place).tallies
         assert after.counts is not None, "a loaded window has counts"
-        gaps_allowed = bool(self.pipeline.settings.get(tally.OFFSET_GAPS)) or after.counts.filtered > 0
+        gaps_allowed = bool(self.pipeline.settings.get(OFFSET_GAPS)) or after.counts.filtered > 0
         wrong = [
             *tally.problems(after, found, {}, gaps_allowed=gaps_allowed),
             *audit.ledger_problems(after, after.counts, found),
@@ -274,7 +259,7 @@ PLACE = 'window_id = :window_id and "partition" = :partition and "offset" = :off
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
+class RedriveMove:
     """The statements that move a window's dead letters, batch by batch."""
 
     connection: Connection
@@ -286,7 +271,7 @@ class Move:
         dead_letter = f"{SCHEMA}.{schema.dead_letter.name}"
         rows = [{**self.place(value), **dict(zip(self.parameters(), values, strict=True))} for value, values in found.rows]
         gone = [self.place(value) for value in [*(value for value, _ in found.rows), *found.left_out]]
-        kept = [{**self.place(value), "kind": error.kind, "error": str(error)} for value, error in found.refused]
+        kept = [{**self.place(value), "kind": error.kind, "error": storable(str(error))} for value, error in found.refused]
         if rows:
             self.connection.execute(self.insertion(), rows)
         if gone:

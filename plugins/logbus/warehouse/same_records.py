@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from logbus.errors import OtherRecords
-from logbus.windows import schema
-from logbus.windows.fingerprint import as_text
-from logbus.windows.model import Attempt, instant_text
+from logbus.fingerprint import as_text
+from logbus.ledger import schema
+from logbus.model import Attempt, instant_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,13 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from logbus.errors import AttemptSuperseded
+from logbus.ledger import schema
+from logbus.ledger.attempts import lock_if_current, sealed
+from logbus.ledger.table_names import SCHEMA, TASK_COLUMN, TableName, quoted, staging
+from logbus.model import Attempt, instant_text
+from logbus.proof import tally
 from logbus.warehouse import checksum
-from logbus.warehouse.names import TableName, quoted, staging
 from logbus.warehouse.target import PARTITIONED, relation_kind, table_columns
-from logbus.windows import schema, tally
-from logbus.windows.attempts import lock_if_current, sealed
-from logbus.windows.model import Attempt, instant_text
-from logbus.windows.places import SCHEMA, TASK_COLUMN
 
 # Proves to ATTACH that every row belongs to the leaf, so that it need not look at them.
 LEAF_CHECK = "_window_start_of_the_leaf"

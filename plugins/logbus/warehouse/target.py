@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, Engine, text
 
 from logbus.errors import UserError
-from logbus.warehouse.names import TableName, quoted
+from logbus.ledger.table_names import TableName, quoted
 
 SYSTEM_COLUMNS: Mapping[str, str] = {
     "_topic": "text not null",

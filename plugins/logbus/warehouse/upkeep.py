@@ -7,8 +7,8 @@ from collections.abc import Collection
 from sqlalchemy import Engine
 
 from logbus.errors import LogbusError, PipelineUnknown
+from logbus.ledger.ledger import Ledger
 from logbus.warehouse.sinks import Upkeep, sink_for
-from logbus.windows.ledger import Ledger
 
 
 def maintain(engine: Engine, upkeep: Upkeep, pipeline_names: Collection[str] = ()) -> dict[str, list[str]]:

@@ -7,10 +7,10 @@ from typing import Any
 from broker.coordination import topic_writes, znodes
 from broker.coordination.asking import Script, ask, commit
 from broker.coordination.changes import StateChange
-from broker.coordination.event_fan import EventFan
 from broker.coordination.follow import ImageFollower
 from broker.coordination.image import BrokerNode, Endpoint, PartitionState
 from broker.coordination.journal import state_writes
+from broker.coordination.member import EventFan
 from broker.coordination.producer_id_blocks import ProducerIdBlocks
 from broker.coordination.registration import Registration, RunningElsewhere
 from broker.coordination.store import Committed, Refused

@@ -15,18 +15,19 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from logbus.connector_jars import JARS_VARIABLE, missing
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import FrozenWindow, Interval, Pipeline
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from spark_jobs import connector
 from spark_jobs.application import Application
+from spark_jobs.given_windows import SOURCE_NAME, windows_source
 from spark_jobs.outcomes import WindowOutcome
 from spark_jobs.packing import pack
-from spark_jobs.windows_source import SOURCE_NAME, windows_source
 from tests.support.broker import AnyBroker
 from tests.support.topics import create_topic
 
@@ -91,7 +92,7 @@ def filled(broker: AnyBroker) -> AnyBroker:
 
 def pipeline_reading(broker: AnyBroker, warehouse_url: str, reader: str) -> Reading:
     config = {"bootstrap.servers": broker.bootstrap}
-    ledger, log = Ledger(connect(warehouse_url)), LogOffsets(config)
+    ledger, log = Ledger(connect(warehouse_url)), Topics(Client(config))
     now = datetime.now(UTC)
     pipeline = ledger.register(Pipeline(name="r", topic=TOPIC, table="r", parse="raw", settings={"reader": reader}), log, now)
     windows = [ledger.freeze_or_get("r", Interval.hour(START + timedelta(hours=hour)), log, now) for hour in range(HOURS)]

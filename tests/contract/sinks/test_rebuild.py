@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 from logbus.cli import main
 from logbus.errors import OtherRecords, UserError
+from logbus.ledger.stamped_hours import StampedHours, stamped_hours
+from logbus.model import FrozenWindow, WindowState
 from logbus.warehouse.rebuild import rebuild
-from logbus.windows.model import FrozenWindow, WindowState
-from logbus.windows.stamped_hours import StampedHours, stamped_hours
 from sqlalchemy import text
 
 from tests.support.ledgers import World, at, hour

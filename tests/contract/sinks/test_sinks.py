@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, PipelineConflict, UserError
-from logbus.windows.model import FrozenWindow, WindowState
-from logbus.windows.values import NOT_WITNESSED
+from logbus.ledger.values import NOT_WITNESSED
+from logbus.model import FrozenWindow, WindowState
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, at

@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 from logbus.errors import AttemptSuperseded, LoadFailed, OtherRecords, UserError
+from logbus.model import FrozenWindow, WindowState
 from logbus.warehouse.directory import Directory
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.sinks import Upkeep
 from logbus.warehouse.sinks.entry import LedgerEntry, entry_of, from_json
 from logbus.warehouse.sinks.files import FileSink
-from logbus.windows.model import FrozenWindow, WindowState
 from sqlalchemy import event, text
 
 from spark_jobs.load_task import load

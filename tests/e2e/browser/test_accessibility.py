@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from logbus.windows.model import instant_text
+from logbus.model import instant_text
 from playwright.sync_api import Page, expect
 
 from tests.support import eventful_pipeline as orders

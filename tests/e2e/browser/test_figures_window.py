@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from logbus.windows.model import instant_text
+from logbus.model import instant_text
 from playwright.sync_api import Page, expect
 
 from tests.support import eventful_pipeline as orders

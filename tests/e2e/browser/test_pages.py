@@ -10,7 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from logbus.windows.model import Interval, instant_text
+from logbus.model import HOUR, Interval, instant_text
+from logbus.status.fleet_ledger import MICROSECOND, micros
+from logbus.ui.cells import Cell, CellState, columns_of
 from playwright.sync_api import FrameLocator, Page, Route, expect
 
 from tests.support.api_server import BASE_PATH, ApiServer
@@ -286,6 +288,25 @@ SAID = """async () => {
         trouble: [{states: {lost: 1}}, {states: {expiring: 2}}, {lag: {hours_behind: 900}}, {states: {}}].map(choices.troubleOf),
     };
 }"""
+
+
+CELLS = """async pipeline => {
+    const { cellsOf } = await import('../static/columns.js');
+    return cellsOf(pipeline);
+}"""
+
+
+def test_the_cells_are_read_out_of_their_columns(open_page: Open) -> None:
+    length = HOUR // MICROSECOND
+    one, two, four = (micros(datetime(2026, 11, 21, number, tzinfo=UTC)) for number in (1, 2, 4))
+    cells = [
+        Cell(one, one + length, CellState.AUDITED, 10, 10, 0, 0, 1),
+        Cell(two, two + length, CellState.DEAD_LETTERS, 10, 7, 2, 1, 3, "a note", True),
+        Cell(four, four + length // 2, CellState.CLOSED, None, note="not frozen yet"),
+    ]
+    pipeline = {"interval_seconds": 3600, "cells": columns_of(cells, HOUR)}
+    said = open_page("admin", f"{ALONE}/topics").evaluate(CELLS, pipeline)
+    assert said == [cell.summary() for cell in cells]
 
 
 def test_numbers_times_and_places_are_as_people_read_them(open_page: Open) -> None:

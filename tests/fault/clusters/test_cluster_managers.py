@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, LogbusError, UserError
+from logbus.model import WindowState
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.windows.model import WindowState
 
 from spark_jobs.outcomes import LoadState
 from tests.support.airflow_context import run_context

@@ -16,7 +16,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import OffsetSpec
 from logbus.collector.ship import ShipReport, ship
 from logbus.collector.topic_client import TopicClient
-from logbus.windows.sent_numbers import Numbers, count_sent
+from logbus.proof.sent_numbers import Numbers, count_sent
 
 from benchmarks import processes
 from benchmarks.processes import wait_until

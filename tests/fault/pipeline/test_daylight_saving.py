@@ -10,9 +10,8 @@ import pytest
 from airflow.sdk import timezone
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
+from logbus.model import Interval, milliseconds
 from logbus.run_interval import run_interval
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.model import Interval
 
 from tests.support.airflow_context import run_context
 from tests.support.ledgers import NOW, World

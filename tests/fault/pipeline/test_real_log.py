@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 from logbus.errors import OtherRecords
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger import attempts
+from logbus.model import milliseconds
 from logbus.warehouse.engine import connect
-from logbus.windows import attempts
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.log_admin import TopicAdmin
 from sqlalchemy import Engine, text
 
 from benchmarks.processes import wait_until
-from spark_jobs import kafka_source
+from spark_jobs import records
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker, LogbusBroker, any_broker
 from tests.support.ledgers import at
@@ -55,7 +56,7 @@ def states(outcomes: list[WindowOutcome]) -> list[LoadState]:
 
 def disturb_the_reading(monkeypatch: pytest.MonkeyPatch, disturb: Callable[[], None]) -> None:
     """Calls `disturb` once, behind the first records that a task has read."""
-    reading, done = kafka_source.read_lists, threading.Event()
+    reading, done = records.read_lists, threading.Event()
 
     def read_lists(*arguments: Any, **options: Any) -> Iterator[Any]:
         for messages in reading(*arguments, **options):
@@ -64,7 +65,7 @@ def disturb_the_reading(monkeypatch: pytest.MonkeyPatch, disturb: Callable[[], N
                 done.set()
                 disturb()
 
-    monkeypatch.setattr(kafka_source, "read_lists", read_lists)
+    monkeypatch.setattr(records, "read_lists", read_lists)
 
 
 def test_records_of_any_time_are_loaded_once(make: Make) -> None:
@@ -146,14 +147,14 @@ def test_partitions_added_between_hours_lose_and_repeat_nothing(make: Make) -> N
 def test_a_topic_made_again_while_it_is_read_fails_the_load(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same offsets, other records: only the topic's id tells."""
     pipeline = make(partitions=1)
-    records = [(10 + number / 1000, b"first %d" % number) for number in range(900)]
-    pipeline.send(records)
+    sent = [(10 + number / 1000, b"first %d" % number) for number in range(900)]
+    pipeline.send(sent)
     pipeline.load(10)
     before = pipeline.found()
 
     def make_again() -> None:
         pipeline.create_again()
-        pipeline.send([(time, b"second") for time, _ in records])
+        pipeline.send([(time, b"second") for time, _ in sent])
 
     disturb_the_reading(monkeypatch, make_again)
     assert states(pipeline.load(10, freeze=False)) == [LoadState.FAILED]
@@ -166,7 +167,7 @@ def test_retention_that_overtakes_a_load_fails_it_with_the_lost_range(make: Make
     pipeline = make(partitions=1)
     pipeline.send([(10 + number / 1000, b"record %d" % number) for number in range(900)])
     pipeline.freeze(10)
-    monkeypatch.setattr(kafka_source, "read_lists", after(lambda: pipeline.delete_records(500), kafka_source.read_lists))
+    monkeypatch.setattr(records, "read_lists", after(lambda: pipeline.delete_records(500), records.read_lists))
     (outcome,) = pipeline.load(10, freeze=False)
     assert (outcome.state, pipeline.found()) == (LoadState.FAILED, [])
     assert f"{pipeline.name}-0 [0, 900)" in str(outcome.error)
@@ -225,7 +226,7 @@ def test_an_hour_that_was_loaded_before_its_topic_was_compacted_keeps_its_rows(m
     loaded = pipeline.found()
     assert len(loaded) == 1_500
     policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-    TopicAdmin(pipeline.client_config).change_settings(pipeline.name, policy)
+    Topics(Client(pipeline.client_config)).change_settings(pipeline.name, policy)
     assert wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, deadline_seconds=60)
     (refused,) = pipeline.load(10, freeze=False)
     assert refused.state is LoadState.FAILED

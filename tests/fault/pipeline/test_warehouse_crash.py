@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from logbus.ledger.ledger import Ledger
 from logbus.warehouse.embedded import SYSTEM_USER, EmbeddedPostgres
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 

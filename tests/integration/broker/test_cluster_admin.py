@@ -27,7 +27,8 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as PyTopicPartition
 from logbus.cli import main
 from logbus.exit_codes import ExitCode
-from logbus.windows.cluster_facts import ClusterFacts, cluster_facts
+from logbus.kafka.client import Client
+from logbus.kafka.cluster import ClusterFacts, cluster_facts
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.clusters import wait_until_all_see
@@ -60,7 +61,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 
 def facts(broker: LogbusBroker) -> ClusterFacts:
-    return cluster_facts({"bootstrap.servers": broker.bootstrap})
+    return cluster_facts(Client({"bootstrap.servers": broker.bootstrap}))
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

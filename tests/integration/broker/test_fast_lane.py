@@ -1,16 +1,17 @@
 """What today's clients send takes the fast lane, as it comes: librdkafka, kafka-python, aiokafka and the Java client, with their
-defaults and with others. Which requests must not take it is tests/property/broker/test_fast_lane.py."""
+defaults and with others. Which requests must not take it is tests/property/broker/test_fast_lane.py and test_fetch_lane.py."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Producer
-from kafka import KafkaProducer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as KafkaPythonPartition
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.kafka_peer import jvm_tools_or_skip
@@ -30,13 +31,17 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
 class Share:
     """What came in since this was made."""
 
-    def __init__(self, broker: LogbusBroker) -> None:
+    def __init__(self, broker: LogbusBroker, request: str = "Produce") -> None:
         self._broker = broker
+        self._label = f'{{request="{request}"}}'
         self._before = self._counts()
 
     def _counts(self) -> tuple[float, float]:
         found = scrape(self._broker)
-        return found["logbus_fast_lane_requests_total"], found['kafka_network_requestmetrics_requests_total{request="Produce"}']
+        return (
+            found[f"logbus_fast_lane_requests_total{self._label}"],
+            found[f"kafka_network_requestmetrics_requests_total{self._label}"],
+        )
 
     def check(self) -> None:
         """Most of it took the lane: the first requests for each partition, and of each producer, teach it."""
@@ -99,3 +104,47 @@ def test_the_java_client_with_several_partitions_in_a_request(
     tools.producer_performance(ours.bootstrap, topic, records=20_000, record_bytes=200, properties=properties)
     share.check()
     assert sum(map(len, read_topic(ours.bootstrap, topic).values())) == 20_000
+
+
+# Consumers: each reads one record at a time, as it comes
+
+
+def consumed(bootstrap: str, topic: str, poll: Callable[[], list[bytes]]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    for number in range(RECORDS):
+        producer.produce(topic, b"%d" % number, partition=0)
+        assert producer.flush(30) == 0
+        seen: list[bytes] = []
+        while not seen:
+            seen = poll()
+        assert seen == [b"%d" % number]
+
+
+def test_librdkafka_consumes(ours: LogbusBroker, topic: str) -> None:
+    create_topic(ours.bootstrap, topic)
+    consumer = Consumer({"bootstrap.servers": ours.bootstrap, "group.id": topic, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    share = Share(ours, "Fetch")
+    consumed(ours.bootstrap, topic, lambda: [bytes(one.value() or b"") for one in consumer.consume(1, timeout=1)])
+    share.check()
+    consumer.close()
+
+
+def test_kafka_python_consumes_several_partitions(ours: LogbusBroker, topic: str) -> None:
+    create_topic(ours.bootstrap, topic, partitions=3)
+    consumer = KafkaConsumer(bootstrap_servers=ours.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.assign([KafkaPythonPartition(topic, index) for index in range(3)])
+    share = Share(ours, "Fetch")
+    consumed(ours.bootstrap, topic, lambda: [one.value for records in consumer.poll(timeout_ms=1000).values() for one in records])
+    share.check()
+    consumer.close()
+
+
+@pytest.mark.long
+def test_the_java_consumer_reads_the_past(ours: LogbusBroker, topic: str) -> None:
+    tools = jvm_tools_or_skip()
+    create_topic(ours.bootstrap, topic)
+    tools.producer_performance(ours.bootstrap, topic, records=60_000, record_bytes=200)
+    share = Share(ours, "Fetch")
+    assert len(tools.console_consume(ours.bootstrap, topic, partition=0, count=60_000)) == 60_000
+    share.check()

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from logbus.collector.numbering import partition_of
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ship
-from logbus.windows.sent_numbers import Numbers, count_sent
+from logbus.proof.sent_numbers import Numbers, count_sent
 
 from tests.support.broker import AnyBroker
 from tests.support.topics import create_topic, read_topic

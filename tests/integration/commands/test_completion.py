@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 
 import pytest
 from click.testing import Result
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from tests.support.broker import AnyBroker
 
@@ -40,7 +41,7 @@ def test_names_of_topics_groups_and_pipelines_are_offered(run: Run, broker: AnyB
     run("topic", "create", topic, f"{topic}-b")
     run("produce", topic, stdin="x\n")
     run("consume", topic, "-G", f"group-of-{topic}")
-    log = LogOffsets({"bootstrap.servers": broker.bootstrap})
+    log = Topics(Client({"bootstrap.servers": broker.bootstrap}))
     Ledger(connect(warehouse_url)).register(
         Pipeline(name="orders", topic=topic, table="t", parse="lines"), log, datetime.now(UTC)
     )

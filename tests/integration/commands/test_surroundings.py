@@ -11,14 +11,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import Result
 from confluent_kafka import Producer
-from logbus.surroundings.clocks import check_clocks
-from logbus.surroundings.looking import Surroundings
+from logbus.doctor import broker as checks
+from logbus.doctor.clocks import check_clocks
+from logbus.doctor.looking import Surroundings
+from logbus.kafka.client import Client
+from logbus.kafka.cluster import api_versions, log_directories
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows import broker_facts
-from logbus.windows.broker_facts import api_versions, log_directories
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from tests.support.broker import AnyBroker
 
@@ -33,7 +34,7 @@ def test_broker_disk_and_versions_are_well_here(run: Run, broker: AnyBroker) -> 
 
 
 def test_what_is_wrong_ends_with_status_5_and_what_to_type(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_facts, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(checks, "ANSWER_SECONDS_MAX", 0.5)
     result = run("doctor", "--only", "broker", "-b", "127.0.0.1:1", status=5)
     assert result.stdout.startswith("error: broker: the broker at 127.0.0.1:1 did not answer")
     assert "start it (`logbus broker serve`)" in result.stdout
@@ -41,10 +42,10 @@ def test_what_is_wrong_ends_with_status_5_and_what_to_type(run: Run, monkeypatch
 
 def test_the_brokers_own_figures_are_told(run: Run, broker: AnyBroker, topic: str) -> None:
     config = {"bootstrap.servers": broker.bootstrap}
-    assert api_versions(config)["Produce"][1] >= 9
+    assert api_versions(Client(config))["Produce"][1] >= 9
     run("topic", "create", topic, "--partitions", "2")
     run("produce", topic, "-p", "1", stdin="x" * 5000 + "\n")
-    (directory,) = log_directories(config)
+    (directory,) = log_directories(Client(config))
     assert directory.partition_bytes[topic, 0] == 0
     assert 0 < directory.partition_bytes[topic, 1] < 6000
     stat = os.statvfs(directory.path)
@@ -74,7 +75,7 @@ def test_a_record_from_the_future_is_named(run: Run, broker: AnyBroker, warehous
     producer.produce(topic, b"early", timestamp=int((time.time() + 600) * 1000))
     assert producer.flush(30) == 0
     pipeline = Pipeline(name="p", topic=topic, table="t", parse="lines")
-    Ledger(connect(warehouse_url)).register(pipeline, LogOffsets(config), datetime.now(UTC))
+    Ledger(connect(warehouse_url)).register(pipeline, Topics(Client(config)), datetime.now(UTC))
     around = Surroundings(clock=lambda: datetime.now(UTC), client_config=config, warehouse_url=warehouse_url)
     (_, found) = check_clocks(around)
     assert found.message.startswith(f"topic {topic} has a record from the future")

@@ -12,10 +12,11 @@ from click.testing import Result
 from logbus.commands import consume as consume_command
 from logbus.commands import group as group_command
 from logbus.commands import topic as topic_command
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from tests.support.broker import AnyBroker
 from tests.support.topics import partitions_of
@@ -55,7 +56,7 @@ def test_a_topic_is_not_deleted_unloaded_without_a_word(
     run("produce", topic, stdin="a\nb\n")
     config = {"bootstrap.servers": broker.bootstrap}
     pipeline = Pipeline(name="p", topic=topic, table="t", parse="lines")
-    Ledger(connect(warehouse_url)).register(pipeline, LogOffsets(config), datetime.now(UTC))
+    Ledger(connect(warehouse_url)).register(pipeline, Topics(Client(config)), datetime.now(UTC))
     there = ("--warehouse", warehouse_url)
     dry = shown("topic", "delete", topic, *there)
     assert [(one["pipeline"], one["records"]) for one in dry["unloaded"]] == [("p", 2)]

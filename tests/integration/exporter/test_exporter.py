@@ -17,10 +17,11 @@ from logbus.cli import main
 from logbus.exporter.catalogue import CATALOGUE
 from logbus.exporter.server import SCRAPES_MAX, MetricsServer
 from logbus.exporter.sources import Limits
+from logbus.kafka.client import Client
+from logbus.kafka.groups import Groups
+from logbus.kafka.topics import Topics
+from logbus.status.lag import lag_of
 from logbus.warehouse.engine import connect
-from logbus.windows.group_offsets import GroupOffsets
-from logbus.windows.lag import lag_of
-from logbus.windows.log_admin import TopicAdmin
 from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks import processes
@@ -36,7 +37,7 @@ def test_lag_is_what_the_ledger_and_the_broker_say(exported: Exported) -> None:
     made, found = exported.platform, exported.found
     labels = {"pipeline": made.name, "topic": made.name}
     engine = connect(made.url)
-    lag = lag_of(engine, TopicAdmin({"bootstrap.servers": made.bootstrap}), made.name, made.now)
+    lag = lag_of(engine, Topics(Client({"bootstrap.servers": made.bootstrap})), made.name, made.now)
     engine.dispose()
     assert value(found, "logbus_hours_behind", **labels) == lag.hours_behind == 2
     assert value(found, "logbus_records_behind", **labels) == lag.records == 6
@@ -46,7 +47,7 @@ def test_lag_is_what_the_ledger_and_the_broker_say(exported: Exported) -> None:
     age = value(found, "logbus_oldest_unloaded_age_seconds", **labels)
     assert age is not None
     assert age >= (made.now - made.at(2.1)).total_seconds()
-    taken = value(found, "logbus_retention_takes_oldest_seconds", **labels, taken_by="retention.ms")
+    taken = value(found, "logbus_retention_takes_oldest_seconds", **labels, expires_by="retention.ms")
     assert taken is not None
     assert taken + age == pytest.approx(RETENTION_DAYS * 86400, abs=0.01)
 
@@ -109,7 +110,7 @@ def test_a_record_that_arrives_while_the_exporter_looks_has_an_age_from_then_on(
 ) -> None:
     create_topic(broker.bootstrap, "seen")
     client_config = {"bootstrap.servers": broker.bootstrap}
-    GroupOffsets(client_config).commit("reader", {("seen", 0): 0})
+    Groups(Client(client_config)).commit("reader", {("seen", 0): 0})
     shown = registry(empty_warehouse_url, broker.bootstrap)
 
     def waiting() -> float | None:
@@ -125,7 +126,7 @@ def test_a_record_that_arrives_while_the_exporter_looks_has_an_age_from_then_on(
     assert first == 0, "seen in this very scrape"
     assert later is not None
     assert 0 < later < 86_400, "not since 1970"
-    GroupOffsets(client_config).commit("reader", {("seen", 0): 1})
+    Groups(Client(client_config)).commit("reader", {("seen", 0): 1})
     assert waiting() == 0
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from logbus.windows.adoption import FAILURES_BEFORE_ALONE, at_work_elsewhere, begun_since, failing
-from logbus.windows.definition import definition_of
-from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.schema import window
+from logbus.ledger.adoption import FAILURES_BEFORE_ALONE, at_work_elsewhere, begun_since, failing
+from logbus.ledger.definition import definition_of
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.schema import window
 from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at

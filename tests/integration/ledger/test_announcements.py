@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 import pytest
 from logbus.errors import UserError
-from logbus.windows.announcements import Stage, begin_watch, note_announced, take, told_since, unannounced
-from logbus.windows.migrations import create_ledger
-from logbus.windows.schema import window
+from logbus.ledger.announcements import Stage, begin_watch, note_announced, take, told_since, unannounced
+from logbus.ledger.migrations import create_ledger
+from logbus.ledger.schema import window
 from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at, hour

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from logbus.errors import PipelineUnknown, WindowUnknown
-from logbus.warehouse.names import parse_table
+from logbus.ledger.table_names import parse_table
+from logbus.model import WindowState
 from logbus.warehouse.target import table_columns
-from logbus.windows.model import WindowState
 from sqlalchemy import text
 
 from spark_jobs.application import Application

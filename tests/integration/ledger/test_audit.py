@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 from logbus.errors import AuditMismatch
+from logbus.ledger.values import ValuesReport
+from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowState
+from logbus.proof.audit import audit_window, raise_if_wrong
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window, raise_if_wrong
-from logbus.windows.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowState
-from logbus.windows.values import ValuesReport
 from sqlalchemy import Engine, text
 
 from tests.support.ledgers import NOW, World, at, stamps

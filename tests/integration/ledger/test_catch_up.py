@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 import pytest
 from logbus.errors import TooManyWindows
-from logbus.windows import empty_spans, schema
-from logbus.windows.lag import lag_of
-from logbus.windows.model import HOUR, Interval
+from logbus.ledger import empty_spans, schema
+from logbus.model import HOUR, Interval
+from logbus.status.lag import lag_of
 from sqlalchemy import func, select
 
 from tests.support.fake_log import NO_TIMESTAMP

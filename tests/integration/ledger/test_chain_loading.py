@@ -6,10 +6,10 @@ import random
 from datetime import datetime
 
 import pytest
-from logbus.windows import chain_loading, schema
-from logbus.windows.chain_loading import is_loaded, is_settled_and_gone, load_chain
-from logbus.windows.rows import pipeline_row
-from logbus.windows.stretches import PipelineChain, Stretch, Undone, not_loaded, not_settled, undone_stretches
+from logbus.ledger import chain_loading, schema
+from logbus.ledger.chain_loading import is_loaded, is_settled_and_gone, load_chain
+from logbus.ledger.rows import pipeline_row
+from logbus.ledger.stretches import PipelineChain, Stretch, Undone, not_loaded, not_settled, undone_stretches
 from sqlalchemy import ColumnElement, Connection, false, text, update
 
 from tests.support.ledgers import World, at, stamps

@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed, UserError
+from logbus.ledger import attempts
+from logbus.model import WindowState
+from logbus.proof.audit import audit_window
 from logbus.warehouse import commit
 from logbus.warehouse.commit import commit_window
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.sinks import sink_for
-from logbus.windows import attempts
-from logbus.windows.audit import audit_window
-from logbus.windows.model import WindowState
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 

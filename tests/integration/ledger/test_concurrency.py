@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from logbus.errors import AttemptSuperseded
+from logbus.ledger import attempts as attempts_of
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY, Heartbeat
+from logbus.ledger.ledger import Ledger
+from logbus.model import WindowState
 from logbus.warehouse.engine import connect
-from logbus.windows import attempts as attempts_of
-from logbus.windows.heartbeats import HEARTBEAT_EXPIRY, Heartbeat
-from logbus.windows.ledger import Ledger
-from logbus.windows.model import WindowState
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, hour, stamps

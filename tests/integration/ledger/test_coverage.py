@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from logbus.windows.coverage import missing_span
-from logbus.windows.migrations import create_ledger
-from logbus.windows.model import Interval
-from logbus.windows.schema import window
+from logbus.ledger.coverage import missing_span
+from logbus.ledger.migrations import create_ledger
+from logbus.ledger.schema import window
+from logbus.model import Interval
 from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at, hour

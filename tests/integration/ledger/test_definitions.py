@@ -9,9 +9,9 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.table_names import parse_table
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.pipelines import catch_up, define_pipeline, hourly_ingest
-from logbus.warehouse.names import parse_table
 from logbus.warehouse.target import table_columns
 
 from spark_jobs.application import Application

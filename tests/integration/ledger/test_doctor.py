@@ -12,10 +12,11 @@ from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import doctor, options
 from logbus.errors import BrokerUnavailable
+from logbus.ledger import leftovers
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.proof.audit import audit_window
+from logbus.status import checkup
 from logbus.warehouse.sinks import sink_for
-from logbus.windows import checkup, leftovers
-from logbus.windows.audit import audit_window
-from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -118,9 +119,9 @@ def test_a_window_that_nobody_tries_to_load_hints_at_the_missing_pool(healthy: W
     healthy.log.append("t", *stamps(12))
     healthy.freeze(12)
     late = checkup.UNTRIED_AFTER + timedelta(seconds=1)
-    assert not any("nobody has tried" in message for _, message in findings(healthy))
+    assert not any("were never tried" in message for _, message in findings(healthy))
     found = checkup.check_all(healthy.ledger, healthy.log, healthy.ledger.pipelines(), NOW + late)
-    assert [finding.advice[:36] for finding in found if "nobody has tried" in finding.message] == [
+    assert [finding.advice[:36] for finding in found if "were never tried" in finding.message] == [
         "airflow pools set logbus_load 1 'Spa"
     ]
 
@@ -209,7 +210,7 @@ def test_a_broker_that_does_not_answer_is_one_finding_and_the_ledger_is_looked_a
 
 @pytest.fixture
 def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setattr(doctor, "LogOffsets", lambda *arguments, **settings: world.log)
+    monkeypatch.setattr(doctor, "Topics", lambda *arguments, **settings: world.log)
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
     def call(*arguments: str, url: str = warehouse_url) -> Result:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from logbus.errors import ErrorBudgetExceeded, LogbusError, LogChanged, OtherRecords, ShortRead, UserError
-from logbus.windows.error_budget import samples_of
+from logbus.ledger.error_budget import samples_of
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from logbus.ledger.adoption import FAILURES_BEFORE_ALONE, unaudited_of_run
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.model import TaskKey
 from logbus.operators.adoption import Beside
+from logbus.proof.audit import audit_window
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.adoption import FAILURES_BEFORE_ALONE, unaudited_of_run
-from logbus.windows.audit import audit_window
-from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import TaskKey
 
 from tests.support.airflow_context import run_context
 from tests.support.ledgers import NOW, World, at, stamps

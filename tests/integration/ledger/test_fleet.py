@@ -8,13 +8,13 @@ from datetime import timedelta
 
 import pytest
 from logbus.errors import BrokerUnavailable
-from logbus.windows import schema
-from logbus.windows.chain_loading import is_loaded, load_chain
-from logbus.windows.chains import load_chains
-from logbus.windows.fleet import PipelineReading, read_fleet
-from logbus.windows.lag import lag_of
-from logbus.windows.model import Pipeline
-from logbus.windows.rows import pipeline_row
+from logbus.ledger import schema
+from logbus.ledger.chain_loading import is_loaded, load_chain
+from logbus.ledger.chains import load_chains
+from logbus.ledger.rows import pipeline_row
+from logbus.model import Pipeline
+from logbus.status.fleet import PipelineReading, read_fleet
+from logbus.status.lag import lag_of
 from sqlalchemy import text, update
 
 from tests.support.fake_batches import FakeBatches

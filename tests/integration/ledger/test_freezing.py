@@ -18,10 +18,9 @@ from logbus.errors import (
     WindowNotClosed,
     WindowOverlap,
 )
-from logbus.windows import schema
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import Interval, WindowState, Witness
+from logbus.ledger import schema
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.model import Interval, WindowState, Witness, milliseconds
 from sqlalchemy import select
 
 from tests.support.fake_log import NO_TIMESTAMP

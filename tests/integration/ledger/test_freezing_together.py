@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logbus.errors import LogbusError, LogChanged, RecordsLost, TransactionOpen
-from logbus.windows import freezing, schema
-from logbus.windows.catch_up import WINDOWS_TOGETHER, runs
-from logbus.windows.model import Interval
+from logbus.ledger import freezing, schema
+from logbus.ledger.catch_up import WINDOWS_TOGETHER, runs
+from logbus.model import Interval
 from sqlalchemy import select
 
 from tests.support.examples import examples

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from logbus.errors import UserError
-from logbus.warehouse.names import parse_table
+from logbus.ledger.table_names import parse_table
 from logbus.warehouse.target import ensure_target
 from sqlalchemy import text
 

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import lag as command
-from logbus.windows.lag import Lag, lag_of
-from logbus.windows.still_needed import unloaded_of
+from logbus.status.lag import Lag, lag_of
+from logbus.status.still_needed import unloaded_of
 
 from tests.support.ledgers import World, at, stamps
 from tests.support.loads import Loading
@@ -48,7 +48,7 @@ def test_a_topic_that_is_gone_does_not_blind_for_the_others(
     filled.log.create("gone")
     filled.register(name="q", topic="gone", table="q")
     del filled.log.topics["gone"]
-    monkeypatch.setattr(command, "TopicAdmin", lambda config: filled.log)
+    monkeypatch.setattr(command, "Topics", lambda config: filled.log)
     monkeypatch.setattr(command.options, "clock", lambda: NOW_OF_DAY)
 
     def run(*words: str) -> Result:
@@ -57,7 +57,7 @@ def test_a_topic_that_is_gone_does_not_blind_for_the_others(
     both = run("--json")
     found = {one["pipeline"]: one for one in json.loads(both.stdout)}
     assert (both.exit_code, found["p"]["hours_behind"], "no topic 'gone'" in found["q"]["problem"]) == (0, 2, True)
-    assert (run("--fail-over", "5").exit_code, run("--pipeline", "p", "--fail-over", "5").exit_code) == (5, 0)
+    assert (run("--fail-above", "5").exit_code, run("--pipeline", "p", "--fail-above", "5").exit_code) == (5, 0)
     alone = run("--pipeline", "q")
     assert (alone.exit_code, "nothing is known of q" in alone.stderr) == (3, True)
     assert run("--pipeline", "nobody").exit_code == 3

@@ -12,13 +12,13 @@ from logbus.cli import main
 from logbus.errors import LogbusError
 from logbus.exit_codes import ExitCode
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.table_names import parse_table
+from logbus.model import Interval, Pipeline
 from logbus.operators.maintain import MaintainOperator
+from logbus.proof.audit import audit_window
 from logbus.warehouse.leaves import leaves, merge_closed_days
-from logbus.warehouse.names import parse_table
 from logbus.warehouse.sinks import Upkeep, sink_for
 from logbus.warehouse.upkeep import maintain
-from logbus.windows.audit import audit_window
-from logbus.windows.model import Interval, Pipeline
 from sqlalchemy import text
 
 from tests.support.ledgers import DAY, NOW, World, at, stamps

@@ -14,11 +14,11 @@ from alembic.migration import MigrationContext
 from click.testing import CliRunner
 from logbus.cli import main
 from logbus.errors import UserError
+from logbus.ledger import schema
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.migrations import REVISION, create_ledger, ledger_revision, upgrade
+from logbus.model import Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows import schema
-from logbus.windows.ledger import Ledger
-from logbus.windows.migrations import REVISION, create_ledger, ledger_revision, upgrade
-from logbus.windows.model import Pipeline
 from sqlalchemy import Engine, event, text
 
 from tests.support.fake_log import FakeLog

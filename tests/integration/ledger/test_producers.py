@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 from logbus.commands.window_views import history_lines
+from logbus.model import AuditReport
+from logbus.proof.audit import audit_window
+from logbus.proof.history import window_history
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.history import window_history
-from logbus.windows.model import AuditReport
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps

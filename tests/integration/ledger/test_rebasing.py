@@ -6,11 +6,11 @@ from datetime import datetime
 
 import pytest
 from logbus.errors import AnotherCluster, LogChanged, RecordsLost, UserError
+from logbus.ledger.empty_spans import freeze_between
+from logbus.ledger.rebasing import Rebase
+from logbus.model import AuditReport, FrozenWindow, WindowState
+from logbus.proof.audit import audit_window
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.empty_spans import freeze_between
-from logbus.windows.model import AuditReport, FrozenWindow, WindowState
-from logbus.windows.rebasing import Rebase
 
 from tests.support.ledgers import NOW, World, at, hour, stamps
 from tests.support.loads import Loading

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
-from logbus.reparsing import reparser_for
-from logbus.warehouse.redrive import LeftOut, Redrive, Refused, Reparser
+from logbus.parsing import Filtered, Parser, Unparsable, parser_for
+from logbus.proof import dead_letters
+from logbus.proof.audit import audit_window
+from logbus.proof.dead_letters import Selection
+from logbus.warehouse.redrive import Redrive
 from logbus.warehouse.sinks import sink_for
-from logbus.windows import dead_letters
-from logbus.windows.audit import audit_window
-from logbus.windows.dead_letters import Selection
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -30,6 +30,7 @@ class Mended:
     """The parser `lines`, mended: bytes that are no text become a text as well."""
 
     columns: Mapping[str, str] = {"line": "text"}
+    of_no_value = None
 
     def parse(self, value: bytes | None) -> Sequence[Any]:
         return (repr(value),)
@@ -46,10 +47,15 @@ def loaded(world: World, warehouse_url: str) -> World:
     return world
 
 
-def redrive(world: World, parser: Reparser | None = None) -> Redrive:
+def parser_of(world: World) -> Parser:
     pipeline = world.ledger.pipeline("p")
-    parser = parser or reparser_for(pipeline)
-    return Redrive(engine=world.ledger.engine, pipeline=pipeline, reparser=parser, run_id="mend", now=lambda: NOW)
+    return parser_for(pipeline.parse, pipeline.settings)
+
+
+def redrive(world: World, parser: Parser | Mended | None = None) -> Redrive:
+    pipeline = world.ledger.pipeline("p")
+    parser = parser or parser_of(world)
+    return Redrive(engine=world.ledger.engine, pipeline=pipeline, parser=parser, run_id="mend", now=lambda: NOW)
 
 
 def rows(world: World, query: str) -> list[tuple[Any, ...]]:
@@ -85,7 +91,7 @@ def test_those_that_still_do_not_parse_stay_with_the_reason_they_have_now(loaded
         def parse(self, value: bytes | None) -> Sequence[Any]:
             self.seen += 1
             if self.seen == 2:
-                raise Refused("Stubborn", "does not parse on a Tuesday")
+                raise Unparsable("Stubborn", "does not parse on a Tuesday")
             return super().parse(value)
 
     outcome = redrive(loaded, Half()).run(loaded.ledger.window("p", at(10)))
@@ -98,7 +104,7 @@ def test_those_that_still_do_not_parse_stay_with_the_reason_they_have_now(loaded
 def test_a_value_that_the_parser_leaves_out_now_is_counted_as_filtered(loaded: World) -> None:
     class Picky(Mended):
         def parse(self, value: bytes | None) -> Sequence[Any]:
-            raise LeftOut
+            raise Filtered
 
     redrive(loaded, Picky()).run(loaded.ledger.window("p", at(10)))
     counts = loaded.ledger.window("p", at(10)).counts
@@ -242,7 +248,7 @@ def test_batches_hold_every_value_once_however_small_they_are(loaded: World) -> 
 def test_columns_that_loads_have_inferred_are_those_of_a_redrive(world: World) -> None:
     pipeline = world.register(parse="json", settings={"infer": True})
     world.ledger.add_inferred(pipeline, {"status": "bigint"}, NOW)
-    assert "status" in reparser_for(world.ledger.pipeline("p")).columns
+    assert "status" in parser_of(world).columns
 
 
 Run = Callable[..., Result]

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 from logbus.errors import AttemptSuperseded, PipelineConflict, PipelineUnknown, TopicMissing, UserError
-from logbus.windows import attempts, pipeline_dags
-from logbus.windows.definition import pipeline_of
-from logbus.windows.model import Pipeline
-from logbus.windows.registration import Registration
-from logbus.windows.table_moves import move
+from logbus.ledger import attempts, pipeline_dags
+from logbus.ledger.definition import pipeline_of
+from logbus.ledger.registration import PipelineRegistration
+from logbus.ledger.table_moves import move
+from logbus.model import Pipeline
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, hour, stamps
@@ -206,7 +206,7 @@ TWO_COLUMNS = {"columns": {"url": "text", "visitor": "bigint"}, "max_error_rate"
 ONE_COLUMN = {"columns": {"url": "text"}}
 
 
-def define(world: World, dag_id: str, settings: dict[str, object]) -> Registration:
+def define(world: World, dag_id: str, settings: dict[str, object]) -> PipelineRegistration:
     pipeline = Pipeline(name="p", topic="t", table="t", parse="json", settings=settings)
     return world.ledger.define(pipeline, world.log, NOW, dag_id=dag_id)
 

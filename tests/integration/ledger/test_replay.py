@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from logbus.errors import OtherRecords, RecordsLost, UserError, WindowBusy
-from logbus.windows import replay
-from logbus.windows.comparison import Reading
-from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import FrozenWindow
-from logbus.windows.replay import ReplayPlan, Span
-from logbus.windows.retention_store import RetentionStore
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.model import FrozenWindow
+from logbus.proof.comparison import WindowReading
+from logbus.retention.store import RetentionStore
+from logbus.status import replay
+from logbus.status.replay import ReplayPlan, Span
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -62,10 +62,10 @@ class FakeReader:
     def begin(self, windows: int, records: int) -> None:
         self.begun = (windows, records)
 
-    def window(self, window: FrozenWindow) -> Reading:
+    def window(self, window: FrozenWindow) -> WindowReading:
         same = (window.record_count, window.fingerprint or "")
         read, fingerprint = self.others.get(f"h{window.interval.start.hour}", same)
-        return Reading(name="broker", read=read, fingerprint=fingerprint, partitions=None)
+        return WindowReading(name="broker", read=read, fingerprint=fingerprint, partitions=None)
 
 
 def test_a_plan_that_reads_says_what_the_log_holds_otherwise_and_a_replay_of_it_is_refused(loaded: World) -> None:

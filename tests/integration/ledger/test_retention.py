@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 
 import pytest
 from logbus.errors import RecordsLost, UserError
+from logbus.ledger.migrations import create_ledger
+from logbus.proof.audit import audit_window
+from logbus.retention.model import RetentionPolicy
+from logbus.retention.run import RetentionRun
+from logbus.retention.store import DELETED, UNKNOWN, RetentionStore
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.migrations import create_ledger
-from logbus.windows.retention_model import RetentionPolicy
-from logbus.windows.retention_run import Retention
-from logbus.windows.retention_store import DELETED, UNKNOWN, RetentionStore
 
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
@@ -22,7 +22,7 @@ KEPT = RetentionPolicy(topic="t", retain=timedelta(hours=8), max_hold=timedelta(
 
 
 @pytest.fixture
-def retention(world: World) -> Retention:
+def retention(world: World) -> RetentionRun:
     """Hours 8 to 11 loaded and audited; 12 to 15 frozen."""
     create_ledger(world.ledger.engine)
     for number in range(8, 16):
@@ -30,7 +30,7 @@ def retention(world: World) -> Retention:
     world.register()
     for number in range(8, 16):
         world.freeze(number)
-    return Retention(world.ledger.engine, world.log)
+    return RetentionRun(world.ledger.engine, world.log)
 
 
 def load(world: World, url: str, *hours: int) -> None:
@@ -43,11 +43,11 @@ def start(world: World) -> int:
     return world.log.topics["t"][0].start_offset
 
 
-def keep(retention: Retention, now: datetime = LATER, **changes: object) -> None:
+def keep(retention: RetentionRun, now: datetime = LATER, **changes: object) -> None:
     retention.store.set_policy(RetentionPolicy(**{**{name: getattr(KEPT, name) for name in KEPT.__slots__}, **changes}), now)  # type: ignore[arg-type]
 
 
-def test_a_plan_changes_nothing_and_a_run_deletes_what_it_says(world: World, retention: Retention, warehouse_url: str) -> None:
+def test_a_plan_changes_nothing_and_a_run_deletes_what_it_says(world: World, retention: RetentionRun, warehouse_url: str) -> None:
     load(world, warehouse_url, 8, 9, 10, 11)
     keep(retention)
     planned = retention.plan(LATER)
@@ -60,7 +60,7 @@ def test_a_plan_changes_nothing_and_a_run_deletes_what_it_says(world: World, ret
     assert retention.run(LATER, "again").records == 0
 
 
-def test_what_is_not_loaded_stays_until_it_is(world: World, retention: Retention, warehouse_url: str) -> None:
+def test_what_is_not_loaded_stays_until_it_is(world: World, retention: RetentionRun, warehouse_url: str) -> None:
     load(world, warehouse_url, 8, 9, 11)
     keep(retention)
     report = retention.run(LATER, "manual")
@@ -71,7 +71,7 @@ def test_what_is_not_loaded_stays_until_it_is(world: World, retention: Retention
     assert start(world) == 8
 
 
-def test_a_rerun_under_way_keeps_its_window(world: World, retention: Retention, warehouse_url: str) -> None:
+def test_a_rerun_under_way_keeps_its_window(world: World, retention: RetentionRun, warehouse_url: str) -> None:
     load(world, warehouse_url, 8, 9, 10, 11)
     keep(retention)
     Loading(world, warehouse_url, world.freeze(9)).begin()
@@ -79,7 +79,9 @@ def test_a_rerun_under_way_keeps_its_window(world: World, retention: Retention, 
     assert start(world) == 2
 
 
-def test_an_attempt_that_begins_after_the_plan_stops_the_deletion(world: World, retention: Retention, warehouse_url: str) -> None:
+def test_an_attempt_that_begins_after_the_plan_stops_the_deletion(
+    world: World, retention: RetentionRun, warehouse_url: str
+) -> None:
     load(world, warehouse_url, 8, 9, 10, 11)
     keep(retention)
 
@@ -96,7 +98,7 @@ def test_an_attempt_that_begins_after_the_plan_stops_the_deletion(world: World, 
     assert retention.store.deletions(9) == []
 
 
-def test_an_order_without_an_answer_is_on_record_as_unknown(world: World, retention: Retention, warehouse_url: str) -> None:
+def test_an_order_without_an_answer_is_on_record_as_unknown(world: World, retention: RetentionRun, warehouse_url: str) -> None:
     load(world, warehouse_url, 8, 9)
     keep(retention)
 
@@ -114,7 +116,7 @@ def test_an_order_without_an_answer_is_on_record_as_unknown(world: World, retent
     assert [one["state"] for one in retention.store.deletions(9)] == [DELETED, UNKNOWN]
 
 
-def test_overdue_hours_are_an_alarm_every_time(world: World, retention: Retention) -> None:
+def test_overdue_hours_are_an_alarm_every_time(world: World, retention: RetentionRun) -> None:
     keep(retention)
     for _ in range(2):
         (alarm,) = retention.run(LATER, "manual").alarms
@@ -122,7 +124,7 @@ def test_overdue_hours_are_an_alarm_every_time(world: World, retention: Retentio
     assert start(world) == 0
 
 
-def test_overdue_hours_are_deleted_only_when_told_so_and_the_ledger_names_the_loss(world: World, retention: Retention) -> None:
+def test_overdue_hours_are_deleted_only_when_told_so_and_the_ledger_names_the_loss(world: World, retention: RetentionRun) -> None:
     keep(retention, when_overdue="delete")
     report = retention.run(LATER, "manual")
     assert [window.interval.start for window in report.plans[0].given_up] == [at(8), at(9)]
@@ -135,14 +137,14 @@ def test_hours_of_a_pipeline_that_stands_still_are_frozen_before_they_are_given_
     for number in range(8, 16):
         world.log.append("t", *stamps(number + 0.1, number + 0.6))
     world.register()
-    retention = Retention(world.ledger.engine, world.log)
+    retention = RetentionRun(world.ledger.engine, world.log)
     keep(retention, when_overdue="delete")
     retention.run(LATER, "manual")
     assert [window.interval.start for window in world.ledger.windows("p")] == [at(8), at(9)]
     assert start(world) == 4
 
 
-def test_a_hold_stops_a_topic_until_it_ends_or_is_released(world: World, retention: Retention, warehouse_url: str) -> None:
+def test_a_hold_stops_a_topic_until_it_ends_or_is_released(world: World, retention: RetentionRun, warehouse_url: str) -> None:
     load(world, warehouse_url, 8, 9, 10, 11)
     keep(retention)
     hold = retention.store.hold("t", "a look at yesterday", at(21), LATER)
@@ -153,7 +155,7 @@ def test_a_hold_stops_a_topic_until_it_ends_or_is_released(world: World, retenti
     assert retention.run(at(20.75), "manual").records == 8
 
 
-def test_a_hold_without_sense_is_refused(retention: Retention) -> None:
+def test_a_hold_without_sense_is_refused(retention: RetentionRun) -> None:
     with pytest.raises(UserError, match="would be over already"):
         retention.store.hold("t", "a reason", at(3), LATER)
     with pytest.raises(UserError, match="needs a reason"):
@@ -162,7 +164,7 @@ def test_a_hold_without_sense_is_refused(retention: Retention) -> None:
         retention.store.release(77, LATER)
 
 
-def test_two_runs_do_not_work_beside_each_other(retention: Retention) -> None:
+def test_two_runs_do_not_work_beside_each_other(retention: RetentionRun) -> None:
     keep(retention)
     other = RetentionStore(retention.store.engine)
     with other.only_run("the first", LATER), pytest.raises(UserError, match="another retention run is under way"):
@@ -170,7 +172,7 @@ def test_two_runs_do_not_work_beside_each_other(retention: Retention) -> None:
     assert retention.run(LATER, "afterwards").number
 
 
-def test_a_topic_that_is_gone_is_an_alarm_and_the_others_go_on(world: World, retention: Retention, warehouse_url: str) -> None:
+def test_a_topic_that_is_gone_is_an_alarm_and_the_others_go_on(world: World, retention: RetentionRun, warehouse_url: str) -> None:
     load(world, warehouse_url, 8, 9)
     keep(retention)
     keep(retention, topic="gone")
@@ -179,7 +181,7 @@ def test_a_topic_that_is_gone_is_an_alarm_and_the_others_go_on(world: World, ret
     assert start(world) == 4
 
 
-def test_adopting_takes_the_topics_own_limits_over_and_giving_back_restores_them(world: World, retention: Retention) -> None:
+def test_adopting_takes_the_topics_own_limits_over_and_giving_back_restores_them(world: World, retention: RetentionRun) -> None:
     world.log.change_settings("t", {"retention.ms": "28800000", "retention.bytes": "1000"})
     policy = retention.adopt("t", LATER)
     assert (policy.retain, policy.retain_bytes) == (timedelta(hours=8), 1000)
@@ -192,25 +194,25 @@ def test_adopting_takes_the_topics_own_limits_over_and_giving_back_restores_them
     assert retention.store.policies() == []
 
 
-def test_a_topic_that_no_pipeline_reads_is_not_adopted(world: World, retention: Retention) -> None:
+def test_a_topic_that_no_pipeline_reads_is_not_adopted(world: World, retention: RetentionRun) -> None:
     world.log.create("other")
     with pytest.raises(UserError, match="no pipeline reads topic other"):
         retention.adopt("other", LATER)
 
 
-def test_a_topic_that_is_only_compacted_is_not_adopted(world: World, retention: Retention) -> None:
+def test_a_topic_that_is_only_compacted_is_not_adopted(world: World, retention: RetentionRun) -> None:
     world.log.change_settings("t", {"cleanup.policy": "compact"})
     with pytest.raises(UserError, match="topic t is only compacted"):
         retention.adopt("t", LATER)
     assert "retention.ms" not in world.log.own_settings["t"]
 
 
-def test_a_topic_without_a_policy_says_how_to_give_it_one(retention: Retention) -> None:
+def test_a_topic_without_a_policy_says_how_to_give_it_one(retention: RetentionRun) -> None:
     with pytest.raises(UserError, match="`logbus retention set` sets others"):
         retention.plan(LATER, ["t"])
 
 
-def test_what_is_held_back_is_said_in_metrics(world: World, retention: Retention) -> None:
+def test_what_is_held_back_is_said_in_metrics(world: World, retention: RetentionRun) -> None:
     keep(retention)
     assert retention.plan(LATER).metrics() == [
         'logbus_retention_held_records{topic="t",partition="0",pipeline="p"} 9',

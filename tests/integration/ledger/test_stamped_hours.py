@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 from logbus.exporter.ledger_reading import read_ledger
-from logbus.windows import schema, stamped_hours
-from logbus.windows.migrations import create_ledger
-from logbus.windows.model import FrozenWindow, Interval
-from logbus.windows.stamped_hours import StampedHours, elsewhere_notes, missing_of_stamped, windows_holding
+from logbus.ledger import schema, stamped_hours
+from logbus.ledger.migrations import create_ledger
+from logbus.ledger.stamped_hours import StampedHours, elsewhere_notes, missing_of_stamped, windows_holding
+from logbus.model import FrozenWindow, Interval
 from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at, hour, stamps

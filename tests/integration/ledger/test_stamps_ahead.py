@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.log_offsets import FoundRecord
+from logbus.kafka.topics import FoundRecord
+from logbus.model import milliseconds
 
 from tests.support.ledgers import World, stamps
 

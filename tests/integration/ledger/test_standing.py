@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 from logbus.errors import AttemptSuperseded
-from logbus.windows.heartbeats import HEARTBEAT_EXPIRY
-from logbus.windows.model import Attempt
-from logbus.windows.schema import window
-from logbus.windows.standing import ENDED_WITHOUT_COMMIT, standings, why_not_loaded
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.schema import window
+from logbus.ledger.standing import ENDED_WITHOUT_COMMIT, standings, why_not_loaded
+from logbus.model import Attempt
 from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from logbus.ledger.table_names import parse_table
+from logbus.ledger.values import NOT_WITNESSED, Checksum, Published
+from logbus.model import AuditReport
+from logbus.proof.audit import audit_window
 from logbus.warehouse import checksum
 from logbus.warehouse.leaves import merge_closed_days
-from logbus.warehouse.names import parse_table
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.model import AuditReport
-from logbus.windows.values import NOT_WITNESSED, Checksum, Published
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps

@@ -13,9 +13,9 @@ from logbus.cli import main
 from logbus.commands import losses, options, pipeline, progress
 from logbus.errors import ErrorBudgetExceeded
 from logbus.exit_codes import ExitCode
-from logbus.windows.missing import Missing
-from logbus.windows.model import Pipeline, TaskKey, instant_text
-from logbus.windows.pipeline_dags import dags_by_pipeline
+from logbus.ledger.missing import Missing
+from logbus.ledger.pipeline_dags import dags_by_pipeline
+from logbus.model import Pipeline, TaskKey, instant_text
 from sqlalchemy import text
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -28,7 +28,7 @@ TEN = "2015-05-17T10:00:00Z"
 @pytest.fixture
 def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
     for module in (losses, pipeline, progress):
-        monkeypatch.setattr(module, "LogOffsets", lambda *arguments, **options: world.log)
+        monkeypatch.setattr(module, "Topics", lambda *arguments, **options: world.log)
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
     def call(*arguments: str) -> Result:

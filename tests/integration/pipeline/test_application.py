@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval, Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Interval, Pipeline
 from sqlalchemy import text
 
 from spark_jobs.outcomes import LoadState
@@ -38,7 +39,7 @@ def test_each_window_is_committed_with_its_counts_and_a_superseded_one_is_left_a
     broker: AnyBroker, warehouse_url: str, lines: Pipeline, load_in_process: LoadInProcess
 ) -> None:
     client = {"bootstrap.servers": broker.bootstrap}
-    ledger, log = Ledger(connect(warehouse_url)), LogOffsets(client)
+    ledger, log = Ledger(connect(warehouse_url)), Topics(Client(client))
     ledger.register(lines, log, NOW)
     starts = [START, START + timedelta(hours=1)]
     for start in starts:
@@ -69,7 +70,7 @@ def test_an_error_budget_that_is_lifted_during_a_load_still_holds_for_it(
 ) -> None:
     """As by another DAG that knows of no budget, between the task that began the attempt and the start of its driver."""
     client = {"bootstrap.servers": broker.bootstrap}
-    ledger, log = Ledger(connect(warehouse_url)), LogOffsets(client)
+    ledger, log = Ledger(connect(warehouse_url)), Topics(Client(client))
     ledger.register(replace(lines, settings={"max_errors": 0}), log, NOW)
     ledger.freeze_or_get("lines", Interval.hour(START), log, NOW)
     begun = ledger.begin_attempts("lines", [START], "run", 1, NOW)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from confluent_kafka import Producer
 from logbus.errors import BrokerUnavailable, RecordsLost, ShortRead
-from logbus.windows.exact_reader import exact_consumer, read_range, read_with
+from logbus.kafka.exact_reader import exact_consumer, read_range, read_with
 
 from tests.support.broker import AnyBroker
 from tests.support.topics import create_topic

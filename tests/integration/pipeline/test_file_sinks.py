@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
+from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from spark_jobs.outcomes import LoadState
 from tests.support.broker import AnyBroker
@@ -41,7 +42,7 @@ def test_a_spark_job_loads_many_windows_into_files(
 ) -> None:
     topic, client_config, now = f"files_{sink}", {"bootstrap.servers": broker.bootstrap}, datetime.now(UTC)
     fill(broker.bootstrap, topic)
-    ledger, log = Ledger(connect(warehouse_url)), LogOffsets(client_config)
+    ledger, log = Ledger(connect(warehouse_url)), Topics(Client(client_config))
     settings = {"sink": sink, "warehouse": f"file://{tmp_path}/lake", "directory": f"{tmp_path}/files"}
     ledger.register(Pipeline(name="p", topic=topic, table="t", parse="lines", settings=settings), log, now)
     windows = [ledger.freeze_or_get("p", interval, log, now) for interval in ledger.closed_intervals("p", log, now)]

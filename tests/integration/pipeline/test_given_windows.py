@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Producer
 from logbus.errors import UserError
-from logbus.windows.handover import as_text, hand_over
-from logbus.windows.model import FrozenWindow, OffsetRange, Pipeline
+from logbus.ledger.handover import as_text, hand_over
+from logbus.model import FrozenWindow, OffsetRange, Pipeline
 from pyspark.sql import SparkSession
 
 from spark_jobs.given_windows import given_windows, read_records

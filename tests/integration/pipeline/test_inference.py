@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from confluent_kafka import Producer
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Attempt, Interval, Pipeline
 from logbus.warehouse.engine import connect
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Attempt, Interval, Pipeline
 
 from spark_jobs.application import Application
 from tests.support.broker import AnyBroker
@@ -31,7 +32,7 @@ def send(broker: AnyBroker, hour: int, *rows: dict[str, Any]) -> None:
 def test_columns_are_added_as_later_records_show_them_and_never_changed(broker: AnyBroker, warehouse_url: str) -> None:
     create_topic(broker.bootstrap, "inferred", config={"retention.ms": "-1"})
     config = {"bootstrap.servers": broker.bootstrap}
-    ledger, log = Ledger(connect(warehouse_url)), LogOffsets(config)
+    ledger, log = Ledger(connect(warehouse_url)), Topics(Client(config))
     send(broker, 0, {"host": "a", "size": 1})
     send(broker, 1, {"host": "b", "size": 0.5, "tags": ["x"], "at": "2026-11-21T09:00:00Z"})
     settings = {"infer": True, "columns": {"at": "timestamptz"}}

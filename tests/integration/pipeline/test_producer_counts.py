@@ -7,13 +7,14 @@ from pathlib import Path
 
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ship
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Pipeline
+from logbus.proof.audit import audit_window
+from logbus.proof.history import window_history
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.history import window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Pipeline
 
 from spark_jobs.outcomes import LoadState
 from tests.support.broker import AnyBroker
@@ -33,7 +34,7 @@ def test_every_number_that_ship_gave_arrives_once_however_the_hours_cut_them(
         with log.open("ab") as file:
             file.write(piece.read_bytes())
         ship([log], topic="numbered", client_config=config, state_path=tmp_path / "state")
-    ledger, offsets = Ledger(connect(warehouse_url)), LogOffsets(config)
+    ledger, offsets = Ledger(connect(warehouse_url)), Topics(Client(config))
     ledger.register(Pipeline(name="p", topic="numbered", table="t", parse="combined"), offsets, NOW)
     intervals = ledger.closed_intervals("p", offsets, NOW)
     windows = [ledger.freeze_or_get("p", interval, offsets, NOW) for interval in intervals]

@@ -18,14 +18,15 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from logbus import spark_submit
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
+from logbus.model import AuditReport, FrozenWindow, Pipeline
+from logbus.status import replay
+from logbus.status.replay import Span
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
-from logbus.windows import replay
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import AuditReport, FrozenWindow, Pipeline
-from logbus.windows.replay import Span
 from sqlalchemy import Engine, text
 
 from tests.support.broker import AnyBroker
@@ -97,7 +98,7 @@ class Story:
 def story(broker: AnyBroker, postgres_server: EmbeddedPostgres) -> Iterator[Story]:
     url = postgres_server.create_database("spark_load")
     client_config = {"bootstrap.servers": broker.bootstrap}
-    engine, log = connect(url), LogOffsets(client_config)
+    engine, log = connect(url), Topics(Client(client_config))
     sent, ledger, output = fill(broker.bootstrap), Ledger(engine), []
     ledger.register(Pipeline(name="access", topic=TOPIC, table="access_log", parse="combined"), log, now())
     intervals = ledger.closed_intervals("access", log, now())

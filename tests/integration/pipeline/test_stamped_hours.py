@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import HOUR, AuditReport, Interval, Pipeline
+from logbus.proof.audit import audit_window
+from logbus.proof.history import window_history
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import sink_for
-from logbus.windows.audit import audit_window
-from logbus.windows.history import window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import HOUR, AuditReport, Interval, Pipeline
 
 from spark_jobs.outcomes import LoadState
 from tests.support.broker import AnyBroker
@@ -64,7 +65,7 @@ def hosts(broker: AnyBroker, tmp_path: Path) -> Hosts:
 def load(hosts: Hosts, url: str, load_in_process: LoadInProcess) -> list[AuditReport]:
     """Every hour loaded, then audited."""
     config = {"bootstrap.servers": hosts.broker.bootstrap}
-    ledger, log = Ledger(connect(url)), LogOffsets(config)
+    ledger, log = Ledger(connect(url)), Topics(Client(config))
     ledger.register(Pipeline(name="p", topic=hosts.topic, table="t", parse="lines"), log, NOW)
     starts = [START + number * HOUR for number in range(HOURS + 1)]
     for start in starts:

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer, TopicPartition
 from logbus.cli import main
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval, Pipeline, milliseconds
+from logbus.proof.history import window_history
 from logbus.warehouse.engine import connect
-from logbus.windows.boundaries import milliseconds
-from logbus.windows.history import window_history
-from logbus.windows.ledger import Ledger
-from logbus.windows.log_offsets import LogOffsets
-from logbus.windows.model import Interval, Pipeline
 
 from spark_jobs.outcomes import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker
@@ -43,7 +43,7 @@ def test_a_loaded_window_is_compared_with_the_broker_and_what_is_gone_is_named(
 ) -> None:
     def load(**settings: object) -> WindowOutcome:
         config = {"bootstrap.servers": broker.bootstrap}
-        ledger, log = Ledger(connect(warehouse_url)), LogOffsets(config)
+        ledger, log = Ledger(connect(warehouse_url)), Topics(Client(config))
         ledger.register(Pipeline(name="p", topic=topic, table="t", parse="lines", settings=settings), log, NOW)
         ledger.freeze_or_get("p", Interval.hour(TEN), log, NOW)
         (outcome,) = load_in_process(warehouse_url, config, ledger.begin_attempts("p", [TEN], "run", 1, NOW))

@@ -29,3 +29,9 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     made = {name for name in named if name.startswith("benchmarks/out")}
     missing = sorted(name for name in named - made if not (PROJECT / name).exists())
     assert not missing, f"{page.name} names files that are not there: {missing}"
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = PROJECT / "docs" / "decisions" / "README.md"
+    listed = set(re.findall(r"\]\(([\w.-]+\.md)\)", index.read_text()))
+    assert listed == {page.name for page in index.parent.glob("20*.md")}

@@ -7,8 +7,8 @@ import importlib
 from pathlib import Path
 
 import pytest
-from logbus.windows.definition import differences
-from logbus.windows.model import Pipeline
+from logbus.ledger.definition import differences
+from logbus.model import Pipeline
 
 from tests.support.pages import PAGES, Block, blocks
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.windows.model import Pipeline
+from logbus.model import Pipeline
 
 from tests.support.fake_ledger import FakeLedger
 

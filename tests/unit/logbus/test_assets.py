@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from logbus.assets import WINDOWS_SHOWN_MAX, event_extra, table_asset, tell_outlets
-from logbus.windows.model import Pipeline
+from logbus.model import Pipeline
 
 from tests.support.airflow_context import HOUR_START
 from tests.support.fake_ledger import window

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from logbus.lineage import DatasetName, load_lineage, table_name, topic_name
+from logbus.model import Pipeline
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.windows.model import Pipeline
 
 from tests.support.fake_ledger import FakeLedger
 

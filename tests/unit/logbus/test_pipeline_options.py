@@ -4,17 +4,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from logbus import parsing
 from logbus.errors import UserError
+from logbus.model import Pipeline
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
 from logbus.pipeline_checks import DECLARABLE_TYPES, OTHER_NAMES, PARSERS, READERS, SINKS
-from logbus.pipeline_options import as_pipeline, define_pipeline
+from logbus.pipeline_options import FIELDS, SETTINGS, OptionsBesideNames, PipelineOptions, as_pipeline, define_pipeline
 from logbus.warehouse import sinks
 from logbus.warehouse.target import COLUMN_TYPES
-from logbus.windows.model import Pipeline
 
-from spark_jobs import parsers, spark_job
+from spark_jobs import spark_job
 
 
 def test_topic_and_table_are_called_like_the_pipeline_unless_said_otherwise() -> None:
@@ -116,8 +117,13 @@ def test_what_is_right_passes() -> None:
 
 
 def test_the_names_that_are_known_here_are_those_of_the_rooms_they_come_from() -> None:
-    assert sorted(PARSERS) == sorted(parsers.PARSERS)
+    assert sorted(PARSERS) == sorted(parsing.PARSERS)
     assert sorted(SINKS) == sorted(sinks.SINKS)
     assert sorted(READERS) == sorted(spark_job.READERS)
     assert {*DECLARABLE_TYPES, "bytea"} == set(COLUMN_TYPES)
     assert set(OTHER_NAMES.values()) <= set(DECLARABLE_TYPES)
+
+
+def test_editors_and_type_checkers_know_every_option() -> None:
+    assert set(OptionsBesideNames.__annotations__) == {*FIELDS, *SETTINGS, "settings"}
+    assert set(PipelineOptions.__annotations__) == {*OptionsBesideNames.__annotations__, "topic", "table", "parse"}

@@ -10,10 +10,10 @@ from airflow.sdk import DAG
 from jinja2.sandbox import SandboxedEnvironment
 from logbus.assets import table_asset
 from logbus.errors import UserError
+from logbus.model import instant_text
 from logbus.operators.window_operator import window_starts
 from logbus.pipelines import FILLED, Connections, Pipeline, catch_up, hourly_ingest, many_topics
 from logbus.timetable import WindowTimetable
-from logbus.windows.model import instant_text
 
 DAGS = Path(__file__).parents[3] / "dags"
 CLICKS = Pipeline(name="clicks", topic="web.clicks", table="clicks", parse="json", lateness=timedelta(minutes=20))

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from airflow.sdk import timezone
 from logbus.errors import UserError
+from logbus.model import Interval
 from logbus.run_interval import run_interval
-from logbus.windows.model import Interval
 
 from tests.support.airflow_context import HOUR_END, HOUR_START, run_context
 

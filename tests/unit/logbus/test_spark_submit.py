@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from logbus import spark_submit
 from logbus.errors import LoadFailed
-from logbus.windows.model import Attempt, Interval
+from logbus.model import Attempt, Interval
 
 ATTEMPT = Attempt(
     window_id=1,

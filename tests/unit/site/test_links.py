@@ -23,7 +23,7 @@ def rewritten(text: str, home: str = "docs", page: str = "faults.md") -> str:
         ("[example](../dags/examples/backfill.py)", "[example](source/dags/examples/backfill.py.md)"),
         ("![plot](figures/paper.svg)", "![plot](figures/paper.svg)"),
         ("[rooms](../broker/)", "rooms"),
-        ("[why](decisions/)", "[why](decisions/index.md)"),
+        ("[why](decisions/)", "[why](decisions/README.md)"),
     ],
 )
 def test_a_link_leads_to_where_the_site_has_it(text: str, expected: str) -> None:

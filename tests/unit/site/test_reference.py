@@ -7,7 +7,7 @@ import ast
 import pytest
 from logbus import errors
 from logbus.cli import COMMANDS
-from logbus.windows import schema
+from logbus.ledger import schema
 
 from broker.config_file import setting_names
 from scripts.site.broker_settings import settings_page

@@ -5,7 +5,7 @@ from dataclasses import replace
 from logbus.errors import RecordsLost
 
 from spark_jobs.application import cause, to_reads
-from spark_jobs.task_job import TaskResult
+from spark_jobs.job import TaskResult
 
 RESULT = TaskResult(
     task=1,

@@ -5,14 +5,14 @@ import pytest
 from logbus.errors import UserError
 
 from spark_jobs.connector import java_options, layers, of_connector, runs_of, whole
-from spark_jobs.packing import Run, Slice, TaskPlan
+from spark_jobs.packing import PlanSlice, Run, TaskPlan
 
 
-def part(window_id: int, partition: int, start: int, end: int) -> Slice:
-    return Slice(window_id=window_id, partition=partition, start_offset=start, end_offset=end)
+def part(window_id: int, partition: int, start: int, end: int) -> PlanSlice:
+    return PlanSlice(window_id=window_id, partition=partition, start_offset=start, end_offset=end)
 
 
-def plan(*slices: Slice) -> TaskPlan:
+def plan(*slices: PlanSlice) -> TaskPlan:
     return TaskPlan(runs=tuple(Run(partition=one.partition, slices=(one,)) for one in slices))
 
 

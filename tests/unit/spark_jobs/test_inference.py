@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from logbus.parsing import parser_for
 
 from spark_jobs.inference import inferred_columns
-from spark_jobs.parsers import parser_for
 
 
 def test_each_member_becomes_a_column_of_the_type_that_holds_all_its_values() -> None:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from logbus.windows.stamped_hours import FAR_HOURS, HOURS_MAX, NO_HOUR
+from logbus.ledger.stamped_hours import FAR_HOURS, HOURS_MAX, NO_HOUR
 
+from spark_jobs.job import StagedWindow
 from spark_jobs.load_task import Tally, count, count_stamps, signed_column
 from spark_jobs.records import Records
-from spark_jobs.task_job import StagedWindow
 
 WINDOW = StagedWindow(window_id=1, attempt=1, start_ms=1000, end_ms=2000, staging_table="s", dead_letter_table="d")
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.windows.model import FrozenWindow, Interval, OffsetRange, WindowState
+from logbus.model import FrozenWindow, Interval, OffsetRange, WindowState
 
 from spark_jobs.packing import pack
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 
-from spark_jobs.records import Records, headers_json, of_batch, storable, to_batch
+from logbus.parsing import storable
+
+from spark_jobs.records import Records, headers_json, of_batch, to_batch
 
 
 def records(window_id: int, partition: int, *offsets: int, headers: bool = False) -> Records:

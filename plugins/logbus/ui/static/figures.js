@@ -49,17 +49,17 @@ function behind(lag) {
 
 function due(lag) {
   if (!isKnown(lag.age_seconds)) return figure("Oldest waiting", true, h("b", {}, MISSING), h("small", {}, "\u00a0"));
-  const soon = isKnown(lag.seconds_until_taken) && lag.seconds_until_taken < SOON_SECONDS;
-  const until = isKnown(lag.seconds_until_taken)
-    ? `gone in ${span(lag.seconds_until_taken)}`
-    : lag.taken_by
+  const soon = isKnown(lag.seconds_until_expiry) && lag.seconds_until_expiry < SOON_SECONDS;
+  const until = isKnown(lag.seconds_until_expiry)
+    ? `gone in ${span(lag.seconds_until_expiry)}`
+    : lag.expires_by
       ? "gone by size"
       : "kept";
   return figure(
     "Oldest waiting",
     false,
     h("b", {}, span(lag.age_seconds)),
-    h("small", { class: soon ? "bad" : "", title: lag.taken_by ? `deleted by ${lag.taken_by}` : "nothing deletes it" }, until),
+    h("small", { class: soon ? "bad" : "", title: lag.expires_by ? `deleted by ${lag.expires_by}` : "nothing deletes it" }, until),
   );
 }
 

@@ -9,8 +9,8 @@ const SOON_SECONDS = 86_400;
 export function totals(pipelines) {
   const lags = pipelines.map((one) => one.lag ?? {});
   const next = pipelines
-    .filter((one) => one.lag?.seconds_until_taken !== null && one.lag?.seconds_until_taken !== undefined)
-    .sort((one, other) => one.lag.seconds_until_taken - other.lag.seconds_until_taken)[0];
+    .filter((one) => one.lag?.seconds_until_expiry !== null && one.lag?.seconds_until_expiry !== undefined)
+    .sort((one, other) => one.lag.seconds_until_expiry - other.lag.seconds_until_expiry)[0];
   const oldest = pipelines
     .filter((one) => one.lag?.age_seconds)
     .sort((one, other) => other.lag.age_seconds - one.lag.age_seconds)[0];
@@ -83,7 +83,7 @@ function tile(label, value, more, kind = "") {
 export function headline(pipelines) {
   const found = totals(pipelines);
   const said = verdict(found, pipelines.length);
-  const taken = found.next?.lag.seconds_until_taken;
+  const taken = found.next?.lag.seconds_until_expiry;
   const nobodyKnows = found.hours === null;
   const size = found.bytes === null ? "" : `${found.estimated ? "about " : ""}${bytes(found.bytes)}`;
   return [
@@ -103,7 +103,7 @@ export function headline(pipelines) {
       "Next to expire",
       taken === undefined ? MISSING : `in ${span(taken)}`,
       found.next
-        ? `${found.next.name}, by ${found.next.lag.taken_by}`
+        ? `${found.next.name}, by ${found.next.lag.expires_by}`
         : nobodyKnows
           ? "not known"
           : "nothing that waits is due",

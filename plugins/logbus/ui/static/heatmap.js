@@ -1,6 +1,7 @@
 // The heat map: a row for each pipeline, a cell for each of its windows. Thousands of cells, so each is one bare element; a row is made
 // anew only when something in it has changed, and the cell that has the focus keeps it.
 
+import { cellsOf } from "./columns.js";
 import { h } from "./dom.js";
 import { clock, day, many, parse } from "./format.js";
 import { figures, pipelineName } from "./figures.js";
@@ -46,7 +47,7 @@ function strip(pipeline, span) {
   const columns = Math.max(1, Math.round((parse(span.end) - parse(span.start)) / 1000 / interval));
   let previous = 0;
   const cells = [];
-  for (const cell of pipeline.cells) {
+  for (const cell of cellsOf(pipeline)) {
     const place = placeOf(cell, span, interval);
     if (place === null) continue;
     cells.push(cellElement(pipeline, cell, place, previous));

@@ -17,9 +17,8 @@ export function lines(values, top) {
 }
 
 export function sparkline(series, label) {
-  if (!series || series.length < 2) return null;
-  const produced = series.map((point) => point.produced);
-  const loaded = series.map((point) => point.loaded);
+  if (!series || series.produced.length < 2) return null;
+  const { produced, loaded } = series;
   const top = Math.max(...[...produced, ...loaded].filter((value) => Number.isFinite(value)), 0) || 1;
   const area = (part) => `${part[0].split(",")[0]},${HEIGHT} ${part.join(" ")} ${part.at(-1).split(",")[0]},${HEIGHT}`;
   return svg(

@@ -14,8 +14,8 @@ from typing import cast
 from sqlalchemy import Engine
 
 from logbus.errors import UserError
+from logbus.model import Pipeline
 from logbus.warehouse.sinks.base import Sink, Upkeep
-from logbus.windows.model import Pipeline
 
 # The pipeline's own setting: {"sink": "postgres"}.
 SINK = "sink"

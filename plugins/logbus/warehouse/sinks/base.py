@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from logbus.ledger.values import ValuesReport
+from logbus.model import Attempt, FrozenWindow, PartitionTally, WindowCounts
+from logbus.proof.tally import Counted
 from logbus.warehouse.commit import SealedWindow
-from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, WindowCounts
-from logbus.windows.tally import Counted
-from logbus.windows.values import ValuesReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import xxhash
 
+from logbus.ledger.values import ValuesReport
 from logbus.warehouse.directory import Directory
-from logbus.windows.values import ValuesReport
 
 PIECE_BYTES = 4 * 1024 * 1024
 

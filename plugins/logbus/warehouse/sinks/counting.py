@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from logbus.windows.fingerprint import MODULUS
-from logbus.windows.model import PartitionTally
-from logbus.windows.tally import Counted, TimeSpan
+from logbus.fingerprint import MODULUS
+from logbus.model import PartitionTally
+from logbus.proof.tally import Counted, TimeSpan
 
 # What is read of the files.
 COUNTED_COLUMNS = ["_partition", "_offset", "_timestamp", "_fingerprint"]

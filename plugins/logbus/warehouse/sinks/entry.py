@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from logbus.errors import LogbusError
+from logbus.ledger.values import Published
+from logbus.model import Interval, OffsetRange, WindowCounts, counts_json, instant_text, parse_instant
+from logbus.proof.tally import TimeSpan
 from logbus.warehouse.commit import SealedWindow, by_partition, counts_of, fingerprint_of, hours_of
-from logbus.windows.model import Interval, OffsetRange, WindowCounts, counts_json, instant_text, parse_instant
-from logbus.windows.tally import TimeSpan
-from logbus.windows.values import Published
 
 # Raised with every change that a reader of older entries would misunderstand.
 FORMAT = 1

@@ -26,11 +26,15 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus.errors import AttemptSuperseded, EquationMismatch, ErrorBudgetExceeded, LoadFailed, OtherRecords
+from logbus.ledger import schema
+from logbus.ledger.table_names import SCHEMA, TableName, parse_table
+from logbus.ledger.values import NOT_WITNESSED, Checksum, ValuesReport, join
+from logbus.model import Attempt, FrozenWindow, Interval, PartitionTally, Pipeline, WindowCounts
+from logbus.proof import tally
 from logbus.warehouse import staging
 from logbus.warehouse.commit import SealedWindow, commit_in, committed_counts, connection_died
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.engine import libpq_uri
-from logbus.warehouse.names import TableName, parse_table
 from logbus.warehouse.published import compare_dead_letters, of_window
 from logbus.warehouse.same_records import LoadedRecords
 from logbus.warehouse.sinks.base import Upkeep
@@ -38,10 +42,6 @@ from logbus.warehouse.sinks.content import compare_files, content_hashes
 from logbus.warehouse.sinks.counting import count_batches, counted_batches, with_dead_letters
 from logbus.warehouse.sinks.entry import LedgerEntry, entry_of
 from logbus.warehouse.sinks.settle import committed_attempts, running_attempts, settle_window
-from logbus.windows import schema, tally
-from logbus.windows.model import Attempt, FrozenWindow, Interval, PartitionTally, Pipeline, WindowCounts
-from logbus.windows.places import SCHEMA
-from logbus.windows.values import NOT_WITNESSED, Checksum, ValuesReport, join
 
 # Each try asks the ledger first whether the one before took place.
 COMMIT_TRIES_MAX = 3

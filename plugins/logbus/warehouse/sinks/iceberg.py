@@ -26,6 +26,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from sqlalchemy import text
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, UserError
+from logbus.model import Interval, instant_text, utc
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.sinks.base import Upkeep
 from logbus.warehouse.sinks.counting import COUNTED_COLUMNS
@@ -34,7 +35,6 @@ from logbus.warehouse.sinks.files import FileSink
 from logbus.warehouse.sinks.iceberg_table import ensure_table, load_table, open_catalog
 from logbus.warehouse.sinks.settle import committed_attempts_of, ended_attempts
 from logbus.warehouse.target import TARGET_LOCK
-from logbus.windows.model import Interval, instant_text, utc
 
 # A snapshot's properties. The entry says all; window and attempt stand beside it for whoever looks for one.
 ENTRY_PROPERTY = "logbus.entry"

@@ -30,9 +30,9 @@ from pyiceberg.types import (
 from sqlalchemy import Engine
 
 from logbus.errors import UserError
-from logbus.warehouse.names import parse_table
+from logbus.ledger.table_names import parse_table
+from logbus.model import Pipeline
 from logbus.warehouse.target import SYSTEM_COLUMNS
-from logbus.windows.model import Pipeline
 
 CATALOG_NAME = "logbus"
 OWNER_PROPERTY = "logbus.pipeline"

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from logbus.errors import LogbusError
+from logbus.model import utc
 from logbus.warehouse.sinks.entry import LedgerEntry
-from logbus.windows.model import utc
 
 Manifest = dict[str, Any]
 

@@ -24,13 +24,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from logbus.errors import AttemptSuperseded, LoadFailed, UserError
+from logbus.model import Interval
 from logbus.warehouse.directory import AttemptFile, Directory
 from logbus.warehouse.sinks.counting import counted_batches
 from logbus.warehouse.sinks.entry import LedgerEntry, from_json
 from logbus.warehouse.sinks.files import FileSink
 from logbus.warehouse.sinks.manifests import Manifests, locked, replace_atomically
 from logbus.warehouse.sinks.parquet_schema import SCHEMA_FILE, write_schema
-from logbus.windows.model import Interval
 
 READ_SQL = """\
 -- In DuckDB: .read {directory}/read.sql

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from logbus.errors import UserError
+from logbus.model import Pipeline
 from logbus.warehouse.sinks.manifests import sync_directory
 from logbus.warehouse.target import SYSTEM_COLUMNS
-from logbus.windows.model import Pipeline
 
 SCHEMA_FILE = "_schema.parquet"
 

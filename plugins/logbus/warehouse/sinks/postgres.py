@@ -11,17 +11,17 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from logbus.ledger import attempts as attempts_of
+from logbus.ledger import schema
+from logbus.ledger.table_names import SCHEMA, parse_table
+from logbus.ledger.values import ValuesReport, join
+from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts
+from logbus.proof import tally
 from logbus.warehouse import commit, staging, target
 from logbus.warehouse.engine import libpq_uri
 from logbus.warehouse.leaves import merge_closed_days
-from logbus.warehouse.names import parse_table
 from logbus.warehouse.published import ROWS_OF_WINDOW, compare_dead_letters, compare_table, window_place
 from logbus.warehouse.sinks.base import Upkeep
-from logbus.windows import attempts as attempts_of
-from logbus.windows import schema, tally
-from logbus.windows.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts
-from logbus.windows.places import SCHEMA
-from logbus.windows.values import ValuesReport, join
 
 
 class PostgresSink:

@@ -12,11 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select, text, update
 
 from logbus.errors import UserError
+from logbus.ledger import schema, stamped_hours
+from logbus.ledger.attempts import COMMITTED, FAILED, SUPERSEDED
+from logbus.ledger.rows import ATTEMPT_RUNNING, Row, count_values
+from logbus.model import Attempt, utc
 from logbus.warehouse.sinks.entry import LedgerEntry
-from logbus.windows import schema, stamped_hours
-from logbus.windows.attempts import COMMITTED, FAILED, SUPERSEDED
-from logbus.windows.model import Attempt, utc
-from logbus.windows.rows import ATTEMPT_RUNNING, Row, count_values
 
 
 def settle_window(engine: Engine, attempt: Attempt, entry: LedgerEntry | None) -> LedgerEntry | None:

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from broker.coordination.consumer_registry import TICK_SECONDS, WRITES_PER_SECOND, ConsumerRegistry, Shown
-from broker.coordination.event_fan import EventFan
+from broker.coordination.member import EventFan
 from broker.coordination.store import Node
 from tests.sim.coordinated import World
 from tests.sim.zookeeper_store import SimStore

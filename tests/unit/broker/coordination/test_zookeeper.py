@@ -94,9 +94,9 @@ def test_a_store_that_never_began_is_closed() -> None:
 ALONE = """
 import sys
 from broker.config_file import build_config
-from broker.node import Node
+from broker.node import LogBroker
 
-Node(build_config({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]}))
+LogBroker(build_config({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]}))
 of_clusters = ("kazoo", "broker.cluster", "broker.controller", "broker.coordination.zookeeper", "broker.replication")
 print([name for name in sys.modules if name.startswith(of_clusters)])
 """

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from broker.clock import ManualClock
-from broker.network.http import EXCHANGES_MAX, HEAD_BYTES_MAX, Answer, Exchange, HttpEndpoint, respond, text
+from broker.network.http import EXCHANGES_MAX, HEAD_BYTES_MAX, HttpAnswer, HttpEndpoint, HttpExchange, respond, text
 from tests.support.loop import ScriptedPoller
 from tests.support.sockets import ScriptedListener, ScriptedSocket
 
 
-def big() -> Answer:
-    return Answer(status=200, content_type="text/plain", blocks=iter([b"a" * 1000, b"b" * 1000]))
+def big() -> HttpAnswer:
+    return HttpAnswer(status=200, content_type="text/plain", blocks=iter([b"a" * 1000, b"b" * 1000]))
 
 
 ROUTES = {"/metrics": big, "/health": lambda: text(200, "ok\n")}
@@ -73,9 +73,9 @@ def test_a_block_is_made_only_when_the_one_before_is_gone() -> None:
             made += 1
             yield b"0123456789"
 
-    routes = {"/": lambda: Answer(status=200, content_type="text/plain", blocks=blocks())}
+    routes = {"/": lambda: HttpAnswer(status=200, content_type="text/plain", blocks=blocks())}
     sock = Trickle([b"GET / HT", b"TP/1.0\r\n\r\n"])
-    exchange = Exchange(sock, routes, 0.0)  # type: ignore[arg-type]
+    exchange = HttpExchange(sock, routes, 0.0)  # type: ignore[arg-type]
     while not sock.sent.endswith(b"\r\n\r\n"):
         assert exchange.step()
     assert made == 0
@@ -87,7 +87,7 @@ def test_a_block_is_made_only_when_the_one_before_is_gone() -> None:
 
 
 def test_a_head_without_end_is_given_up() -> None:
-    exchange = Exchange(Trickle([b"x" * 4096] * 10), ROUTES, 0.0)  # type: ignore[arg-type]
+    exchange = HttpExchange(Trickle([b"x" * 4096] * 10), ROUTES, 0.0)  # type: ignore[arg-type]
     steps = 1
     while exchange.step():
         steps += 1
@@ -96,11 +96,11 @@ def test_a_head_without_end_is_given_up() -> None:
 
 
 def test_what_begins_with_no_method_is_given_up_at_once() -> None:
-    assert not Exchange(Trickle([b"\x16\x03\x01"]), ROUTES, 0.0).step()  # type: ignore[arg-type]
+    assert not HttpExchange(Trickle([b"\x16\x03\x01"]), ROUTES, 0.0).step()  # type: ignore[arg-type]
 
 
 def test_a_peer_that_leaves_before_it_asked_is_forgotten() -> None:
-    assert not Exchange(Trickle([]), ROUTES, 0.0).step()  # type: ignore[arg-type]
+    assert not HttpExchange(Trickle([]), ROUTES, 0.0).step()  # type: ignore[arg-type]
 
 
 def endpoint(clock: ManualClock) -> tuple[HttpEndpoint, ScriptedListener, ScriptedPoller]:

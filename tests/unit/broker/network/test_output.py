@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from broker.config import BrokerConfig
 from broker.network.output import GATHERED_BYTES_MAX, Output, ShortFile
 from broker.storage.file_slice import FileSlice
 from broker.storage.filesystem import FileSystem, OpenFile
+from tests.support.sockets import ScriptedOutput, ScriptedSocket
 
 BUDGET = 1 << 20
 
@@ -95,3 +97,14 @@ def test_a_file_that_ends_early_is_noticed(file: OpenFile, wire: Wire, length: i
     output.extend([b"head", FileSlice(file, 4 * GATHERED_BYTES_MAX - 50, length), b"tail"])
     with pytest.raises(ShortFile):
         wire.send_all(output)
+
+
+def test_the_answer_that_clients_ask_for_by_default_leaves_in_one_turn(tmp_path: Path) -> None:
+    """What stands around a mebibyte of records must not leave some bytes of them to a turn of their own."""
+    path = tmp_path / "log"
+    path.write_bytes(bytes(1 << 20))
+    output, sock = ScriptedOutput(), ScriptedSocket()
+    output.extend([bytes(200), FileSlice(FileSystem().open(path), 0, 1 << 20), bytes(3)])
+    output.send(sock, BrokerConfig(log_dirs=tmp_path).send_bytes_per_turn_max)  # type: ignore[arg-type]
+    assert not output
+    assert len(sock.sent) == 200 + (1 << 20) + 3

@@ -18,6 +18,11 @@ READ = 1
 USUAL = produce_frame(9, 1, [(b"clicks", [(0, bytes(plain_batch(2)))])])
 
 
+def fetch_of(*, offset: int, wait_ms: int) -> bytes:
+    content = b"\0\x01\0\x0c\0\0\0\x09\0\x01r\0" + bytes(fetch_body(Wanted(topic="clicks", offset=offset), wait_ms=wait_ms))
+    return len(content).to_bytes(4, "big") + content
+
+
 class CountingTurn:
     """An engine's turns, counted."""
 
@@ -120,8 +125,7 @@ def test_what_is_due_is_done_however_busy_the_lane_is(scene: Scene) -> None:
 
 
 def test_a_waiting_fetch_is_answered_when_the_lane_has_written(scene: Scene) -> None:
-    content = b"\0\x01\0\x0c\0\0\0\x09\0\x01r\0" + bytes(fetch_body(Wanted(topic="clicks", offset=8), wait_ms=60_000))
-    fetch = len(content).to_bytes(4, "big") + content
+    fetch = fetch_of(offset=8, wait_ms=60_000)
 
     def flush_interval() -> Events:
         scene.harness.clock.advance_ms(1_000)
@@ -148,3 +152,100 @@ def test_an_answer_that_the_socket_does_not_take_is_sent_later(scene: Scene) -> 
 
     scene.run(*[scene.send() for _ in range(4)], full, room)
     assert scene.answers == 5
+
+
+def test_turns_of_fetches_that_the_lane_answers_are_short(scene: Scene) -> None:
+    ended: list[int] = []
+    asks = scene.send(fetch_of(offset=0, wait_ms=0), scene.reader)
+    scene.run(*[scene.note(ended, asks) for _ in range(6)], scene.ended(ended))
+    assert ended[-1] == ended[2]
+    assert bytes(scene.reader.sent).count(b"clicks") == 6
+    assert scene.harness.engine.counters.fetch_lane == 5
+
+
+def test_a_fetch_that_the_lane_lets_wait_is_answered_at_its_time(scene: Scene) -> None:
+    """The loop must not sleep for as long as it was told before."""
+    asks = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader)
+
+    def time() -> Events:
+        scene.harness.clock.advance_ms(200)
+        return []
+
+    def sent() -> Events:
+        answered.append(bytes(scene.reader.sent).count(b"clicks"))
+        return []
+
+    answered: list[int] = []
+    scene.run(asks, time, asks, sent, time, sent)
+    assert scene.harness.engine.counters.fetch_lane == 1
+    assert scene.loop.poller.timeouts[4] == pytest.approx(0.2)
+    assert answered == [1, 2]
+
+
+def test_a_fetch_that_the_lane_lets_wait_starts_the_flush_that_it_waits_for(scene: Scene) -> None:
+    asks = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader)
+
+    def time() -> Events:
+        scene.harness.clock.advance_ms(200)
+        return []
+
+    def written_and_flushed() -> Events:
+        flushes.append(len(scene.harness.helpers.jobs))
+        scene.harness.helpers.run()
+        return []
+
+    flushes: list[int] = []
+    scene.run(asks, time, scene.send(), asks, written_and_flushed, scene.ended([]))
+    assert scene.harness.engine.counters.fetch_lane == 1
+    assert flushes == [1]
+    assert b"value" in scene.reader.sent
+
+
+def test_a_fetch_is_not_taken_before_requests_that_wait_for_their_answers(scene: Scene) -> None:
+    """Nor together with another: requests of a connection are answered in their order."""
+    fetch = fetch_of(offset=0, wait_ms=0)
+    asks = scene.send(fetch, scene.reader)
+    scene.run(asks, asks, scene.send(fetch + fetch, scene.reader), scene.send(USUAL + fetch, scene.reader))
+    assert scene.harness.engine.counters.fetch_lane == 1
+    assert bytes(scene.reader.sent).count(b"clicks") == 6
+
+
+class Reporting(ScriptedSocket):
+    """Notes how many flushes have begun whenever something is sent."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__()
+        self._harness = harness
+        self.begun: list[int] = []
+
+    def sendmsg(self, buffers: list[memoryview], ancillary: tuple = (), flags: int = 0) -> int:
+        self.begun.append(len(self._harness.helpers.jobs))
+        return super().sendmsg(buffers, ancillary, flags)
+
+
+def test_a_flush_for_which_somebody_waits_begins_before_the_answer_leaves(scene: Scene) -> None:
+    """Who is answered is woken, and may take the processor. Where others have sent something, one flush is for all of it."""
+    waits = scene.send(fetch_of(offset=8, wait_ms=60_000), scene.reader)
+    sock = Reporting(scene.harness)
+    scene.loop.connect(sock=sock)
+    others: list[int] = []
+
+    def flush_interval() -> Events:
+        scene.harness.clock.advance_ms(1_000)
+        return []
+
+    def flushed() -> Events:
+        scene.harness.helpers.run()
+        return []
+
+    def together() -> Events:
+        sock.begun.clear()
+        return [*scene.send(sock=sock)(), *scene.send(sock=scene.sock)()]
+
+    teach = [scene.send(sock=sock), scene.send(sock=scene.sock), scene.send(sock=sock), scene.send(sock=scene.sock)]
+    first = [scene.send(sock=sock), lambda: (others.extend(sock.begun[-1:]), [])[1], flushed, flushed]
+    again = scene.send(fetch_of(offset=10, wait_ms=60_000), scene.reader)
+    scene.run(*teach, flush_interval, flushed, waits, *first, again, together, flushed, flushed)
+    assert others == [1]
+    assert sock.begun == [0]
+    assert bytes(scene.reader.sent).count(b"clicks") == 2

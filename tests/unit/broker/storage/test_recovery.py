@@ -9,7 +9,7 @@ import pytest
 from broker.errors import StorageError
 from broker.records.batch import BATCH_HEADER_BYTES, Buffer
 from broker.storage.filesystem import OpenFile
-from broker.storage.flush_mark import FLUSH_FAILED
+from broker.storage.marks import FLUSH_FAILED
 from broker.storage.partition_log import PartitionLog
 from broker.storage.retention import apply_retention
 from tests.support.batches import NOW_MS, altered, plain_batch, stamped

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.stamped_lines import AHEAD_MS_MAX, Reading, StampedLine, TimeOf, merged
+from logbus.collector.stamped_lines import AHEAD_MS_MAX, LineReading, StampedLine, TimeOf, merged
 
 NOW_MS = 1_800_000_000_000
-READING = Reading(now_ms=NOW_MS, line_bytes_max=1000, include_partial_line=False)
+READING = LineReading(now_ms=NOW_MS, line_bytes_max=1000, include_partial_line=False)
 
 
 def write(path: Path, *lines: str, mtime: int = 1_700_000_000) -> Source:
@@ -29,7 +29,7 @@ def json_line(second: int, text: str = "") -> str:
     return f'{{"ts": {second}, "text": "{text}"}}'
 
 
-def seconds(sources: Sequence[Source], reading: Reading = READING) -> list[float]:
+def seconds(sources: Sequence[Source], reading: LineReading = READING) -> list[float]:
     return [line.timestamp_ms / 1000 for line in merged(sources, reading)]
 
 

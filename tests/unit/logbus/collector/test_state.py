@@ -6,7 +6,7 @@ import pytest
 from logbus.collector import state as state_module
 from logbus.collector.errors import StateInUse, StateUnusable
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.state import TopicState, open_state
+from logbus.collector.state import ShippedTopic, open_state
 
 
 def source(name: str) -> Source:
@@ -17,7 +17,7 @@ def source(name: str) -> Source:
 
 
 def test_what_was_saved_is_read_back(tmp_path: Path) -> None:
-    saved = TopicState(topic="access", clean=False, next_offsets={0: 7, 1: 0}, sources={"a": source("a")})
+    saved = ShippedTopic(topic="access", clean=False, next_offsets={0: 7, 1: 0}, sources={"a": source("a")})
     with open_state(tmp_path / "deep" / "state.json") as state:
         state.save("topic-id", saved)
     with open_state(tmp_path / "deep" / "state.json") as state:
@@ -26,14 +26,14 @@ def test_what_was_saved_is_read_back(tmp_path: Path) -> None:
 
 def test_a_topic_made_again_has_another_id_and_an_empty_state(tmp_path: Path) -> None:
     with open_state(tmp_path / "state.json") as state:
-        state.save("old-id", TopicState(topic="access", sources={"a": source("a")}))
-        assert state.topic("new-id", "access") == TopicState(topic="access")
+        state.save("old-id", ShippedTopic(topic="access", sources={"a": source("a")}))
+        assert state.topic("new-id", "access") == ShippedTopic(topic="access")
 
 
 def test_topics_share_a_file(tmp_path: Path) -> None:
     with open_state(tmp_path / "state.json") as state:
         for name in ("one", "two"):
-            state.save(name, TopicState(topic=name, sources={name: source(name)}))
+            state.save(name, ShippedTopic(topic=name, sources={name: source(name)}))
     with open_state(tmp_path / "state.json") as state:
         assert [list(state.topic(name, name).sources) for name in ("one", "two")] == [["one"], ["two"]]
 
@@ -61,13 +61,13 @@ def test_a_place_that_cannot_hold_a_state_file_is_named(tmp_path: Path) -> None:
 def test_a_crash_while_saving_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.json"
     with open_state(path) as state:
-        state.save("id", TopicState(topic="access", next_offsets={0: 1}))
+        state.save("id", ShippedTopic(topic="access", next_offsets={0: 1}))
 
         def full(descriptor: int) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(state_module.os, "fsync", full)
         with pytest.raises(StateUnusable, match="No space left"):
-            state.save("id", TopicState(topic="access", next_offsets={0: 2}))
+            state.save("id", ShippedTopic(topic="access", next_offsets={0: 2}))
     with open_state(path) as state:
         assert state.topic("id", "access").next_offsets == {0: 1}

@@ -26,8 +26,8 @@ def seek(monkeypatch: pytest.MonkeyPatch, groups: FakeGroups) -> Seek:
     log = FakeLog()
     log.create("t")
     log.append("t", *range(1, 11))
-    monkeypatch.setattr(group_command, "GroupOffsets", lambda config: groups)
-    monkeypatch.setattr(group_command, "LogOffsets", lambda config: log)
+    monkeypatch.setattr(group_command, "Groups", lambda client: groups)
+    monkeypatch.setattr(group_command, "Topics", lambda client: log)
     monkeypatch.delenv("LOGBUS_WAREHOUSE_URL", raising=False)
     return lambda *words: CliRunner().invoke(main, ["group", "seek", "--group", "g", *words])
 

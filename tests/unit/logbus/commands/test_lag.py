@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import lag as command
-from logbus.windows.lag import Lag
+from logbus.status.lag import Lag
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 BEHIND = Lag(
@@ -23,8 +23,8 @@ BEHIND = Lag(
     hours_empty=2,
     oldest_hour=NOW - timedelta(hours=4.5),
     records_open=7,
-    taken_at=NOW + timedelta(days=2),
-    taken_by="retention.ms",
+    expires_at=NOW + timedelta(days=2),
+    expires_by="retention.ms",
 )
 LAGS = {"a": BEHIND, "b": Lag(pipeline="b", topic="t", records_behind={}, problem="the topic was made again")}
 
@@ -68,9 +68,9 @@ def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
     ("words", "status"),
     [
         (("--pipeline", "a"), 0),
-        (("--pipeline", "a", "--fail-over", "3"), 0),
-        (("--pipeline", "a", "--fail-over", "2"), 5),
-        (("--pipeline", "b", "--fail-over", "1000"), 5),  # nobody knows how far it is behind
+        (("--pipeline", "a", "--fail-above", "3"), 0),
+        (("--pipeline", "a", "--fail-above", "2"), 5),
+        (("--pipeline", "b", "--fail-above", "1000"), 5),  # nobody knows how far it is behind
         ((), 0),
         (("--pipeline", "b"), 3),  # nothing could be said at all
     ],
@@ -84,16 +84,16 @@ def test_a_script_may_ask_whether_a_pipeline_is_too_far_behind(known: None, word
 def test_a_program_gets_numbers_and_nulls_never_guesses(known: None) -> None:
     (found,) = json.loads(lag("--pipeline", "a", "--json").stdout)
     assert (found["hours_behind"], found["age_seconds"], found["records_behind"]) == (3, 16_200.0, 35)
-    assert (found["seconds_until_taken"], found["bytes_behind"]) == (172_800.0, None)
+    assert (found["seconds_until_expiry"], found["bytes_behind"]) == (172_800.0, None)
 
 
 @pytest.mark.parametrize(
     ("at", "by", "text"),
     [
         (None, None, "-"),
-        (None, "retention.bytes", "by retention.bytes, nobody knows when"),
+        (None, "retention.bytes", "by retention.bytes, time unknown"),
         (NOW, "retention.ms", "any moment by retention.ms"),
     ],
 )
 def test_when_records_would_be_taken_is_told_as_it_is_known(at: datetime | None, by: str | None, text: str) -> None:
-    assert command.taken_text(Lag(pipeline="a", topic="t", records_behind={}, taken_at=at, taken_by=by), NOW) == text
+    assert command.taken_text(Lag(pipeline="a", topic="t", records_behind={}, expires_at=at, expires_by=by), NOW) == text

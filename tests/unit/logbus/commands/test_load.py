@@ -8,9 +8,9 @@ import click
 import pytest
 from logbus.commands import load as command
 from logbus.errors import TooManyWindows
-from logbus.windows.catch_up import LoadPlan, telling
-from logbus.windows.missing import Gap, Missing
-from logbus.windows.model import Interval, Pipeline
+from logbus.ledger.catch_up import LoadPlan, telling
+from logbus.ledger.missing import Gap, Missing
+from logbus.model import Interval, Pipeline
 
 from tests.support.ledgers import at
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import options
-from logbus.commands.topic import Settings
+from logbus.commands.topic import TopicSettings
 
 
 @click.command()
@@ -65,7 +65,7 @@ def test_a_file_of_settings_that_is_none_is_said(tmp_path: Path, content: str) -
     ],
 )
 def test_settings_are_given_as_kafka_configs_takes_them(text: str, settings: tuple[tuple[str, str], ...]) -> None:
-    assert Settings().convert(text, None, None) == settings
+    assert TopicSettings().convert(text, None, None) == settings
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from logbus.commands import produce
 from logbus.commands.interrupting import Stopped, stopping
 from logbus.exit_codes import ExitCode
-from logbus.producing import open_sending
+from logbus.kafka.producing import open_sending
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import replay as command
 from logbus.loading import Load, Loader
-from logbus.windows.model import Pipeline
-from logbus.windows.replay import ReplayPlan, ReplayWindow
+from logbus.model import Pipeline
+from logbus.status.replay import ReplayPlan, ReplayWindow
 
 from tests.support.fake_ledger import FakeLedger, window
 

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import retention as command
-from logbus.windows.retention import plan_topic
-from logbus.windows.retention_run import RetentionReport
+from logbus.retention.decide import plan_topic
+from logbus.retention.run import RetentionReport
 
 from tests.support.retention import at, chain, hourly, policy, state
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from logbus.console.positions import Kind, Span, chosen_partitions, parse_span, stretches
+from logbus.console.positions import PositionKind, PositionSpan, chosen_partitions, parse_span, stretches
 from logbus.errors import UserError
 
 from tests.support.fake_log import FakeLog
@@ -12,20 +12,23 @@ HOUR_MS = 3_600_000
 @pytest.mark.parametrize(
     ("words", "span"),
     [
-        ((), Span()),
-        (("beginning",), Span(kind=Kind.BEGINNING)),
-        (("earliest",), Span(kind=Kind.BEGINNING)),
-        (("end",), Span(kind=Kind.END)),
-        (("latest",), Span(kind=Kind.END)),
-        (("stored",), Span(kind=Kind.STORED)),
-        (("12",), Span(kind=Kind.OFFSET, number=12)),
-        (("-3",), Span(kind=Kind.BEFORE_END, number=3)),
-        (("s@3600000",), Span(kind=Kind.SINCE, number=HOUR_MS)),
-        (("s@1970-01-01T01:00:00Z", "e@1970-01-01T02:00:00Z"), Span(kind=Kind.SINCE, number=HOUR_MS, until_ms=2 * HOUR_MS)),
-        (("e@5",), Span(until_ms=5)),
+        ((), PositionSpan()),
+        (("beginning",), PositionSpan(kind=PositionKind.BEGINNING)),
+        (("earliest",), PositionSpan(kind=PositionKind.BEGINNING)),
+        (("end",), PositionSpan(kind=PositionKind.END)),
+        (("latest",), PositionSpan(kind=PositionKind.END)),
+        (("stored",), PositionSpan(kind=PositionKind.STORED)),
+        (("12",), PositionSpan(kind=PositionKind.OFFSET, number=12)),
+        (("-3",), PositionSpan(kind=PositionKind.BEFORE_END, number=3)),
+        (("s@3600000",), PositionSpan(kind=PositionKind.SINCE, number=HOUR_MS)),
+        (
+            ("s@1970-01-01T01:00:00Z", "e@1970-01-01T02:00:00Z"),
+            PositionSpan(kind=PositionKind.SINCE, number=HOUR_MS, until_ms=2 * HOUR_MS),
+        ),
+        (("e@5",), PositionSpan(until_ms=5)),
     ],
 )
-def test_a_place_is_spelled_as_kcat_spells_it(words: tuple[str, ...], span: Span) -> None:
+def test_a_place_is_spelled_as_kcat_spells_it(words: tuple[str, ...], span: PositionSpan) -> None:
     assert parse_span(words) == span
 
 

@@ -8,17 +8,17 @@ from datetime import UTC, datetime, timedelta
 
 from logbus.exporter import catalogue as names
 from logbus.exporter import samples
-from logbus.exporter.catalogue import Metric
+from logbus.exporter.catalogue import ExportedMetric
 from logbus.exporter.collector import families
 from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
-from logbus.exporter.ledger_reading import LedgerReading, PipelineReading
-from logbus.exporter.shared import Outcome
-from logbus.windows.all_groups import GroupReading, Member
-from logbus.windows.lag import Lag
+from logbus.exporter.ledger_reading import LedgerReading, PipelineFacts
+from logbus.exporter.target_reading import Outcome
+from logbus.kafka.groups import GroupMember, GroupReading
+from logbus.status.lag import Lag
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-MEMBER = Member(member_id="c-1", client_id="c", host="10.0.0.7", assignments=(("t", 0),))
+MEMBER = GroupMember(member_id="c-1", client_id="c", host="10.0.0.7", assignments=(("t", 0),))
 
 
 def partition(topic: str, number: int, end: int | None, **changes: int | None) -> PartitionReading:
@@ -26,7 +26,7 @@ def partition(topic: str, number: int, end: int | None, **changes: int | None) -
     return PartitionReading(topic=topic, partition=number, end_offset=end, **facts)  # type: ignore[arg-type]
 
 
-def group(name: str, committed: dict[tuple[str, int], int], *members: Member) -> GroupReading:
+def group(name: str, committed: dict[tuple[str, int], int], *members: GroupMember) -> GroupReading:
     return GroupReading(name=name, state="Stable", members=members, committed=committed)
 
 
@@ -36,7 +36,7 @@ def kafka(*groups: GroupReading, waiting: dict[tuple[str, tuple[str, int]], floa
     return kept(samples.kafka_samples(reading, "mine"))
 
 
-def kept(found: Iterable[tuple[Metric, tuple[str, ...], float | None]]) -> dict[object, float]:
+def kept(found: Iterable[tuple[ExportedMetric, tuple[str, ...], float | None]]) -> dict[object, float]:
     """What reaches the page, by metric and labels."""
     listed = list(found)
     assert all(len(labels) == len(metric.labels) for metric, labels, _ in listed)
@@ -97,8 +97,8 @@ def test_a_pipeline_that_is_behind_shows_how_far_and_how_long_it_has() -> None:
         records_behind={0: 3, 1: 4},
         hours_behind=2,
         oldest_record_at=NOW - timedelta(hours=3),
-        taken_at=NOW + timedelta(hours=5),
-        taken_by="retention.ms",
+        expires_at=NOW + timedelta(hours=5),
+        expires_by="retention.ms",
     )
     found = kept(samples.lag_samples(LagReading(at=NOW, pipelines={"p": PipelineLag(pipeline="p", topic="t", lag=lag)})))
     assert found[names.PIPELINE_UP, "p", "t", "ok"] == 1
@@ -109,7 +109,7 @@ def test_a_pipeline_that_is_behind_shows_how_far_and_how_long_it_has() -> None:
 
 
 def test_nobody_knows_when_a_limit_by_size_bites() -> None:
-    lag = Lag(pipeline="p", topic="t", records_behind={0: 3}, hours_behind=1, taken_by="retention.bytes")
+    lag = Lag(pipeline="p", topic="t", records_behind={0: 3}, hours_behind=1, expires_by="retention.bytes")
     found = kept(samples.lag_samples(LagReading(at=NOW, pipelines={"p": PipelineLag(pipeline="p", topic="t", lag=lag)})))
     assert names.UNTIL_TAKEN not in {key[0] for key in found}
     assert found[names.OLDEST_AGE, "p", "t"] == 0
@@ -117,7 +117,7 @@ def test_nobody_knows_when_a_limit_by_size_bites() -> None:
 
 def test_a_pipeline_that_has_just_been_registered_has_counters_at_zero_and_no_instants() -> None:
     """Counters that begin at zero, or the first increase would be missed."""
-    found = kept(samples.ledger_samples(LedgerReading(pipelines={"p": PipelineReading(name="p", topic="t")})))
+    found = kept(samples.ledger_samples(LedgerReading(pipelines={"p": PipelineFacts(name="p", topic="t")})))
     assert {found[names.RECORDS, "p", "t", outcome] for outcome in ("loaded", "dead_lettered", "filtered")} == {0}
     assert {found[names.ATTEMPTS, "p", "t", state] for state in ("committed", "failed", "superseded")} == {0}
     assert {found[names.WINDOWS, "p", "t", state] for state in ("frozen", "loading", "loaded", "audited")} == {0}

@@ -15,8 +15,10 @@ def connection(monkeypatch: pytest.MonkeyPatch, extra: dict[str, object]) -> Non
 def test_the_extra_is_the_client_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     connection(monkeypatch, {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "PLAINTEXT"})
     assert BrokerHook().client_config() == {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "PLAINTEXT"}
-    for asking in (BrokerHook().log_offsets(), BrokerHook().topic_admin(), BrokerHook().group_offsets()):
-        assert asking.client_config["bootstrap.servers"] == "127.0.0.1:9"
+    hook = BrokerHook()
+    for asking in (hook.log_offsets(), hook.topic_admin(), hook.group_offsets()):
+        assert asking.client is hook.client()
+    assert hook.client().config["bootstrap.servers"] == "127.0.0.1:9"
 
 
 def test_a_connection_without_servers_says_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from logbus.local.airflow_api import LOG_LINE_CHARACTERS_MAX, AirflowApi, AirflowApiError, DagRun, RunFailed, log_line
+from logbus.local.airflow_api import LOG_LINE_CHARACTERS_MAX, AirflowApi, AirflowApiError, ApiDagRun, RunFailed, log_line
 
-RUN = DagRun(dag_id="access_log", run_id="r1", state="queued")
+RUN = ApiDagRun(dag_id="access_log", run_id="r1", state="queued")
 STARTED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 Answers = dict[tuple[str, str], Callable[[httpx.Request], httpx.Response] | Any]
 

@@ -8,7 +8,7 @@ import pytest
 from logbus.errors import UserError
 from logbus.local.demo import DemoResult, Rerun, Steps, home_of_log, sample_log
 from logbus.local.demo_screen import Screen
-from logbus.windows.model import FrozenWindow
+from logbus.model import FrozenWindow
 from rich.console import Console
 
 from tests.support.fake_ledger import window

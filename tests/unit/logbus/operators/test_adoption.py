@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from logbus.errors import WindowNotClosed
+from logbus.model import Interval, Pipeline
 from logbus.operators import adoption
 from logbus.operators.adoption import Beside, beginning, is_loaded_since_asked
-from logbus.windows.model import Interval, Pipeline
 
 from tests.support.airflow_context import ASKED_AT, HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger

@@ -4,9 +4,9 @@ from datetime import datetime
 
 import pytest
 from logbus.errors import AuditMismatch
+from logbus.model import AuditReport, PartitionTally, Pipeline
 from logbus.operators import audit_window as audit_module
 from logbus.operators.audit_window import PROBLEMS_SHOWN_MAX, AuditWindowOperator, audit_failure
-from logbus.windows.model import AuditReport, PartitionTally, Pipeline
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger, window

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from logbus.errors import UserError
+from logbus.model import Interval, Pipeline
 from logbus.operators.catch_up import FreezeClosedWindowsOperator, optional_instant
-from logbus.windows.model import Interval, Pipeline
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 from logbus.hooks.broker import BrokerHook
+from logbus.model import Pipeline
 from logbus.operators import commit_offsets
 from logbus.operators.commit_offsets import CommitOffsetsOperator
-from logbus.windows.group_checkpoint import Checkpoint
-from logbus.windows.model import Pipeline
+from logbus.status.group_checkpoint import Checkpoint
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from logbus.errors import RecordsLost, WindowNotClosed
+from logbus.model import Interval, Pipeline
 from logbus.operators.freeze_window import FreezeWindowOperator
-from logbus.windows.model import Interval, Pipeline
 
 from tests.support.airflow_context import HOUR_END, HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger

@@ -13,10 +13,10 @@ from airflow.providers.apache.spark.hooks import spark_submit as provider
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, TopicRecreated, UserError
+from logbus.model import Interval, Pipeline, TaskKey
 from logbus.operators import adoption, load_window
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.windows.model import Interval, Pipeline, TaskKey
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger, window

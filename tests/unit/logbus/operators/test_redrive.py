@@ -4,10 +4,10 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from logbus.operators import redrive as redrive_module
+from logbus.model import FrozenWindow, Pipeline
 from logbus.operators.redrive import RedriveOperator
+from logbus.warehouse import redrive
 from logbus.warehouse.redrive import Redriven
-from logbus.windows.model import FrozenWindow, Pipeline
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger
@@ -34,7 +34,7 @@ class FakeRedrive:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, datetime]]:
-    monkeypatch.setattr(redrive_module, "Redrive", FakeRedrive)
+    monkeypatch.setattr(redrive, "Redrive", FakeRedrive)
     monkeypatch.setattr(FakeRedrive, "asked", [])
     return FakeRedrive.asked
 

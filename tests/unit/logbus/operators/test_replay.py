@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import UserError
+from logbus.model import Pipeline
 from logbus.operators import load_window
 from logbus.operators import replay as operators
 from logbus.operators.replay import ReplayOperator
-from logbus.windows.model import Pipeline
-from logbus.windows.replay import ReplayPlan, ReplayWindow, Span
+from logbus.status.replay import ReplayPlan, ReplayWindow, Span
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger, window

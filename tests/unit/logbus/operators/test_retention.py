@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from logbus.errors import RetentionOverdue
 from logbus.operators.retention import RetentionOperator, is_true
-from logbus.windows.retention_model import Deletion, RetentionPolicy, TopicPlan
-from logbus.windows.retention_run import RetentionReport
+from logbus.retention.model import Deletion, RetentionPolicy, TopicPlan
+from logbus.retention.run import RetentionReport
 
 from tests.support.airflow_context import run_context
 from tests.support.retention import policy

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
+from logbus.model import Pipeline
 from logbus.operators import rewind_offsets
 from logbus.operators.rewind_offsets import RewindOffsetsOperator
-from logbus.windows.model import Pipeline
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_groups import FakeGroups

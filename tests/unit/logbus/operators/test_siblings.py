@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from hypothesis import given
 from hypothesis import strategies as st
+from logbus.model import Interval
 from logbus.operators.siblings import asked_at, those_waiting, waiting_intervals
-from logbus.windows.model import Interval
 
 from tests.support.airflow_context import ASKED_AT, HOUR_START, run_context, task_instance_id
 

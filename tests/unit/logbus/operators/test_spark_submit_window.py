@@ -8,8 +8,8 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as provider
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import RecordsLost
+from logbus.model import Interval, Pipeline
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
-from logbus.windows.model import Interval, Pipeline
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from logbus.errors import UserError
+from logbus.model import instant_text, parse_instant
 from logbus.operators import take_windows
 from logbus.operators.take_windows import CLOCK_SKEW, TakeWindowsOperator, windows_of_events
-from logbus.windows.model import instant_text, parse_instant
 
 from tests.support.airflow_context import ASKED_AT
 from tests.support.fake_ledger import FakeLedger

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from logbus.errors import UserError
+from logbus.model import Interval, Pipeline
 from logbus.sensors import window_loaded
 from logbus.sensors.window_loaded import WindowLoadedSensor
 from logbus.triggers.window_loaded import WindowLoadedTrigger
-from logbus.windows.model import Interval, Pipeline
 
 from tests.support.airflow_context import HOUR_END, HOUR_START, run_context
 from tests.support.fake_ledger import FakeLedger

@@ -9,10 +9,10 @@ import pytest
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 from logbus.errors import WarehouseUnavailable
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.announcements import Stage
+from logbus.model import Interval, instant_text
 from logbus.triggers import window_event
 from logbus.triggers.window_event import WindowEvents, WindowEventTrigger
-from logbus.windows.announcements import Stage
-from logbus.windows.model import Interval, instant_text
 
 from tests.support.airflow_context import HOUR_START
 from tests.support.fake_ledger import FakeLedger

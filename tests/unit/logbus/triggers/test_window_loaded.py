@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from logbus.errors import WarehouseUnavailable
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.model import Interval
 from logbus.triggers import window_loaded
 from logbus.triggers.window_loaded import WindowLoadedTrigger
-from logbus.windows.model import Interval
 
 from tests.support.fake_ledger import FakeLedger
 

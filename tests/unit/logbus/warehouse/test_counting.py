@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from logbus.fingerprint import MODULUS, as_signed
+from logbus.model import PartitionTally
+from logbus.proof.tally import Counted, TimeSpan
 from logbus.warehouse.sinks.counting import count_batches, with_dead_letters
-from logbus.windows.fingerprint import MODULUS, as_signed
-from logbus.windows.model import PartitionTally
-from logbus.windows.tally import Counted, TimeSpan
 
 Row = tuple[int, int, int]  # partition, offset, hash
 

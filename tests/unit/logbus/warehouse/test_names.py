@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from logbus.errors import UserError
-from logbus.warehouse.names import leaf_name, parse_table, quoted
+from logbus.ledger.table_names import leaf_name, parse_table, quoted
 
 TEN_IN_INDIA = datetime(2015, 5, 17, 15, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 

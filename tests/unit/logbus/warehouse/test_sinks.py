@@ -6,9 +6,9 @@ import sys
 
 import pytest
 from logbus.errors import UserError
+from logbus.model import Pipeline
 from logbus.warehouse.sinks import SINKS, each_sink_once, iceberg_table, parquet_schema, sink_for
 from logbus.warehouse.target import COLUMN_TYPES
-from logbus.windows.model import Pipeline
 from sqlalchemy import create_engine
 
 ENGINE = create_engine("postgresql+psycopg://user:secret@nowhere/logbus")  # connects to nothing until it is used

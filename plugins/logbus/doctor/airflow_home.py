@@ -1,0 +1,66 @@
+"""Airflow: has the one that is set up here the connections and the pool that our DAGs name?
+
+Airflow is asked in a process of its own, because importing it takes seconds and reads its home once for all. Nothing secret
+leaves that process: it prints types and addresses.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from logbus.doctor.looking import Surroundings
+from logbus.status.checkup import Finding, error, note, warning, well
+
+CONNECTIONS: Mapping[str, str] = {"kafka_default": "kafka", "warehouse_default": "logbus_warehouse", "spark_default": "spark"}
+POOL = "logbus_load"
+SETUP = "logbus airflow setup --warehouse URL --bootstrap-server HOST:PORT"
+MARK = "LOGBUS_FOUND "
+PROGRAM = """
+import json, sys
+from airflow.models.connection import Connection
+from airflow.models.pool import Pool
+names, pool, mark = json.loads(sys.argv[1])
+found = {}
+for name in names:
+    try:
+        one = Connection.get_connection_from_secrets(name)
+    except Exception as problem:
+        if type(problem).__name__ != "AirflowNotFoundException":
+            raise
+        continue
+    found[name] = {"type": one.conn_type, "place": one.extra_dejson.get("bootstrap.servers") or one.host or ""}
+print(mark + json.dumps({"connections": found, "has_pool": Pool.get_pool(pool) is not None}))
+"""
+
+
+def check_airflow(around: Surroundings) -> Iterator[Finding]:
+    """Only where an Airflow was set up: a configuration file, or a database that the environment names."""
+    home = Path(around.environment.get("AIRFLOW_HOME") or around.home / "airflow")
+    if not (home / "airflow.cfg").is_file() and "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in around.environment:
+        yield note("airflow", f"no Airflow is set up in {home}", "export AIRFLOW_HOME, if it is somewhere else")
+        return
+    said = around.run([sys.executable, "-c", PROGRAM, json.dumps([list(CONNECTIONS), POOL, MARK])])
+    _, mark, answer = said.text.rpartition(MARK)
+    if not mark:
+        last = (said.text.strip().splitlines() or ["it says nothing"])[-1]
+        yield error("airflow", f"the Airflow in {home} cannot be asked: {last}", "airflow db check; airflow db migrate")
+        return
+    yield from judged(json.loads(answer.splitlines()[0]), home)
+
+
+def judged(found: Mapping[str, Any], home: Path) -> Iterator[Finding]:
+    connections: Mapping[str, Any] = found["connections"]
+    for name, kind in CONNECTIONS.items():
+        if name not in connections:
+            yield warning("airflow", f"there is no connection {name}", f"{SETUP}, or name your own in the DAGs")
+        elif connections[name]["type"] != kind:
+            yield error("airflow", f"connection {name} is of type {connections[name]['type']}, not {kind}", f"{SETUP} --replace")
+    if not found["has_pool"]:
+        yield error("airflow", f"there is no pool {POOL}: loads stay in the state scheduled for ever", SETUP)
+    if found["has_pool"] and connections.keys() == CONNECTIONS.keys():
+        places = ", ".join(f"{name} at {one['place']}" for name, one in connections.items())
+        yield well("airflow", f"{home}: {places}; pool {POOL}")

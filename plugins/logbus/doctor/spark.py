@@ -1,0 +1,96 @@
+"""Spark: one version of everything, a spark-submit that runs, workers of our own Python, the connector's jars if named."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from logbus import connector_jars
+from logbus.doctor.java import first_line
+from logbus.doctor.looking import Surroundings
+from logbus.spark_submit import spark_submit_binary
+from logbus.status.checkup import Finding, error, note, warning, well
+
+PYTHON_VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+PYTHON_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+SUBMIT_VERSION = re.compile(r"version (\d[\w.]+)")
+
+
+def check_spark(around: Surroundings) -> Iterator[Finding]:
+    """What is installed, what SPARK_HOME says, which Python the workers are."""
+    versions = {name: installed(name) for name in ("pyspark", "pyspark-client")}
+    if len(set(versions.values())) > 1:
+        shown = ", ".join(f"{name} {version or 'is not installed'}" for name, version in versions.items())
+        message = f"{shown}: they install into the same directory, so one overwrites the other"
+        yield error(
+            "spark", message, f"install both anew, equal: pyspark=={versions['pyspark']} pyspark-client=={versions['pyspark']}"
+        )
+    else:
+        yield well("spark", f"pyspark and pyspark-client {versions['pyspark']}")
+    yield from check_home(around, versions["pyspark"])
+    yield from check_python(around)
+
+
+def check_home(around: Surroundings, version: str | None) -> Iterator[Finding]:
+    """SPARK_HOME wins over the Spark that spark-submit lies in."""
+    home = around.environment.get("SPARK_HOME")
+    if not home:
+        return
+    cores = sorted(Path(home).glob("jars/spark-core_*.jar"))
+    if not cores:
+        yield error("spark", f"SPARK_HOME is {home}, where there is no Spark", "unset SPARK_HOME")
+    elif version is not None and not cores[0].stem.endswith(f"-{version}"):
+        yield warning(
+            "spark", f"SPARK_HOME is {home} with {cores[0].name}, pyspark is {version}", "unset SPARK_HOME, or make them equal"
+        )
+
+
+def check_python(around: Surroundings) -> Iterator[Finding]:
+    """Spark refuses workers of another minor version than the driver's; our own loads name the Python themselves."""
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    for variable in PYTHON_VARIABLES:
+        program = around.environment.get(variable)
+        if not program:
+            continue
+        theirs = around.run([program, "-c", PYTHON_VERSION])
+        if theirs.text.strip() != ours:
+            message = (
+                f"{variable} is {program} ({first_line(theirs.text)}), this is Python {ours}: programs of your own will fail"
+            )
+            yield warning("spark", message, f"export {variable}={sys.executable} (loads of logbus set it themselves)")
+        else:
+            yield well("spark", f"{variable} is Python {ours}")
+
+
+def check_spark_submit(around: Surroundings) -> Iterator[Finding]:
+    """Does it start? It needs a Java that works, and takes some seconds."""
+    program = spark_submit_binary()
+    said = around.run([program, "--version"])
+    found = SUBMIT_VERSION.search(said.text)
+    if said.status == 0 and found is not None:
+        yield well("spark-submit", f"{found[1]} ({program})")
+    else:
+        advice = "look at what `logbus doctor --only java --only spark` says; then install pyspark again"
+        yield error("spark-submit", f"{program} --version does not run: {first_line(said.text)}", advice)
+
+
+def check_jars(around: Surroundings) -> Iterator[Finding]:
+    """The connector's jars, for pipelines that read by it; all others need none."""
+    named = around.environment.get(connector_jars.JARS_VARIABLE)
+    if not named:
+        message = f"{connector_jars.JARS_VARIABLE} is not set; only pipelines with the reader `connector` need those jars"
+        yield note("jars", message, f"logbus connector-jars DIRECTORY; export {connector_jars.JARS_VARIABLE}=DIRECTORY")
+    elif missing := connector_jars.missing(Path(named)):
+        yield error("jars", f"{named} lacks {', '.join(missing)}", f"logbus connector-jars {named}")
+    else:
+        yield well("jars", f"the connector's jars are in {named}")
+
+
+def installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,122 @@
+"""What a broker's error codes mean, each in one place: whose fault it is, and a sentence that says what to do.
+
+Every request of this room ends here when it fails, whichever noun sent it and whichever library. Codes are Kafka's own (positive)
+and librdkafka's (negative: it got no answer, or no connection). A code that is not in the table is a `BrokerUnavailable` with the
+broker's own words: nobody has met it yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError
+
+from logbus.errors import AccessDenied, BrokerNotReady, BrokerUnavailable, GroupActive, GroupMissing, TopicMissing, UserError
+
+THE_BROKER = "the broker"  # where a sentence may be shown to people who need not know its address
+
+MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+
+# The broker knows soon: a leader is being chosen, or a coordinator starts or moves. librdkafka does not call these retriable.
+COMING = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+)
+
+# No connection, or no answer over it. Clients go on trying by themselves; a producer gives a record up in the end.
+AWAY = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._MSG_TIMED_OUT,
+)
+
+# Why there is no connection. librdkafka tells these by its error callback alone; the request itself just times out.
+CONNECTING = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+TLS_FAILED = "SSL handshake failed"  # where the peer hung up librdkafka gives the code _TRANSPORT: the port may not speak TLS
+
+# What librdkafka puts around such words: "ssl://host:9093/bootstrap: ... (after 2ms in state SSL_HANDSHAKE)".
+AROUND = re.compile(r"^\S+://\S+: | \(after \d+ms in state \w+\)$")
+
+_MISSING = "{broker} has no topic {about!r}: create it, or ship something to it first"
+_LOGIN = "{broker} refuses the login: {said}. Check sasl.mechanism, sasl.username and sasl.password"
+_GRANT = "kafka-acls --add --allow-principal User:NAME --operation {needs}"
+
+# The caller can mend it.
+REFUSED: Mapping[int, str] = {
+    KafkaError.TOPIC_EXCEPTION: "{about!r} is no name for a topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
+    KafkaError.INVALID_PARTITIONS: "topic {about} cannot have that many partitions: at least one, never fewer than it has",
+    KafkaError.INVALID_REPLICATION_FACTOR: "topic {about} cannot have that many replicas: leave --replication-factor out",
+    KafkaError.INVALID_CONFIG: "topic {about} takes no such setting: `logbus topic config TOPIC --all` lists them",
+    KafkaError.TOPIC_DELETION_DISABLED: "{broker} deletes no topics: set its delete.topic.enable=true",
+    KafkaError.POLICY_VIOLATION: "a policy of the broker forbids that for {about}",
+    KafkaError.INVALID_REQUEST: "{broker} does not do that to {about}",
+    KafkaError.MSG_SIZE_TOO_LARGE: "the max.message.bytes of topic {about} is smaller than a batch: raise it or lower batch.size",
+}
+
+# TLS, then SASL, then ACLs.
+DENIED: Mapping[int, str] = {
+    KafkaError._SSL: "no TLS connection to {broker}: {said}. Set security.protocol to SSL or SASL_SSL only where the port speaks "
+    "TLS, and ssl.ca.location to the certificate of the authority that signed the broker's",
+    KafkaError._AUTHENTICATION: _LOGIN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: "{broker} has no such login: set sasl.mechanism to one of its sasl.enabled.mechanisms",
+    KafkaError.ILLEGAL_SASL_STATE: "{broker} wants a login first: set security.protocol to SASL_SSL or SASL_PLAINTEXT",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user lacks {needs} on topic {about}: grant it, " + _GRANT + " --topic {about}",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "this user lacks {needs} on group {about}: grant it, " + _GRANT + " --group {about}",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "this user lacks {needs} on the cluster: grant it, " + _GRANT + " --cluster",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user lacks {needs} on that transactional.id: grant it, " + _GRANT,
+}
+
+# By code the kind of error and its sentence. The broker's own words are appended where the sentence does not quote them.
+MEANINGS: Mapping[int, tuple[type[UserError], str]] = {
+    **dict.fromkeys(MISSING, (TopicMissing, _MISSING)),
+    **{code: (UserError, sentence) for code, sentence in REFUSED.items()},
+    **{code: (AccessDenied, sentence) for code, sentence in DENIED.items()},
+    KafkaError.GROUP_ID_NOT_FOUND: (GroupMissing, "{broker} has no group {about!r}: `logbus group ls` lists those it has"),
+    KafkaError.NON_EMPTY_GROUP: (GroupActive, "group {about} has members: stop them first"),
+    KafkaError._MSG_TIMED_OUT: (BrokerUnavailable, "{broker} was away for too long: check that it runs"),
+}
+
+
+def explain(error: KafkaError, about: str, *, broker: str = THE_BROKER, needs: str = "Describe") -> UserError:
+    """The error in our words. `about` is the topic or group that was asked about, `needs` the ACL operation of the request."""
+    found = explain_code(error.code(), error.str(), about, broker=broker, needs=needs)
+    if type(found) is BrokerUnavailable and error.retriable():
+        return BrokerNotReady(str(found))
+    return found
+
+
+def explain_code(code: int, said: str, about: str = "", *, broker: str = THE_BROKER, needs: str = "Describe") -> UserError:
+    """The same, of a code and the words that came with it."""
+    if code not in MEANINGS:
+        return unavailable(said, about, broker=broker, kind=BrokerNotReady if code in COMING else BrokerUnavailable)
+    kind, sentence = MEANINGS[code]
+    text = sentence.format(broker=broker, about=about, needs=needs, said=said)
+    quoted = f"the broker: {said}" if code > 0 else said
+    return kind(text if "{said}" in sentence or not said or code in MISSING else f"{text} ({quoted})")
+
+
+def failed_handshake(error: KafkaError) -> KafkaError | None:
+    """Why no connection came about, out of what librdkafka's callback tells; None where it is another error."""
+    said = error.str()
+    if error.code() not in CONNECTING and TLS_FAILED not in said:
+        return None
+    return KafkaError(error.code() if error.code() in CONNECTING else KafkaError._SSL, AROUND.sub("", said))
+
+
+def unavailable(
+    said: str, about: str = "", *, broker: str = THE_BROKER, kind: type[BrokerUnavailable] = BrokerUnavailable
+) -> BrokerUnavailable:
+    """What is left to say when there is no answer."""
+    subject = f" about {about!r}" if about else ""
+    return kind(
+        f"{broker} did not answer what was asked{subject}: {said}. "
+        "Check that it runs (`logbus broker serve` starts one) and that bootstrap.servers is right"
+    )

@@ -1,0 +1,232 @@
+"""Reads exactly the offsets [start, end) of one partition, or fails saying which are missing. No group, no commit, no reset.
+
+A stock consumer is made to be forgiving: where an offset is gone it jumps elsewhere, where nothing comes it waits.
+Here a record that is gone is an error (`auto.offset.reset=error`), the end of the log before the end of the range is
+an error (`enable.partition.eof`), and so is a broker that stays silent. Offsets without a record are passed over:
+transaction markers and compaction leave such holes, and whether holes are allowed is the caller's to judge.
+
+`SingleRecords` reads records here and there: the last one of a few offsets, of many partitions at once. A boundary of a window is
+known again by the record before it. A catch-up of 84 hours asks for two such records a partition and hour, so one consumer serves
+all of them: a client that starts costs more than what it reads. It takes little more than it is asked for, and never waits long
+for more: the next question has to wait for a fetch that is under way.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from operator import lt
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from logbus.errors import AccessDenied, BrokerUnavailable, RecordsLost, ShortRead
+from logbus.kafka.client import READ_COMMITTED, Client
+from logbus.kafka.errors import MISSING, explain
+
+# How long nothing at all may come from a broker before we call it gone; a rolling restart takes less.
+STALL_SECONDS_MAX = 60.0
+
+# Records handed over at once: enough that a call costs nothing, little enough for a worker's memory whatever the records' size.
+MESSAGES_PER_CALL = 10_000
+BYTES_PER_CALL = 4 * 1024 * 1024
+MESSAGES_FIRST_CALL = 500  # nobody knows their size yet
+MESSAGE_BYTES_MIN = 100  # what a message object takes beside its value
+CALL_SECONDS_MAX = 0.1  # a call waits for all its records or for this
+
+CONSUMER_CONFIG: Mapping[str, Any] = {
+    "group.id": "logbus-exact-reader",  # the client insists on one; nothing is ever joined or committed
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "check.crcs": True,
+    "fetch.wait.max.ms": 100,  # a range at the end of a log would otherwise wait half a second for its end
+    "queued.max.messages.kbytes": 32_768,  # memory of one reader
+    # How long the client rests when that is full. Its default, a second, is longer than the records last: of 2 kB with 15 us of
+    # work each it was measured to read 24,000 a second instead of 50,000.
+    "fetch.queue.backoff.ms": 10,
+}
+SINGLE_CONFIG: Mapping[str, Any] = {
+    **CONSUMER_CONFIG,
+    "group.id": "logbus-single-records",
+    "isolation.level": "read_uncommitted",  # a record is the same one whatever becomes of its transaction
+    "queued.min.messages": 1,
+    "fetch.wait.max.ms": 5,
+}
+
+# What the broker says where it does not hold the offset at which a range begins.
+NOT_THERE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+# What no waiting mends; the client tries again after all else.
+FINAL = (*MISSING, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG)
+
+
+@contextmanager
+def exact_consumer(client_config: Mapping[str, Any], isolation_level: str = READ_COMMITTED) -> Iterator[Consumer]:
+    """A consumer for `read_with`; one serves many ranges, one after another."""
+    consumer = Client(client_config).consumer({**CONSUMER_CONFIG, "isolation.level": isolation_level})
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def read_range(
+    client_config: Mapping[str, Any], topic: str, partition: int, start_offset: int, end_offset: int, **options: Any
+) -> Iterator[Message]:
+    """The records of [start_offset, end_offset), with a consumer of its own."""
+    with exact_consumer(client_config, **options) as consumer:
+        yield from read_with(consumer, topic, partition, start_offset, end_offset)
+
+
+def read_with(
+    consumer: Consumer, topic: str, partition: int, start_offset: int, end_offset: int, **options: Any
+) -> Iterator[Message]:
+    """The records of [start_offset, end_offset) in order; see `read_lists`."""
+    for messages, _ in read_lists(consumer, topic, partition, start_offset, end_offset, **options):
+        yield from messages
+
+
+def read_lists(
+    consumer: Consumer,
+    topic: str,
+    partition: int,
+    start_offset: int,
+    end_offset: int,
+    *,
+    stall_seconds_max: float = STALL_SECONDS_MAX,
+) -> Iterator[tuple[list[Message], list[int]]]:
+    """The records of [start_offset, end_offset) in order, each once, in lists of about `BYTES_PER_CALL` and their offsets.
+
+    Raises `RecordsLost` (start_offset is not there any more), `ShortRead` (the log ends before end_offset), `AccessDenied` or
+    `BrokerUnavailable` (silence).
+    """
+    if end_offset <= start_offset:
+        return
+    consumer.assign([TopicPartition(topic, partition, start_offset)])
+    next_offset, wanted = start_offset, MESSAGES_FIRST_CALL
+    heard_at = time.monotonic()
+    while next_offset < end_offset:
+        found = consumer.consume(min(wanted, end_offset - next_offset), timeout=CALL_SECONDS_MAX)
+        for messages, error in runs(found):
+            if messages:
+                wanted = call_size(messages)
+                offsets = ascending(messages, next_offset, end_offset)
+                next_offset = min(messages[-1].offset() + 1, end_offset)
+                if offsets:
+                    yield messages[: len(offsets)], offsets
+                heard_at = time.monotonic()  # how long the records took to be dealt with is not the broker's silence
+            if error is not None:
+                next_offset = end_offset if at_end(error, end_offset) else next_offset
+                raise_for(error.error(), topic, partition, next_offset, end_offset)
+        if time.monotonic() - heard_at > stall_seconds_max:
+            raise BrokerUnavailable(
+                f"nothing came from {topic}-{partition} for {stall_seconds_max:g} s at offset {next_offset} of "
+                f"[{start_offset}, {end_offset}): check that the broker runs, then load the window again"
+            )
+
+
+def runs(found: list[Message]) -> Iterator[tuple[list[Message], Message | None]]:
+    """What one call gave: messages up to an error and that error, and so on; the last without one."""
+    start = 0
+    if any(map(Message.error, found)):
+        for place, message in enumerate(found):
+            if message.error() is not None:
+                yield found[start:place], message
+                start = place + 1
+    yield found[start:] if start else found, None
+
+
+def ascending(messages: list[Message], next_offset: int, end_offset: int) -> list[int]:
+    """The offsets of the messages before end_offset. That each comes once, in order, is what a fingerprint's proof rests on."""
+    offsets = list(map(Message.offset, messages))
+    is_dense = offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+    if offsets[0] < next_offset or not (is_dense or all(map(lt, offsets, islice(offsets, 1, None)))):
+        raise ShortRead(f"the client gave offsets out of order behind {next_offset}: {offsets[0]} to {offsets[-1]}")
+    return offsets if offsets[-1] < end_offset else offsets[: bisect_left(offsets, end_offset)]
+
+
+def call_size(messages: list[Message]) -> int:
+    """How many messages of this size the next call may ask for."""
+    mean = sum(map(len, messages)) // len(messages) + MESSAGE_BYTES_MIN
+    return max(1, min(MESSAGES_PER_CALL, BYTES_PER_CALL // mean))
+
+
+def at_end(message: Message, end_offset: int) -> bool:
+    """The log ends at or behind the range's end: the offsets in between hold no record (a transaction marker, say)."""
+    return bool(message.error().code() == KafkaError._PARTITION_EOF and message.offset() >= end_offset)
+
+
+def raise_for(error: KafkaError, topic: str, partition: int, next_offset: int, end_offset: int) -> None:
+    """What a client's error means for a range that is not read to its end. Others are the client's to mend: it tries again."""
+    if next_offset >= end_offset:
+        return
+    missing = f"{topic}-{partition} [{next_offset}, {end_offset})"
+    if error.code() == KafkaError._PARTITION_EOF:
+        raise ShortRead(f"the log ends before the range does: {missing} is not there; was the broker's data replaced or cut?")
+    if error.code() in NOT_THERE:
+        raise RecordsLost(f"{missing} cannot be read from its start: retention has deleted it ({error.str()})", lost=[missing])
+    if error.fatal() or error.code() in FINAL:
+        cause = explain(error, topic, needs="Read")
+        raise cause if isinstance(cause, AccessDenied) else ShortRead(f"reading {missing} failed: {cause}")
+
+
+class SingleRecords:
+    """One broker or cluster, one consumer, made on first use, used by one thread at a time."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._consumer: Consumer | None = None
+
+    def last(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Message]:
+        """By partition the last record of the offsets [start, end); none where nothing lies there, or where the log does not hold
+        `start`. `BrokerUnavailable` where the broker does not answer in time.
+
+        What is not found is asked for once more: a client that came to a partition's end for one question was seen to tell of it
+        when the next one was asked.
+        """
+        found = self._read(topic, ranges)
+        return found | self._read(topic, {part: range_ for part, range_ in ranges.items() if part not in found})
+
+    def _read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Message]:
+        ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
+        if not ends:
+            return {}
+        consumer, found = self._made_consumer(), dict[int, Message]()
+        consumer.assign([TopicPartition(topic, partition, ranges[partition][0]) for partition in ends])
+        heard_at = time.monotonic()
+        try:
+            while ends:
+                for message in consumer.consume(len(ends), timeout=CALL_SECONDS_MAX):
+                    heard_at = time.monotonic()
+                    if self._take(message, ends, found) and ends:  # or all behind it is read while the others are waited for
+                        consumer.incremental_unassign([TopicPartition(topic, message.partition())])
+                if time.monotonic() - heard_at > self.client.timeout_seconds:
+                    raise self.client.unavailable(f"nothing came of {topic} for {self.client.timeout_seconds:g} s")
+        finally:
+            consumer.unassign()
+        return found
+
+    def _take(self, message: Message, ends: dict[int, int], found: dict[int, Message]) -> bool:
+        """Keeps a record, and crosses its partition off once nothing later can lie in its range. Whether it did."""
+        partition, offset, error = message.partition(), message.offset(), message.error()
+        if partition not in ends or offset is None:
+            return False
+        if error is None:
+            if offset < ends[partition]:
+                found[partition] = message
+            if offset + 1 >= ends[partition]:
+                del ends[partition]
+        elif error.code() == KafkaError._PARTITION_EOF or error.code() in NOT_THERE:
+            del ends[partition]
+        elif error.fatal() or error.code() in FINAL:
+            raise self.client.explain(error, str(message.topic()), needs="Read")
+        return partition not in ends
+
+    def _made_consumer(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = self.client.consumer(SINGLE_CONFIG)
+        return self._consumer

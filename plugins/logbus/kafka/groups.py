@@ -1,0 +1,288 @@
+"""Consumer groups as a broker keeps them: who is in one, what it has committed, how far it is behind; and orders about them.
+
+`GroupOffsets` is the list of what seeking and checkpoints ask; `Groups` asks a real broker, the tests' fake answers from memory;
+one contract suite runs over both. A committed offset is the next one to read, so a window's end offset is committed as it is.
+Nothing here joins a group: offsets are changed the way kafka-consumer-groups changes them, and a broker refuses that while the
+group has members.
+
+`Groups.read` is for pages, command line and exporter: one request for the list, one for what the groups are, one a group for its
+offsets, all under way together; end offsets of all topics in one. Lag is what kafka-consumer-groups calls so: end offset less
+committed offset. It is None and never 0 where a group has committed nothing in a partition, because where it would begin is not
+known, and where the partition is gone or has no leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+
+from logbus.errors import BrokerUnavailable, GroupActive, GroupMissing, LogbusError
+from logbus.kafka.batches import Kind, LogBatches, Question, TopicPlaces
+from logbus.kafka.client import LATEST, Client, Place
+from logbus.kafka.errors import explain, explain_code
+from logbus.kafka.topic_list import led_partitions
+
+INACTIVE_STATES = ("EMPTY", "DEAD")
+
+# The names that Kafka's own tools print; the client has some of its own.
+STATES = {
+    "PREPARING_REBALANCING": "PreparingRebalance",
+    "COMPLETING_REBALANCING": "CompletingRebalance",
+    "STABLE": "Stable",
+    "EMPTY": "Empty",
+    "DEAD": "Dead",
+}
+DEAD = STATES["DEAD"]  # what a broker calls a group that it does not know
+UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """A group as it is now. `members` are the client ids of its members; a group nobody knows is `DEAD`."""
+
+    name: str
+    state: str
+    members: tuple[str, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.members) or self.state not in INACTIVE_STATES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One consumer in a group, and the partitions it holds. The host is as the broker says it: Java's have a slash in front."""
+
+    member_id: str
+    client_id: str
+    host: str
+    assignments: tuple[Place, ...] = ()
+
+    @property
+    def address(self) -> str:
+        return self.host.removeprefix("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReading:
+    """A group as it is now. `committed` holds the next offset to read of each partition it has committed.
+
+    The coordinator is a broker, as `host:port (id)`. `error` says what the broker did not tell.
+    """
+
+    name: str
+    state: str
+    protocol: str = ""
+    coordinator: str = ""
+    members: tuple[GroupMember, ...] = ()
+    committed: Mapping[Place, int] = field(default_factory=dict)
+    error: LogbusError | None = None
+
+    @property
+    def places(self) -> list[Place]:
+        """What it has committed or is reading."""
+        return sorted({*self.committed, *self.readers})
+
+    @property
+    def readers(self) -> dict[Place, GroupMember]:
+        """Who reads each partition that is read."""
+        return {place: member for member in self.members for place in member.assignments}
+
+
+class GroupOffsets(Protocol):
+    """The questions, and the one order."""
+
+    def group(self, name: str) -> GroupFacts: ...
+
+    def committed(self, group: str) -> dict[Place, int]: ...
+
+    def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None: ...
+
+
+class Groups:
+    """The groups of a real broker, one or many at a time."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def group(self, name: str) -> GroupFacts:
+        """State and members."""
+        try:
+            found = self.client.ask(lambda: self.client.ask_groups([name]), name)[name]
+        except GroupMissing:
+            return GroupFacts(name=name, state="DEAD")
+        return GroupFacts(name=name, state=found.state.name, members=tuple(member.client_id for member in found.members))
+
+    def committed(self, group: str) -> dict[Place, int]:
+        """Every offset the group has committed; empty for a group nobody knows."""
+        return to_committed(self.client.ask(lambda: self.client.ask_committed(group), group, check=raise_error)[group])
+
+    def commit(self, group: str, offsets: Mapping[Place, int], note: str = "") -> None:
+        """Sets the group's offsets, the group being made where it is not there. `GroupActive` while it has members."""
+        if not offsets:
+            return
+        parts = [TopicPartition(topic, partition, offset, note) for (topic, partition), offset in sorted(offsets.items())]
+        wanted = [ConsumerGroupTopicPartitions(group, parts)]
+        self.client.ask(
+            lambda: self.client.admin().alter_consumer_group_offsets(wanted, **self.client.limits()),
+            group,
+            needs="Read",
+            explained={KafkaError.UNKNOWN_MEMBER_ID: active(group, "")},  # what a broker answers who expects one of the members
+            check=raise_error,
+        )
+
+    def delete(self, name: str) -> None:
+        """Deletes the group with its offsets; `GroupActive` while it has members."""
+        self.client.ask(lambda: self.client.admin().delete_consumer_groups([name], **self.client.limits()), name, needs="Delete")
+
+    def states(self) -> dict[str, str]:
+        """The state of every group, by name. `BrokerUnavailable` where the broker does not answer."""
+        listed = self.client.ask(lambda: {"": self.client.ask_group_names()})[""]
+        if listed.errors and not listed.valid:
+            raise self.client.explain(listed.errors[0], "")
+        return {one.group_id: state_name(one.state) for one in sorted(listed.valid, key=lambda one: str(one.group_id))}
+
+    def read(self, names: Sequence[str] | None = None) -> list[GroupReading]:
+        """These, in this order, or all by name."""
+        wanted = list(self.states()) if names is None else names
+        if not wanted:
+            return []
+        described = self.client.ask_groups(wanted)
+        offsets = {name: self.client.ask_committed(name)[name] for name in wanted}
+        return [
+            to_group(name, self.client.outcome(described[name], name), self.client.outcome(offsets[name], name))
+            for name in wanted
+        ]
+
+
+def raise_error(answer: ConsumerGroupTopicPartitions) -> None:
+    """The first error that an answer holds for a partition; the client raises only those of whole groups."""
+    for part in answer.topic_partitions or []:
+        if part.error is not None:
+            raise KafkaException(part.error)
+
+
+def active(group: str, members: str) -> GroupActive:
+    """The refusal, as a sentence that says what to do."""
+    who = f" ({members})" if members else ""
+    return GroupActive(
+        f"group {group} is active: it has members{who} that would go on from where they are and overwrite what is set. "
+        "Stop them, wait for their session to end, and try again"
+    )
+
+
+def refuse_if_active(facts: GroupFacts) -> None:
+    """`GroupActive` where the group has members or is about to get some."""
+    if facts.is_active:
+        raise active(facts.name, ", ".join(facts.members) or f"state {facts.state}")
+
+
+def to_committed(answer: ConsumerGroupTopicPartitions) -> dict[Place, int]:
+    """The offsets in an answer: those of partitions for which the group has committed one."""
+    parts = answer.topic_partitions or []
+    return {(part.topic, part.partition): part.offset for part in parts if part.offset >= 0 and part.error is None}
+
+
+def to_group(name: str, described: Any, offsets: Any) -> GroupReading:
+    """A group out of the client's answers, either of which may be an error. The state of one that is not there is Dead."""
+    error = next((one for one in (described, offsets) if isinstance(one, LogbusError)), None) or refusal(name, offsets)
+    committed = {} if isinstance(offsets, LogbusError) else to_committed(offsets)
+    if isinstance(described, LogbusError):
+        state = DEAD if isinstance(described, GroupMissing) else UNKNOWN
+        return GroupReading(name=name, state=state, committed=committed, error=error)
+    node, state = described.coordinator, state_name(described.state)
+    return GroupReading(
+        name=name,
+        state=state,
+        protocol=described.partition_assignor or "",
+        coordinator="" if node is None else f"{node.host}:{node.port} ({node.id})",
+        members=tuple(to_member(one) for one in sorted(described.members, key=lambda one: str(one.member_id))),
+        committed=committed,
+        error=explain_code(KafkaError.GROUP_ID_NOT_FOUND, "", name) if state == DEAD else error,
+    )
+
+
+def refusal(name: str, offsets: Any) -> LogbusError | None:
+    """Why an answer lacks the offset of a partition; None where all are there."""
+    for part in () if isinstance(offsets, LogbusError) else offsets.topic_partitions or ():
+        if part.error is not None:
+            return BrokerUnavailable(f"the broker does not tell all offsets of {name!r}: {explain(part.error, part.topic)}")
+    return None
+
+
+def state_name(state: Any) -> str:
+    return STATES.get(state.name, state.name.title())
+
+
+def to_member(described: Any) -> GroupMember:
+    parts = described.assignment.topic_partitions if described.assignment else ()
+    return GroupMember(
+        member_id=described.member_id,
+        client_id=described.client_id,
+        host=described.host,
+        assignments=tuple(sorted((part.topic, part.partition) for part in parts)),
+    )
+
+
+def end_offsets_of(log: LogBatches, groups: Sequence[GroupReading]) -> dict[Place, int]:
+    """Of every partition that one of the groups reads or has read; those that are gone or have no leader are left out."""
+    read = {place for group in groups for place in group.places}
+    described = log.topics({topic for topic, _ in read})
+    led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
+    wanted = {name: [part for part in parts if (name, part) in read] for name, parts in led.items()}
+    known = log.answers([Question(Kind.END, name, LATEST) for name in wanted], wanted)
+    return {
+        (question.topic, part): end
+        for question, ends in known.items()
+        if not isinstance(ends, LogbusError)
+        for part, end in ends.items()
+    }
+
+
+def group_json(group: GroupReading, ends: Mapping[Place, int]) -> dict[str, Any]:
+    """As JSON-ready values."""
+    readers = {place: member.member_id for place, member in group.readers.items()}
+    lags = {place: lag_at(group, place, ends) for place in group.places}
+    return {
+        "group_id": group.name,
+        "state": group.state,
+        "protocol": group.protocol,
+        "problem": None if group.error is None else str(group.error),
+        "lag": total(lags[place] for place in group.places),
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.address,
+                "assignments": [{"topic": topic, "partition": part} for topic, part in member.assignments],
+                "lag": total(lags[place] for place in member.assignments),
+            }
+            for member in group.members
+        ],
+        "partitions": [
+            {
+                "topic": place[0],
+                "partition": place[1],
+                "committed_offset": group.committed.get(place),
+                "end_offset": ends.get(place),
+                "lag": lags[place],
+                "member_id": readers.get(place),
+            }
+            for place in group.places
+        ],
+    }
+
+
+def lag_at(group: GroupReading, place: Place, ends: Mapping[Place, int]) -> int | None:
+    """Records between what is committed and the end; None where one of the two is not known."""
+    committed, end = group.committed.get(place), ends.get(place)
+    return None if committed is None or end is None else max(0, end - committed)
+
+
+def total(lags: Iterable[int | None]) -> int | None:
+    """Of those that are known; None where none is."""
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known else None

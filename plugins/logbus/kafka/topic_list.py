@@ -1,0 +1,183 @@
+"""Topics as they are now: partitions, leaders, offsets, bytes, how long records are kept. For pages, command line and exporter.
+
+A handful of requests to each broker, however many topics. What the broker does not tell is None, and so is every total over it:
+a partition without a leader has no offsets, and then nobody knows how many records the topic has. Bytes are those on the broker's
+disks; where it does not tell them, a page estimates them from what loaded records had on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from logbus.errors import BrokerUnavailable, LogbusError
+from logbus.kafka.batches import Kind, LogBatches, PartitionPlace, Question, TopicPlaces
+from logbus.kafka.client import LATEST, Place
+from logbus.kafka.own_limits import RETENTION_BYTES, RETENTION_MS, limits_in_force
+from logbus.kafka.rates import Rates
+from logbus.model import utc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReading:
+    """A topic as it is now; offsets, and bytes on disk, by partition. `error` says what the broker did not tell."""
+
+    name: str
+    places: TopicPlaces | None
+    starts: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    produced_per_second: float | None = None
+    error: LogbusError | None = None
+
+    @property
+    def topic_id(self) -> str | None:
+        return None if self.places is None else self.places.topic_id
+
+    @property
+    def partitions(self) -> tuple[PartitionPlace, ...]:
+        return () if self.places is None else self.places.partitions
+
+    @property
+    def replication_factor(self) -> int:
+        return max((len(place.replicas) for place in self.partitions), default=0)
+
+    @property
+    def records(self) -> int | None:
+        """Offsets between start and end, which is what compaction and transactions leave of records at most."""
+        return known_sum(self.records_in(place.partition) for place in self.partitions)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """On disk, of the largest replica of each partition."""
+        return known_sum(self.sizes.get(place.partition) for place in self.partitions)
+
+    def records_in(self, partition: int) -> int | None:
+        start, end = self.starts.get(partition), self.ends.get(partition)
+        return None if start is None or end is None else end - start
+
+
+def known_sum(counts: Iterable[int | None]) -> int | None:
+    """None where one of them is not known, or there are none: a sum of some would be taken for all."""
+    listed = list(counts)
+    known = [count for count in listed if count is not None]
+    return sum(known) if listed and len(known) == len(listed) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOwners:
+    """What the ledger knows of a topic: its pipelines, whether logbus manages its retention, bytes of a record on average."""
+
+    pipelines: Sequence[str] = ()
+    is_managed: bool | None = False  # None where nobody could ask the ledger
+    bytes_each: float | None = None
+
+
+# Bytes on disk of each partition; `BrokerUnavailable` where the broker does not tell.
+Sizes = Callable[[], Mapping[Place, int]]
+
+
+def read_topics(
+    log: LogBatches, names: Iterable[str] | None = None, sizes: Sizes = dict, *, with_settings: bool = True
+) -> list[TopicReading]:
+    """These, in this order, or all but Kafka's own by name. `BrokerUnavailable` where the broker does not answer at all."""
+    wanted = log.topic_names() if names is None else list(names)
+    described = log.topics(wanted)
+    led = {name: led_partitions(one) for name, one in described.items() if isinstance(one, TopicPlaces)}
+    with ThreadPoolExecutor(1) as beside:  # another client's conversation: it takes as long as ours
+        asked_sizes = beside.submit(sizes)
+        known = log.answers([question for name in led for question in questions(name, with_settings)], led)
+    answers = {name: [known.get(asked, {}) for asked in questions(name)] for name in wanted}
+    return with_sizes([to_reading(name, described[name], answers[name]) for name in wanted], asked_sizes.result)
+
+
+def questions(topic: str, with_settings: bool = True) -> list[Question]:
+    own = [Question(Kind.SETTINGS, topic)] if with_settings else []
+    return [Question(Kind.START, topic), Question(Kind.END, topic, LATEST), *own]
+
+
+def led_partitions(topic: TopicPlaces) -> list[int]:
+    """Those that somebody can be asked about."""
+    return [place.partition for place in topic.partitions if place.leader is not None]
+
+
+def with_sizes(topics: list[TopicReading], sizes: Sizes) -> list[TopicReading]:
+    """The topics as they are, where nobody tells: an older broker, or one that lets this user not ask."""
+    try:
+        known = sizes()
+    except BrokerUnavailable:
+        return topics
+    by_topic: dict[str, dict[int, int]] = {}
+    for (topic, partition), size in known.items():
+        by_topic.setdefault(topic, {})[partition] = size
+    return [replace(one, sizes=by_topic.get(one.name, {})) for one in topics]
+
+
+def to_reading(name: str, described: TopicPlaces | LogbusError, answers: Sequence[Any]) -> TopicReading:
+    """A topic out of the answers to its `questions`, each of which may be an error."""
+    if isinstance(described, LogbusError):
+        return TopicReading(name=name, places=None, error=described)
+    error = next((one for one in answers if isinstance(one, LogbusError)), None)
+    starts, ends, settings = ({} if isinstance(one, LogbusError) else one for one in answers)
+    return TopicReading(name=name, places=described, starts=starts, ends=ends, settings=settings, error=error)
+
+
+def with_rates(topics: Iterable[TopicReading], rates: Rates, now: datetime) -> list[TopicReading]:
+    """With how fast they grow, where their ends were seen before."""
+    return [replace(one, produced_per_second=rate_of(one, rates, utc(now))) for one in topics]
+
+
+def rate_of(topic: TopicReading, rates: Rates, now: datetime) -> float | None:
+    """Records a second. Offsets of some of the partitions are no look at the topic."""
+    key = f"{topic.topic_id} {LATEST}"
+    if topic.ends and len(topic.ends) == len(topic.partitions):
+        rates.put_down(key, topic.ends, now)
+    return rates.per_second(key)
+
+
+def topic_json(topic: TopicReading, owners: TopicOwners) -> dict[str, Any]:
+    """As JSON-ready values."""
+    sizes = {place.partition: partition_size(topic, place.partition, owners.bytes_each) for place in topic.partitions}
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "partitions": len(topic.partitions),
+        "replicas": topic.replication_factor,
+        "size_bytes": known_sum(sizes.values()),
+        "size_is_estimated": known_sum(sizes.values()) is not None and topic.size_bytes is None,
+        "records": topic.records,
+        "produced_per_second": topic.produced_per_second,
+        "pipelines": list(owners.pipelines),
+        "retention": retention_json(topic.settings, owners.is_managed),
+        "problem": None if topic.error is None else str(topic.error),
+        "partition_list": [
+            {
+                "partition": place.partition,
+                "leader": place.leader,
+                "start_offset": topic.starts.get(place.partition),
+                "end_offset": topic.ends.get(place.partition),
+                "size_bytes": sizes[place.partition],
+            }
+            for place in topic.partitions
+        ],
+    }
+
+
+def partition_size(topic: TopicReading, partition: int, bytes_each: float | None) -> int | None:
+    """On disk; or by the records, where the broker does not tell; None where nobody knows."""
+    if partition in topic.sizes:
+        return topic.sizes[partition]
+    records = topic.records_in(partition)
+    return None if records is None or bytes_each is None else round(records * bytes_each)
+
+
+def retention_json(settings: Mapping[str, str], is_managed: bool | None) -> dict[str, Any] | None:
+    """How long records are kept; None where nobody told. A topic that is only compacted loses none by age or size."""
+    if not settings and not is_managed:
+        return None
+    limits = limits_in_force(settings)
+    return {"ms": limits.get(RETENTION_MS), "bytes": limits.get(RETENTION_BYTES), "managed": is_managed}

@@ -1,0 +1,292 @@
+"""Topics of a broker: which there are, their offsets, the first record after an instant, their settings; and orders about them.
+
+`OffsetLog`, `SettingsLog` and `LogAdmin` are the lists of what the ledger, lag and managed retention ask; `Topics` asks a real
+broker, the tests' fake answers from memory; one contract suite runs over both and over Apache Kafka. Offsets and timestamps only:
+no record's value is kept, a witness has its hash. Timestamps are milliseconds since the epoch, as on the wire. A refusal comes
+back as a sentence of `logbus.kafka.errors`, with what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from logbus.errors import UserError
+from logbus.fingerprint import as_signed, record_hash
+from logbus.kafka.client import LATEST, Client
+from logbus.kafka.exact_reader import SingleRecords, read_range
+from logbus.model import Witness
+
+UNDER_WAY_MAX = 100  # questions by time of one topic
+BROKERS_CHOICE = -1  # partitions or replicas: what num.partitions and default.replication.factor say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """A topic as it is now. The id is another one after the topic was deleted and made again."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRecord:
+    """Where a record lies and when it says it happened."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSetting:
+    """One setting in force. `source` is where it comes from, in Kafka's words, such as DYNAMIC_TOPIC_CONFIG."""
+
+    name: str
+    value: str | None
+    source: str
+    is_sensitive: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Set for this topic, not for all."""
+        return self.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.name
+
+
+class OffsetLog(Protocol):
+    """What the ledger asks. A partition missing from an answer of found records has none."""
+
+    def topic(self, name: str) -> TopicFacts: ...
+
+    def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]: ...
+
+    def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]: ...
+
+    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]: ...
+
+    def first_at_or_after_each(
+        self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
+    ) -> dict[int, dict[int, FoundRecord]]: ...
+
+    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]: ...
+
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]: ...
+
+    def cluster_id(self) -> str | None: ...
+
+
+class SettingsLog(OffsetLog, Protocol):
+    """The same, and a topic's settings: all that lag needs."""
+
+    def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]: ...
+
+
+class LogAdmin(SettingsLog, Protocol):
+    """The same, and what managed retention orders."""
+
+    def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]: ...
+
+    def change_settings(self, topic: str, values: Mapping[str, str]) -> None: ...
+
+
+class Topics:
+    """The topics of a real broker; for one thread at a time. `TopicMissing` where one is not there."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._single_records = SingleRecords(client)
+
+    def topic(self, name: str) -> TopicFacts:
+        """Id and partitions."""
+        described = self.client.ask(lambda: self.client.ask_topics([name]), name)[name]
+        return TopicFacts(
+            name=name, topic_id=str(described.topic_id), partitions=tuple(sorted(part.id for part in described.partitions))
+        )
+
+    def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The first offset each partition still holds."""
+        found = self._list(topic, partitions, OffsetSpec.earliest())
+        return {partition: info.offset for partition, info in found.items()}
+
+    def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
+        """High watermark, or last stable offset under read_committed; exclusive."""
+        found = self._list(topic, partitions, OffsetSpec.latest(), isolation_level)
+        return {partition: info.offset for partition, info in found.items()}
+
+    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
+        """By offset the first record whose timestamp is `timestamp_ms` or later."""
+        return to_found(self._list(topic, partitions, OffsetSpec.for_timestamp(timestamp_ms)))
+
+    def first_at_or_after_each(
+        self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
+    ) -> dict[int, dict[int, FoundRecord]]:
+        """The same for many timestamps, by timestamp; the questions are under way together."""
+        found: dict[int, dict[int, FoundRecord]] = {stamp: {} for stamp in timestamps_ms}
+        stamps = list(found)
+        for begin in range(0, len(stamps), UNDER_WAY_MAX):
+            some = stamps[begin : begin + UNDER_WAY_MAX]
+            for (stamp, part), info in self.client.ask(partial(self._ask_each, topic, partitions, some), topic).items():
+                found[stamp] |= to_found({part: info})
+        return found
+
+    def _ask_each(self, topic: str, partitions: Sequence[int], stamps: Iterable[int]) -> Mapping[tuple[int, int], Future[Any]]:
+        return {
+            (stamp, part): future
+            for stamp in stamps
+            for (_, part), future in self.client.ask_offsets(
+                {(topic, partition): OffsetSpec.for_timestamp(stamp) for partition in partitions}
+            ).items()
+        }
+
+    def newest(self, topic: str, partitions: Iterable[int]) -> dict[int, FoundRecord]:
+        """By partition the record with the largest timestamp."""
+        return to_found(self._list(topic, partitions, OffsetSpec.max_timestamp()))
+
+    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+        """Reads a range, for the rare search that an index by time cannot answer."""
+        for message in read_range(self.client.config, topic, partition, start_offset, end_offset):
+            yield FoundRecord(offset=message.offset(), timestamp_ms=message.timestamp()[1])
+
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
+        """By partition the last record of the offsets [start, end), whatever became of its transaction. A partition that holds
+        nothing there is not in the answer, nor is one whose log does not have the offset `start` (any more)."""
+        return {part: to_witness(part, message) for part, message in self._single_records.last(topic, ranges).items()}
+
+    def cluster_id(self) -> str | None:
+        """Of the cluster that answers; None where it has no id."""
+        found = self.client.ask(lambda: {"": self.client.admin().describe_cluster(**self.client.limits())})[""].cluster_id
+        return None if found is None else str(found)
+
+    def _list(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation_level: str = LATEST) -> dict[int, Any]:
+        wanted = {(topic, partition): spec for partition in partitions}
+        answers = self.client.ask(lambda: self.client.ask_offsets(wanted, isolation_level), topic)
+        return {partition: info for (_, partition), info in answers.items()}
+
+    # Settings.
+
+    def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+        """Those settings of the topic that the broker knows, as they are in force, wherever they come from."""
+        return {one.name: str(one.value) for one in self.settings_in_force([topic])[topic] if one.name in names}
+
+    def settings_in_force(self, topics: Sequence[str]) -> dict[str, list[TopicSetting]]:
+        """All of each topic, by name; asked for in one request."""
+        if not topics:
+            return {}
+        asked = partial(self.client.ask_settings, topics)
+        answers = self.client.ask(asked, ", ".join(topics), needs="DescribeConfigs")
+        return {topic: sorted(map(topic_setting, answers[topic].values()), key=lambda setting: setting.name) for topic in topics}
+
+    def change_settings(self, topic: str, values: Mapping[str, str], deleted: Sequence[str] = ()) -> None:
+        """Sets these, takes the deleted ones back to what the broker has for all topics, leaves the others as they are."""
+        entries = [entry(name, value, AlterConfigOpType.SET) for name, value in values.items()]
+        entries += [entry(name, None, AlterConfigOpType.DELETE) for name in deleted]
+        wanted = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]
+        self.client.ask(
+            lambda: self.client.admin().incremental_alter_configs(wanted, **self.client.limits()), topic, needs="AlterConfigs"
+        )
+
+    # Orders.
+
+    def create(
+        self,
+        name: str,
+        *,
+        partitions: int = BROKERS_CHOICE,
+        replication_factor: int = BROKERS_CHOICE,
+        settings: Mapping[str, str] | None = None,
+        if_not_exists: bool = False,
+    ) -> bool:
+        """Whether it was made now. `UserError` where it is there already, unless that is as good."""
+        wanted = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(settings or {}))
+        there = _AlreadyThere(f"topic {name} is there already; --if-not-exists leaves it as it is")
+        try:
+            self.client.ask(
+                lambda: self.client.admin().create_topics([wanted], **self.client.limits()),
+                name,
+                needs="Create",
+                explained={KafkaError.TOPIC_ALREADY_EXISTS: there},
+            )
+        except _AlreadyThere:
+            if not if_not_exists:
+                raise
+            return False
+        return True
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """`count` is how many it has then; partitions never become fewer."""
+        wanted = [NewPartitions(name, count)]
+        self.client.ask(lambda: self.client.admin().create_partitions(wanted, **self.client.limits()), name, needs="Alter")
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes the topics with all their records."""
+        for name in names:
+            asked = partial(self.client.admin().delete_topics, [name], **self.client.limits())
+            self.client.ask(asked, name, needs="Delete")
+
+    def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Deletes what lies before an offset in each partition; returns where each partition begins then.
+
+        `UserError` where the topic may not lose records (compacted, or not ours to change) or the offset lies after
+        its end. Deleting what is deleted already changes nothing.
+        """
+        if not offsets:
+            return {}
+        self.topic(topic)  # a topic that is not there has no leader to ask: the client would say that instead
+        wanted = [TopicPartition(topic, partition, offset) for partition, offset in sorted(offsets.items())]
+        limits = {**self.client.limits(), "operation_timeout": self.client.timeout_seconds}
+        compacted = UserError(f"topic {topic} may not lose records by order: its cleanup.policy is compact")
+        too_far = UserError(f"topic {topic} ends before the offset up to which records were to be deleted")
+        answers = self.client.ask(
+            lambda: self.client.admin().delete_records(wanted, **limits),
+            topic,
+            needs="Delete",
+            explained={KafkaError.POLICY_VIOLATION: compacted, KafkaError.OFFSET_OUT_OF_RANGE: too_far},
+        )
+        return {part.partition: answer.low_watermark for part, answer in answers.items()}
+
+
+class _AlreadyThere(UserError):
+    """A topic of that name."""
+
+
+def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
+    return ConfigEntry(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=operation)
+
+
+def topic_setting(found: Any) -> TopicSetting:
+    """The admin client gives the source as a number or as its own enumeration."""
+    value = None if found.value is None else str(found.value)
+    return TopicSetting(
+        name=found.name, value=value, source=ConfigSource(found.source).name, is_sensitive=bool(found.is_sensitive)
+    )
+
+
+def to_witness(partition: int, message: Any) -> Witness:
+    offset, stamp = message.offset(), message.timestamp()[1]
+    hashed = as_signed(record_hash(partition, offset, stamp, message.key(), message.value(), message.headers() or ()))
+    return Witness(offset=offset, timestamp_ms=stamp, hash=hashed, leader_epoch=message.leader_epoch())
+
+
+def to_found(answers: Mapping[int, Any]) -> dict[int, FoundRecord]:
+    """No match is offset -1, which must never be taken for an offset."""
+    return {
+        partition: FoundRecord(offset=info.offset, timestamp_ms=info.timestamp, leader_epoch=info.leader_epoch)
+        for partition, info in answers.items()
+        if info.offset >= 0
+    }

@@ -1,0 +1,84 @@
+"""Which loads may stand for somebody else's: a backfill of many hours should not start as many Spark applications.
+
+A run asks for a load at some instant: when it was queued, cleared or retried. An attempt that began after that instant, whoever
+made it, and that is loaded, is what the run asked for, provided that it was loaded by the same definition of the pipeline. One
+that began before is not: a clear means "load it again".
+
+A window that failed twice in a row goes alone, so that it cannot take others down with it; once is often the machine's fault.
+One that another run is loading is left to that: to take it along would be to take it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Engine, func, select
+
+from logbus.ledger import schema
+from logbus.ledger.attempts import FAILED
+from logbus.ledger.definition import Definition
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.rows import ATTEMPT_RUNNING
+
+FAILURES_BEFORE_ALONE = 2
+
+
+def begun_since(
+    engine: Engine, pipeline_name: str, starts: Sequence[datetime], asked_at: datetime, definition: Definition | None = None
+) -> set[datetime]:
+    """Those of the windows whose loaded attempt began after `asked_at`; with a definition, only those that were loaded by it."""
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(window.c.starts_at)
+        .join(attempt, (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt))
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), attempt.c.began_at > asked_at)
+    )
+    if definition is not None:
+        query = query.where(attempt.c.definition == definition)
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def unaudited_of_run(engine: Engine, pipeline_name: str, dag_id: str, run_id: str) -> set[datetime]:
+    """Windows that attempts of a Dag's run have loaded and nobody has audited."""
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(window.c.starts_at)
+        .join(attempt, (attempt.c.window_id == window.c.id) & (attempt.c.number == window.c.loaded_attempt))
+        .where(window.c.pipeline == pipeline_name, window.c.audited_at.is_(None))
+        .where(attempt.c.dag_id == dag_id, attempt.c.run_id == run_id)
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> set[datetime]:
+    """Those of the windows whose last attempts failed, as often as makes them go alone."""
+    window, attempt = schema.window, schema.attempt
+    failures = (
+        select(func.count())
+        .where(attempt.c.window_id == window.c.id, attempt.c.number > window.c.last_attempt - FAILURES_BEFORE_ALONE)
+        .where(attempt.c.state == FAILED)
+        .scalar_subquery()
+    )
+    query = select(window.c.starts_at).where(
+        window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)), failures == FAILURES_BEFORE_ALONE
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def at_work_elsewhere(
+    engine: Engine, pipeline_name: str, starts: Sequence[datetime], run_id: str, now: datetime
+) -> set[datetime]:
+    """Those of the windows at which an attempt of another run is alive; what an earlier try of `run_id` left is nobody's."""
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(window.c.starts_at)
+        .join(attempt, attempt.c.window_id == window.c.id)
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)))
+        .where(attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at > now - HEARTBEAT_EXPIRY, attempt.c.run_id != run_id)
+    )
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())

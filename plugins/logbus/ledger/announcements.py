@@ -1,0 +1,132 @@
+"""Who has been told of which windows: the memory of event triggers, so that an hour is announced once.
+
+A watcher is a name, a pipeline and a stage: `closed` (the clock has passed the hour and its lateness), `loaded`, or `audited`.
+Its first look puts down what is there already as known, for nobody wants a year of events at once. From then on each window that
+reaches the stage is announced, in order of time, and noted when Airflow has stored the event: a crash in between announces it
+again rather than never. `take` closes that gap on the other side: a window belongs to the first run that takes it up.
+
+A reload is no news: the window has been announced, and holds the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from itertools import islice
+
+from sqlalchemy import ColumnElement, Connection, Engine, func, literal, select
+from sqlalchemy.dialects.postgresql import insert
+
+from logbus.errors import PipelineUnknown, UserError
+from logbus.ledger import schema
+from logbus.ledger.rows import pipeline_row, to_pipeline
+from logbus.model import Interval, floor, intervals
+
+ANNOUNCED_AT_ONCE_MAX = 100  # of a backlog, between two looks
+
+
+class Stage(StrEnum):
+    """How far a window must have come to be announced."""
+
+    CLOSED = "closed"
+    LOADED = "loaded"
+    AUDITED = "audited"
+
+
+REACHED: dict[Stage, ColumnElement[bool]] = {
+    Stage.LOADED: schema.window.c.loaded_attempt.is_not(None),
+    Stage.AUDITED: schema.window.c.audited_at.is_not(None),
+}
+
+
+def begin_watch(engine: Engine, name: str, pipeline_name: str, stage: Stage, now: datetime) -> None:
+    """Makes the watcher unless it is there. The first time, what has reached the stage already counts as announced."""
+    row_of = schema.watcher
+    values = {"name": name, "pipeline": pipeline_name, "stage": stage, "began_at": now}
+    with engine.begin() as connection:
+        made = connection.execute(insert(row_of).values(values).on_conflict_do_nothing().returning(row_of.c.name)).all()
+        if made:
+            put_down_as_known(connection, name, pipeline_name, stage, now)
+        found = connection.execute(select(row_of).where(row_of.c.name == name)).mappings().one()
+    if (found["pipeline"], found["stage"]) != (pipeline_name, stage):
+        raise UserError(
+            f"the watcher {name!r} watches until {found['pipeline']} is {found['stage']}: choose another name for one that "
+            f"watches until {pipeline_name} is {stage}"
+        )
+
+
+def put_down_as_known(connection: Connection, name: str, pipeline_name: str, stage: Stage, now: datetime) -> None:
+    if stage in REACHED:
+        window, row_of = schema.window, schema.announcement
+        known = select(literal(name), window.c.starts_at, literal(now)).where(window.c.pipeline == pipeline_name, REACHED[stage])
+        connection.execute(insert(row_of).from_select(["watcher", "starts_at", "announced_at"], known))
+
+
+def unannounced(engine: Engine, name: str, now: datetime, limit: int = ANNOUNCED_AT_ONCE_MAX) -> list[Interval]:
+    """The next windows the watcher has not announced, in order of time."""
+    with engine.connect() as connection:
+        watcher = connection.execute(select(schema.watcher).where(schema.watcher.c.name == name)).mappings().one()
+        stage = Stage(watcher["stage"])
+        if stage in REACHED:
+            return reached(connection, name, watcher["pipeline"], stage, limit)
+        return list(islice(closed(connection, name, watcher["pipeline"], watcher["began_at"], now), limit))
+
+
+def reached(connection: Connection, name: str, pipeline_name: str, stage: Stage, limit: int) -> list[Interval]:
+    window, row_of = schema.window, schema.announcement
+    announced = select(row_of.c.starts_at).where(row_of.c.watcher == name, row_of.c.starts_at == window.c.starts_at)
+    query = select(window.c.starts_at, window.c.ends_at).where(
+        window.c.pipeline == pipeline_name, REACHED[stage], ~announced.exists()
+    )
+    rows = connection.execute(query.order_by(window.c.starts_at).limit(limit))
+    return [Interval(start, end) for start, end in rows]
+
+
+def closed(connection: Connection, name: str, pipeline_name: str, began_at: datetime, now: datetime) -> Iterable[Interval]:
+    """Intervals that closed since the last one that was announced, or since the watch began. They close in order."""
+    try:
+        pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
+    except PipelineUnknown:
+        return []
+    last = connection.execute(
+        select(func.max(schema.announcement.c.starts_at)).where(schema.announcement.c.watcher == name)
+    ).scalar_one()
+    begin = floor(began_at - pipeline.lateness, pipeline.interval) if last is None else last + pipeline.interval
+    return intervals(begin, now - pipeline.lateness, pipeline.interval)
+
+
+def note_announced(engine: Engine, name: str, starts: Sequence[datetime], now: datetime) -> None:
+    """Airflow has stored the events of these windows."""
+    values = [{"watcher": name, "starts_at": start, "announced_at": now} for start in starts]
+    with engine.begin() as connection:
+        connection.execute(insert(schema.announcement).on_conflict_do_nothing(), values)
+
+
+def told_since(engine: Engine, name: str, since: datetime, now: datetime) -> list[datetime]:
+    """Windows whose announcement was noted at `since` or later, or is not noted yet."""
+    row_of, watcher = schema.announcement, schema.watcher
+    noted = select(row_of.c.starts_at).where(
+        row_of.c.watcher == name,
+        row_of.c.announced_at >= since,
+        row_of.c.announced_at > select(watcher.c.began_at).where(watcher.c.name == name).scalar_subquery(),
+    )
+    with engine.connect() as connection:
+        found = set(connection.execute(noted).scalars())
+    return sorted(found.union(interval.start for interval in unannounced(engine, name, now)))
+
+
+def take(
+    engine: Engine, consumer: str, pipeline_name: str, starts: Sequence[datetime], run_id: str, now: datetime
+) -> list[datetime]:
+    """Those of the windows that belong to this run of the consumer: nobody took them before, or this very run did."""
+    row_of = schema.taken_window
+    common = {"consumer": consumer, "pipeline": pipeline_name, "run_id": run_id, "taken_at": now}
+    mine = select(row_of.c.starts_at).where(
+        row_of.c.consumer == consumer, row_of.c.pipeline == pipeline_name, row_of.c.run_id == run_id
+    )
+    with engine.begin() as connection:
+        if starts:
+            rows = [{**common, "starts_at": start} for start in sorted(set(starts))]
+            connection.execute(insert(row_of).on_conflict_do_nothing(), rows)
+        return sorted(set(connection.execute(mine.where(row_of.c.starts_at.in_(list(starts)))).scalars()))

@@ -1,0 +1,298 @@
+"""Attempts: who may load a window now.
+
+Taking an attempt raises the window's number; from then on no older attempt can make staging tables or commit. That is
+the whole fence: nobody needs to be stopped, told or waited for. What older attempts left behind is dropped by whoever
+comes next, with a short lock timeout, because a driver that outlives its task may still hold it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Engine, insert, select, text, tuple_, update
+from sqlalchemy.exc import OperationalError
+
+from logbus.errors import AttemptSuperseded, ErrorBudgetExceeded, LogbusError, LogChanged, OtherRecords, WindowUnknown
+from logbus.ledger import schema
+from logbus.ledger.definition import Definition, definition_of
+from logbus.ledger.fixed import refuse_elsewhere, refuse_fixed
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.rows import ATTEMPT_RUNNING, Row, pipeline_row, to_attempt, to_pipeline
+from logbus.ledger.table_names import STAGING_SCHEMA
+from logbus.ledger.table_owners import refuse_shared_table
+from logbus.model import Attempt, Interval, Pipeline, TaskKey, instant_text, parse_instant
+
+COMMITTED = "committed"
+FAILED = "failed"
+SUPERSEDED = "superseded"
+
+# A stale table somebody still writes to is left for the next one to drop; a load must not wait for it.
+DROP_LOCK_TIMEOUT_MS = 200
+
+# Who holds a window and says nothing for so long has lost its network or its machine, and the server has not noticed: TCP would
+# take two hours. A file sink's own commit happens meanwhile, which takes seconds.
+HOLD_SILENTLY_MS_MAX = 600_000
+
+# Random, so that no two attempts are taken for one, whatever ledger counted them.
+KEY_BYTES = 8
+
+# Kept of an error's text; a stack trace of Spark can be a megabyte.
+ERROR_CHARACTERS_MAX = 4_000
+
+
+def begin(
+    engine: Engine,
+    pipeline_name: str,
+    starts: Sequence[datetime],
+    run_id: str,
+    try_number: int,
+    now: datetime,
+    task: TaskKey | None = None,
+    pipeline: Pipeline | None = None,
+    accept_other_records: Collection[datetime] = (),
+) -> list[Attempt]:
+    """A new attempt for each window, in the order of `starts`. All or none.
+
+    They are loaded as `pipeline` says, by default as it is registered now, whatever is registered while they run. Those at
+    `accept_other_records` may replace what is loaded by other records than it was loaded from (logbus.warehouse.same_records).
+    """
+    with engine.begin() as connection:
+        definition = definition_to_load(connection, pipeline_name, pipeline)
+        rows = lock_windows(connection, pipeline_name, starts)
+        attempts = {row["starts_at"]: begin_one(connection, row, definition, run_id, try_number, now, task) for row in rows}
+        accept(connection, [attempts[start] for start in starts if start in accept_other_records])
+    drop_leftovers(engine, [row["id"] for row in rows])
+    return [attempts[start] for start in starts]
+
+
+def definition_to_load(connection: Connection, pipeline_name: str, wanted: Pipeline | None) -> Definition:
+    """Refused where the rows would not come where the ledger looks for them, or between those of another pipeline. The
+    pipeline's row is shared to the transaction's end: from then on a running attempt says where rows lie."""
+    registered = to_pipeline(pipeline_row(connection, pipeline_name, share=True))
+    refuse_shared_table(connection, registered)
+    if wanted is None:
+        return definition_of(registered)
+    refuse_fixed(registered, wanted)
+    refuse_elsewhere(registered, wanted)
+    return definition_of(wanted)
+
+
+def hold_briefly(connection: Connection) -> None:
+    """The server ends this transaction if its client is not heard of any more."""
+    connection.execute(text(f"set local idle_in_transaction_session_timeout = {HOLD_SILENTLY_MS_MAX}"))
+
+
+def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[datetime]) -> list[Row]:
+    """Rows of the windows in the order of their ids: everybody locks in that order, so nobody waits in a circle."""
+    hold_briefly(connection)
+    window, wanted = schema.window, set(starts)
+    query = select(window).where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(wanted)).order_by(window.c.id)
+    rows: list[Row] = list(connection.execute(query.with_for_update()).mappings())
+    missing = sorted(wanted - {row["starts_at"] for row in rows})
+    if missing:
+        names = ", ".join(instant_text(start) for start in missing)
+        raise WindowUnknown(
+            f"no frozen window of {pipeline_name} starts at {names}: freeze it first (`logbus window ls` shows them)"
+        )
+    return rows
+
+
+def begin_one(
+    connection: Connection,
+    row: Row,
+    definition: Definition,
+    run_id: str,
+    try_number: int,
+    now: datetime,
+    task: TaskKey | None = None,
+) -> Attempt:
+    window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
+    key = secrets.token_hex(KEY_BYTES)
+    name = (
+        f"w{row['id']}_a{number}_{key}"  # an attempt that the ledger has forgotten may have had the number, and its driver lives
+    )
+    values = {
+        "window_id": row["id"],
+        "number": number,
+        "state": ATTEMPT_RUNNING,
+        "run_id": run_id,
+        "try_number": try_number,
+        "staging_table": name,
+        "dead_letter_table": f"{name}_dead",
+        "key": key,
+        "began_at": now,
+        "heartbeat_at": now,
+        "definition": definition,
+        **({} if task is None else {"dag_id": task.dag_id, "task_id": task.task_id, "map_index": task.map_index}),
+    }
+    older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)
+    reason = f"attempt {number} of run {run_id} took over"
+    connection.execute(update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now, error=reason))
+    connection.execute(insert(attempt).values(values))
+    connection.execute(update(window).where(window.c.id == row["id"]).values(last_attempt=number))
+    return to_attempt(values, row["pipeline"], Interval(row["starts_at"], row["ends_at"]))
+
+
+def accept(connection: Connection, attempts: Iterable[Attempt]) -> None:
+    for attempt in attempts:
+        mine = (schema.attempt.c.window_id == attempt.window_id, schema.attempt.c.number == attempt.number)
+        connection.execute(update(schema.attempt).where(*mine).values(accepts_other_records=True))
+
+
+def find(connection: Connection, pipeline_name: str, token: str) -> Attempt:
+    """The attempt a token names, still the newest or not."""
+    start_text, _, number_text = token.rpartition("=")
+    window, attempt = schema.window, schema.attempt
+    query = (
+        select(attempt, window.c.starts_at, window.c.ends_at)
+        .join(window, window.c.id == attempt.c.window_id)
+        .where(window.c.pipeline == pipeline_name, window.c.starts_at == parse_instant(start_text))
+        .where(attempt.c.number == int(number_text))
+    )
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise WindowUnknown(f"pipeline {pipeline_name} has no attempt {token}: attempts are taken before the load is submitted")
+    return to_attempt(row, pipeline_name, Interval(row["starts_at"], row["ends_at"]))
+
+
+def lock_if_current(connection: Connection, attempt: Attempt) -> None:
+    """Holds the window's row to the transaction's end; `AttemptSuperseded` unless the attempt is its newest and still runs.
+
+    In a ledger that was restored from a backup the same number may be given a second time: the key tells the two apart.
+    """
+    hold_briefly(connection)
+    window, row_of = schema.window, schema.attempt
+    newest = connection.execute(
+        select(window.c.last_attempt).where(window.c.id == attempt.window_id).with_for_update()
+    ).scalar_one()
+    mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
+    # The attempt's row as well: whoever declares it failed meanwhile waits, and then finds it committed.
+    row = connection.execute(select(row_of.c.state, row_of.c.key).where(*mine).with_for_update()).one_or_none()
+    if row is None or row.key != attempt.key:
+        raise AttemptSuperseded(
+            f"the ledger was restored from a backup since attempt {attempt.number} at window {attempt.interval} of "
+            f"{attempt.pipeline} began, and knows nothing of it: load the window again"
+        )
+    if newest != attempt.number or row.state != ATTEMPT_RUNNING:
+        raise AttemptSuperseded(
+            f"attempt {attempt.number} at window {attempt.interval} of {attempt.pipeline} is {row.state}; the newest is {newest}"
+        )
+
+
+def state_of(engine: Engine, attempt: Attempt) -> str:
+    row_of = schema.attempt
+    mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number)
+    with engine.connect() as connection:
+        state: str = connection.execute(select(row_of.c.state).where(*mine)).scalar_one()
+        return state
+
+
+def heartbeat(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> None:
+    """All in one statement. Rows that somebody holds are passed over: who commits or takes over needs no sign of life."""
+    row_of = schema.attempt
+    mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
+    running = select(row_of.c.window_id, row_of.c.number).where(mine, row_of.c.state == ATTEMPT_RUNNING)
+    held = running.with_for_update(skip_locked=True).cte("held")
+    same = (row_of.c.window_id == held.c.window_id, row_of.c.number == held.c.number)
+    with engine.begin() as connection:
+        connection.execute(update(row_of).where(*same).values(heartbeat_at=now))
+
+
+def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXPIRY) -> list[Attempt]:
+    """Fails the attempts that gave no sign of life for so long, and drops what they staged; returns them.
+
+    One that lives after all is refused at its commit, as after any newer attempt.
+    """
+    window, row_of = schema.window, schema.attempt
+    silent = (row_of.c.state == ATTEMPT_RUNNING, row_of.c.heartbeat_at < now - expiry)
+    query = (
+        select(row_of, window.c.pipeline, window.c.starts_at, window.c.ends_at)
+        .join(window, window.c.id == row_of.c.window_id)
+        .where(*silent)
+        .order_by(row_of.c.window_id)
+        .with_for_update(of=row_of, skip_locked=True)
+    )
+    with engine.begin() as connection:
+        rows = connection.execute(query).mappings().all()
+        ended = [to_attempt(row, row["pipeline"], Interval(row["starts_at"], row["ends_at"])) for row in rows]
+        set_where_running(connection, ended, {"state": FAILED, "ended_at": now, "error": f"no sign of life for {expiry}"})
+    drop_leftovers(engine, [attempt.window_id for attempt in ended])
+    return ended
+
+
+def fail(
+    engine: Engine,
+    attempts: Sequence[Attempt],
+    error: str,
+    now: datetime,
+    samples: Mapping[str, Any] | None = None,
+    kind: str | None = None,
+) -> None:
+    """Ends the attempts that still run and drops what they staged. Those committed or superseded stay as they are.
+
+    `samples` (JSON) tell of records that caused the failure; `kind` is the error's class, where the driver itself knows.
+    """
+    values: dict[str, Any] = {"state": FAILED, "ended_at": now, "error": error[:ERROR_CHARACTERS_MAX], "error_kind": kind}
+    if samples is not None:
+        values["error_samples"] = dict(samples)
+    with engine.begin() as connection:
+        set_where_running(connection, attempts, values)
+    drop_leftovers(engine, [attempt.window_id for attempt in attempts])
+
+
+# Errors of a driver that no retry mends.
+BEYOND_RETRY: Mapping[str, type[LogbusError]] = {kind.__name__: kind for kind in (ErrorBudgetExceeded, OtherRecords, LogChanged)}
+
+
+def beyond_retry(engine: Engine, attempts: Sequence[Attempt]) -> LogbusError | None:
+    """Why the first of the attempts failed for good, if one did: too much did not parse, or the log holds other records."""
+    row_of = schema.attempt
+    mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
+    final = (mine, row_of.c.error_kind.in_(list(BEYOND_RETRY)))
+    query = select(row_of.c.error_kind, row_of.c.error).where(*final).order_by(row_of.c.window_id).limit(1)
+    with engine.connect() as connection:
+        row = connection.execute(query).one_or_none()
+    return None if row is None else BEYOND_RETRY[row.error_kind](row.error)
+
+
+def set_where_running(connection: Connection, attempts: Iterable[Attempt], values: dict[str, Any]) -> None:
+    row_of = schema.attempt
+    for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):  # in the order in which everybody locks
+        mine = (row_of.c.window_id == attempt.window_id, row_of.c.number == attempt.number, row_of.c.key == attempt.key)
+        connection.execute(update(row_of).where(*mine, row_of.c.state == ATTEMPT_RUNNING).values(values))
+
+
+def drop_leftovers(engine: Engine, window_ids: Sequence[int]) -> None:
+    """Drops the tables of attempts that can never commit. One that is locked stays for the next call."""
+    row_of = schema.attempt
+    over = row_of.c.state.in_([FAILED, SUPERSEDED])
+    query = select(row_of).where(row_of.c.window_id.in_(list(window_ids)), over, row_of.c.cleaned.is_(False))
+    with engine.connect() as connection:
+        rows = connection.execute(query).mappings().all()
+    for row in rows:
+        drop_one(engine, row)
+
+
+def drop_one(engine: Engine, row: Row) -> None:
+    row_of = schema.attempt
+    names = [name for table in (row["staging_table"], row["dead_letter_table"]) for name in (table, sealed(table))]
+    try:
+        with engine.begin() as connection:
+            connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
+            connection.execute(text("drop table if exists " + ", ".join(f"{STAGING_SCHEMA}.{name}" for name in names)))
+            mine = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
+            connection.execute(update(row_of).where(*mine).values(cleaned=True))
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+            raise
+
+
+LOCK_NOT_AVAILABLE = "55P03"
+
+
+def sealed(table: str) -> str:
+    """The name a staging table gets when it is sealed: who still writes to the old name fails."""
+    return f"{table}_sealed"

@@ -1,0 +1,97 @@
+"""Where an hour begins in a partition: pure decisions, no I/O of their own.
+
+B(T), the boundary of a partition at the instant T, is the offset of the first record at or after T, provided its
+timestamp lies within T and `horizon` (now + the pipeline's `max_ahead`). A record further ahead is no evidence that an
+hour began: one stamp of 2099 would otherwise make every later hour empty. Where no record is evidence, B(T) is the end of the log
+as it was read BEFORE the search: read the other way round, a record at or after T could land in the hour before. A
+boundary is clamped between its frozen neighbours, so touching hours touch and none overlap, whatever the order of
+freezing.
+
+Records that lead the whole log without a usable time (none at all, or one from the future) go with what comes right
+behind them: no hour before could ever hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from logbus.errors import UserError
+from logbus.kafka.topics import FoundRecord
+from logbus.model import Pipeline, milliseconds
+
+# How far ahead of our clock a producer's clock may run before its stamps stop being evidence: a pipeline's own word, in minutes.
+MAX_AHEAD = "max_ahead_minutes"
+MAX_AHEAD_DEFAULT = timedelta(hours=1)  # Kafka's default for message.timestamp.after.max.ms: what is further ahead is refused
+MAX_AHEAD_LONGEST = timedelta(days=1)
+
+
+def max_ahead(pipeline: Pipeline) -> timedelta:
+    """What the pipeline's settings say; `UserError` where that makes no sense."""
+    minutes = pipeline.settings.get(MAX_AHEAD)
+    if minutes is None:
+        return MAX_AHEAD_DEFAULT
+    longest = MAX_AHEAD_LONGEST / timedelta(minutes=1)
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 <= minutes <= longest:
+        raise UserError(f"pipeline {pipeline.name}: {MAX_AHEAD} is a number of minutes, 0 to {longest:.0f}; {minutes!r} is none")
+    return timedelta(minutes=minutes)
+
+
+def horizon_ms(now: datetime, ahead: timedelta = MAX_AHEAD_DEFAULT) -> int:
+    """The latest timestamp that is evidence."""
+    return milliseconds(now + ahead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """What is frozen around an instant: the boundary (or anchor) before it, the boundary behind it if there is one."""
+
+    lower: int
+    upper: int | None = None
+    lower_is_anchor: bool = False
+
+
+def is_evidence(record: FoundRecord, at_ms: int, horizon: int) -> bool:
+    return at_ms <= record.timestamp_ms <= horizon
+
+
+def needs_scan(first: FoundRecord | None, horizon: int) -> bool:
+    """The index by time found a record too far ahead: only reading on can tell what lies behind it."""
+    return first is not None and first.timestamp_ms > horizon
+
+
+def decide(first: FoundRecord | None, end_offset: int) -> int:
+    """The boundary without its neighbours, where the first record found is evidence or there is none."""
+    return end_offset if first is None else min(first.offset, end_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What reading on found: the boundary, and the first record up to it that has a usable timestamp."""
+
+    offset: int
+    first_stamped: FoundRecord | None
+
+
+def scan(records: Iterable[FoundRecord], *, at_ms: int, horizon: int, end_offset: int) -> Scanned:
+    """The boundary where a stamp from the future hides it: the first evidence among `records`, from the lower neighbour on."""
+    first_stamped = None
+    for record in records:
+        if first_stamped is None and 0 <= record.timestamp_ms <= horizon:
+            first_stamped = record
+        if is_evidence(record, at_ms, horizon):
+            return Scanned(offset=record.offset, first_stamped=first_stamped)
+    return Scanned(offset=end_offset, first_stamped=first_stamped)
+
+
+def with_the_head(offset: int, first_stamped: FoundRecord | None, neighbours: Neighbours) -> int:
+    """The boundary, or the log's head where no record between the two has a usable timestamp."""
+    is_head = neighbours.lower_is_anchor and (first_stamped is None or first_stamped.offset >= offset)
+    return neighbours.lower if is_head else offset
+
+
+def clamp(offset: int, neighbours: Neighbours) -> int:
+    """Never before the boundary of an earlier instant, never behind that of a later one."""
+    at_least = max(offset, neighbours.lower)
+    return at_least if neighbours.upper is None else min(at_least, neighbours.upper)

@@ -1,0 +1,178 @@
+"""A pipeline's chain of boundaries in the ledger: what is frozen in each partition, and what lies around an instant.
+
+The chain begins at an anchor and has one boundary for each instant anybody asked for. Boundaries are inserted once
+and never change; the caller holds the pipeline's row, so two that freeze at once see each other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, func, insert, select, true, update
+from sqlalchemy.dialects.postgresql import insert as insert_if_absent
+
+from logbus.ledger import schema
+from logbus.ledger.boundaries import Neighbours
+from logbus.ledger.rows import WITNESS_COLUMNS, to_witness, witness_values
+from logbus.model import Witness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainEnd:
+    """How far a partition's chain reaches: the offset of its last boundary, or of its anchor, and the record before it."""
+
+    offset: int
+    witness: Witness | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The boundaries of one pipeline on one topic, seen through one connection."""
+
+    connection: Connection
+    pipeline_name: str
+    topic_id: str
+
+    def boundary(self, partition: int, at: datetime) -> int | None:
+        """B(at) where it is decided. An anchor at or behind `at` decides it: nothing of the partition lies before an anchor."""
+        exact = select(schema.boundary.c.offset).where(*self._boundaries(partition), schema.boundary.c.at == at)
+        anchored = select(schema.anchor.c.offset).where(
+            *self._anchors(), schema.anchor.c.partition == partition, schema.anchor.c.at >= at
+        )
+        for query in (exact, anchored):
+            offset: int | None = self.connection.execute(query).scalar_one_or_none()
+            if offset is not None:
+                return offset
+        return None
+
+    def neighbours(self, partition: int, at: datetime) -> Neighbours:
+        """The frozen offsets around `at`; before the first boundary lies the anchor."""
+        row_of, mine = schema.boundary, self._boundaries(partition)
+        lower = self.connection.execute(select(func.max(row_of.c.offset)).where(*mine, row_of.c.at < at)).scalar_one()
+        upper = self.connection.execute(select(func.min(row_of.c.offset)).where(*mine, row_of.c.at > at)).scalar_one()
+        if lower is not None:
+            return Neighbours(lower=lower, upper=upper)
+        anchor = select(schema.anchor.c.offset).where(*self._anchors(), schema.anchor.c.partition == partition)
+        return Neighbours(lower=self.connection.execute(anchor).scalar_one_or_none() or 0, upper=upper, lower_is_anchor=True)
+
+    def is_guess(self, partition: int, at: datetime, offset: int) -> bool:
+        """Whether a boundary stands where retention had cut the log, and not where its hour began: the window that ends there has
+        lost all it may have had, and no window holds the record before."""
+        window, part = schema.window, schema.window_range
+        mine = (window.c.pipeline == self.pipeline_name, window.c.topic_id == self.topic_id, part.c.partition == partition)
+        ranges = select(part.c.window_id).join(window, window.c.id == part.c.window_id).where(*mine)
+        lossy = ranges.where(window.c.ends_at == at, window.c.head_unknown)
+        holding = ranges.where(part.c.start_offset + part.c.lost < offset, part.c.end_offset >= offset)
+        anchor = select(schema.anchor.c.offset).where(*self._anchors(), schema.anchor.c.partition == partition)
+        return (
+            offset > (self.connection.execute(anchor).scalar_one_or_none() or 0)
+            and self.connection.execute(select(lossy.exists())).scalar_one()
+            and not self.connection.execute(select(holding.exists())).scalar_one()
+        )
+
+    def ends(self) -> dict[int, ChainEnd]:
+        """By partition the last boundary; offsets only grow along a chain, so no frozen one lies beyond."""
+        row_of, anchor = schema.boundary, schema.anchor
+        mine = (row_of.c.pipeline == anchor.c.pipeline, row_of.c.topic_id == anchor.c.topic_id)
+        last = (
+            select(row_of).where(*mine, row_of.c.partition == anchor.c.partition).order_by(row_of.c.at.desc()).limit(1).lateral()
+        )
+        query = select(anchor.c.partition, anchor.c.offset.label("anchored"), last).join(last, true(), isouter=True)
+        rows = self.connection.execute(query.where(*self._anchors())).mappings()
+        return {
+            row[anchor.c.partition]: ChainEnd(
+                offset=row["anchored"] if row[last.c.offset] is None else row[last.c.offset],
+                witness=to_witness({name: row[last.c[name]] for name in WITNESS_COLUMNS.values()}),
+            )
+            for row in rows
+        }
+
+    def boundaries_of(self, partition: int) -> list[ChainEnd]:
+        """The anchor, then all boundaries of a partition in order."""
+        row_of, anchor = schema.boundary, schema.anchor
+        anchored = select(anchor.c.offset).where(*self._anchors(), anchor.c.partition == partition)
+        rows = self.connection.execute(select(row_of).where(*self._boundaries(partition)).order_by(row_of.c.at)).mappings()
+        first = ChainEnd(offset=self.connection.execute(anchored).scalar_one())
+        return [first, *(ChainEnd(offset=row["offset"], witness=to_witness(row)) for row in rows)]
+
+    def set_aside(self, former_id: str, kept: Mapping[int, ChainEnd]) -> None:
+        """Gives the boundaries behind what is kept of each partition to a topic that is no more; no anchor stays behind it."""
+        row_of, anchor = schema.boundary, schema.anchor
+        for partition, end in kept.items():
+            beyond = (*self._boundaries(partition), row_of.c.offset > end.offset)
+            self.connection.execute(update(row_of).where(*beyond).values(topic_id=former_id))
+            mine = (*self._anchors(), anchor.c.partition == partition, anchor.c.offset > end.offset)
+            self.connection.execute(update(anchor).where(*mine).values(offset=end.offset))
+
+    def go_on(self, at: datetime, ends: Mapping[int, ChainEnd], now: datetime) -> None:
+        """Continues at an instant from where the chain ended before, whatever stamps the records have that came since."""
+        for partition, end in ends.items():
+            if self.boundary(partition, at) is None:
+                self.freeze(partition, at, end.offset, None, now, end.witness)
+
+    def mark_lost(self, until: datetime, partition: int | None = None) -> None:
+        """Notes that windows which begin before `until` may lack records that are gone, of all partitions or of one."""
+        mine = (*self._anchors(), *(() if partition is None else (schema.anchor.c.partition == partition,)))
+        later = func.greatest(schema.anchor.c.lost_until, until)  # null is not an instant: the other one is greater
+        self.connection.execute(update(schema.anchor).where(*mine).values(lost_until=later))
+
+    def lost_until(self) -> datetime | None:
+        found: datetime | None = self.connection.execute(
+            select(func.max(schema.anchor.c.lost_until)).where(*self._anchors())
+        ).scalar_one()
+        return found
+
+    def witness_before(self, partition: int, offset: int) -> Witness | None:
+        """The record that lies before a frozen boundary at this offset."""
+        row_of = schema.boundary
+        same = (row_of.c.offset == offset, row_of.c.witness_offset.is_not(None))
+        row = self.connection.execute(select(row_of).where(*self._boundaries(partition), *same).limit(1)).mappings().first()
+        return None if row is None else to_witness(row)
+
+    def freeze(
+        self, partition: int, at: datetime, offset: int, leader_epoch: int | None, now: datetime, witness: Witness | None = None
+    ) -> None:
+        values = {
+            "pipeline": self.pipeline_name,
+            "topic_id": self.topic_id,
+            "partition": partition,
+            "at": at,
+            "offset": offset,
+            "leader_epoch": leader_epoch,
+            "frozen_at": now,
+            **witness_values(witness),
+        }
+        self.connection.execute(insert(schema.boundary).values(values))
+
+    def anchor(self, at: datetime | None, offsets: Iterable[tuple[int, int]], now: datetime) -> None:
+        """Begins the chain at `at` (None: before all time) with an offset for each partition; those anchored already stay."""
+        common = {"pipeline": self.pipeline_name, "topic_id": self.topic_id, "at": at, "frozen_at": now}
+        rows = [{**common, "partition": partition, "offset": offset} for partition, offset in offsets]
+        if rows:
+            self.connection.execute(insert_if_absent(schema.anchor).on_conflict_do_nothing(), rows)
+
+    def anchor_new(self, partitions: Iterable[int], now: datetime) -> None:
+        """A partition first seen now begins at offset 0 and belongs to the windows behind the last one frozen without it."""
+        known = set(self.connection.execute(select(schema.anchor.c.partition).where(*self._anchors())).scalars())
+        self.anchor(self.last_window_end(), [(partition, 0) for partition in partitions if partition not in known], now)
+
+    def partitions_before(self, at: datetime) -> set[int]:
+        """The partitions whose chain begins before `at`."""
+        row_of = schema.anchor
+        query = select(row_of.c.partition).where(*self._anchors(), (row_of.c.at.is_(None)) | (row_of.c.at < at))
+        return set(self.connection.execute(query).scalars())
+
+    def last_window_end(self) -> datetime | None:
+        window = schema.window
+        query = select(func.max(window.c.ends_at)).where(window.c.pipeline == self.pipeline_name)
+        end: datetime | None = self.connection.execute(query).scalar_one()
+        return end
+
+    def _boundaries(self, partition: int) -> tuple[ColumnElement[bool], ...]:
+        row_of = schema.boundary
+        return (row_of.c.pipeline == self.pipeline_name, row_of.c.topic_id == self.topic_id, row_of.c.partition == partition)
+
+    def _anchors(self) -> tuple[ColumnElement[bool], ...]:
+        return (schema.anchor.c.pipeline == self.pipeline_name, schema.anchor.c.topic_id == self.topic_id)

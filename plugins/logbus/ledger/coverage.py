@@ -1,0 +1,64 @@
+"""Is a span of time loaded? What somebody downstream waits for, whatever the length of his own interval.
+
+A day that reads an hourly pipeline waits for 24 windows, a quarter of an hour for the one it lies in. Windows of a pipeline form
+a chain, so a span is covered when the loaded ones that touch it leave no gap; what lies before the pipeline starts never comes
+and is not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, select
+
+from logbus.errors import PipelineUnknown, UserError
+from logbus.ledger import schema
+from logbus.ledger.rows import pipeline_row, to_pipeline
+from logbus.model import Interval, Pipeline, instant_text
+
+
+def missing_span(engine: Engine, pipeline_name: str, span: Interval, *, audited: bool = False) -> Interval | None:
+    """The first part of the span that is not loaded (or, where asked for, not audited) yet; None when all of it is.
+
+    All of it is missing where nobody has registered the pipeline: its first run does that.
+    """
+    with engine.connect() as connection:
+        try:
+            pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
+        except PipelineUnknown:
+            return span
+        wanted = expected_span(pipeline, span)
+        return first_gap(wanted, ready_intervals(connection, pipeline_name, wanted, audited=audited))
+
+
+def expected_span(pipeline: Pipeline, span: Interval) -> Interval:
+    """The part of the span that the pipeline will ever load."""
+    if pipeline.starts_at is None or pipeline.starts_at <= span.start:
+        return span
+    if pipeline.starts_at >= span.end:
+        raise UserError(
+            f"pipeline {pipeline.name} starts at {instant_text(pipeline.starts_at)}: it will never load {span}, "
+            "so there is nothing to wait for"
+        )
+    return Interval(pipeline.starts_at, span.end)
+
+
+def ready_intervals(connection: Connection, pipeline_name: str, span: Interval, *, audited: bool) -> list[Interval]:
+    """Intervals of the loaded (or audited) windows that overlap the span."""
+    window = schema.window
+    ready = window.c.audited_at.is_not(None) if audited else window.c.loaded_attempt.is_not(None)
+    query = select(window.c.starts_at, window.c.ends_at).where(
+        window.c.pipeline == pipeline_name, window.c.starts_at < span.end, window.c.ends_at > span.start, ready
+    )
+    return [Interval(start, end) for start, end in connection.execute(query)]
+
+
+def first_gap(span: Interval, covered: Iterable[Interval]) -> Interval | None:
+    """The earliest part of the span that none of the intervals covers."""
+    reached: datetime = span.start
+    for interval in sorted(covered):
+        if interval.start > reached:
+            return Interval(reached, min(interval.start, span.end))
+        reached = max(reached, interval.end)
+    return Interval(reached, span.end) if reached < span.end else None

@@ -1,0 +1,136 @@
+"""A pipeline's definition as JSON: what it loads, where to and how, in the form that the ledger keeps beside attempts and DAGs.
+
+Two definitions are the same where their JSON is: a tuple in a DAG file is the list that comes back from the ledger, and
+`public.t` is the table `t`. `differences` says option by option how two of them differ, in the words that an author writes.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from logbus.errors import UserError
+from logbus.ledger.table_names import canonical_table
+from logbus.model import Pipeline, instant_text, parse_instant
+
+Definition = Mapping[str, Any]
+
+SETTINGS = "settings"
+NOT_GIVEN = "not given"
+
+# The pipeline's own setting, and where rows go that name no other sink.
+SINK = "sink"
+SINK_DEFAULT = "postgres"
+
+# By sink: the settings that say where its rows lie, those first that outweigh the others.
+LOCATING: Mapping[str, tuple[str, ...]] = {"parquet": ("directory",), "iceberg": ("catalog", "warehouse")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One option that two definitions of a pipeline give otherwise."""
+
+    option: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.option}: {self.before} became {self.after}"
+
+    @property
+    def contradiction(self) -> str:
+        """The same, where nobody came first."""
+        return f"{self.option}: {self.before} against {self.after}"
+
+
+def definition_of(pipeline: Pipeline) -> dict[str, Any]:
+    """The pipeline as JSON-ready values. Raises `UserError` for settings that JSON cannot hold."""
+    return {
+        "name": pipeline.name,
+        "topic": pipeline.topic,
+        "table": canonical_table(pipeline.table),
+        "parse": pipeline.parse,
+        "interval_seconds": pipeline.interval.total_seconds(),
+        "lateness_seconds": pipeline.lateness.total_seconds(),
+        "starts_at": pipeline.starts_at and instant_text(pipeline.starts_at),
+        "isolation_level": pipeline.isolation_level,
+        SETTINGS: settings_json(pipeline),
+    }
+
+
+def settings_json(pipeline: Pipeline) -> dict[str, Any]:
+    """The settings as they come back from the ledger."""
+    try:
+        text = json.dumps({SINK: SINK_DEFAULT, **pipeline.settings}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"pipeline {pipeline.name}: its settings are kept as JSON, which cannot hold them: {error}") from None
+    found: dict[str, Any] = json.loads(text)
+    if found[SINK] == SINK_DEFAULT:
+        del found[SINK]  # said or not, it is the same
+    return found
+
+
+def pipeline_of(definition: Definition) -> Pipeline:
+    """The opposite of `definition_of`."""
+    return Pipeline(
+        name=definition["name"],
+        topic=definition["topic"],
+        table=definition["table"],
+        parse=definition["parse"],
+        interval=timedelta(seconds=definition["interval_seconds"]),
+        lateness=timedelta(seconds=definition["lateness_seconds"]),
+        starts_at=definition["starts_at"] and parse_instant(definition["starts_at"]),
+        isolation_level=definition["isolation_level"],
+        settings=definition[SETTINGS],
+    )
+
+
+def is_same(one: Pipeline, other: Pipeline) -> bool:
+    return definition_of(one) == definition_of(other)
+
+
+def differences(before: Pipeline, after: Pipeline) -> list[Difference]:
+    """What `after` says otherwise than `before`, option by option; empty where they are the same definition."""
+    first, second = options_of(before), options_of(after)
+    return [
+        Difference(option=option, before=shown(first, option), after=shown(second, option))
+        for option in dict.fromkeys((*first, *second))
+        if option not in first or option not in second or first[option] != second[option]
+    ]
+
+
+def options_of(pipeline: Pipeline) -> dict[str, Any]:
+    """Fields and settings in one, under the names by which an author gives them."""
+    definition = definition_of(pipeline)
+    settings = {SINK: SINK_DEFAULT, **definition.pop(SETTINGS)}
+    for span in ("interval", "lateness"):
+        definition[span] = timedelta(seconds=definition.pop(f"{span}_seconds"))
+    return {**definition, **settings}
+
+
+def shown(options: Mapping[str, Any], option: str) -> str:
+    if option not in options or options[option] is None:
+        return NOT_GIVEN
+    value = options[option]
+    return str(value) if isinstance(value, str | timedelta) else json.dumps(value, ensure_ascii=False)
+
+
+def location_of(pipeline: Pipeline) -> dict[str, str]:
+    """The setting that says where the pipeline's rows lie; the table's name and the sink's decide the rest."""
+    options = LOCATING.get(pipeline.settings.get(SINK, SINK_DEFAULT), ())
+    given = [option for option in options if pipeline.settings.get(option) is not None]
+    return {option: plain_place(str(pipeline.settings[option])) for option in given[:1]}
+
+
+def plain_place(place: str) -> str:
+    """A path or URI without what makes no difference: `/data/` and `file:///data` are `/data`."""
+    return posixpath.normpath(place.removeprefix("file://"))
+
+
+def in_words(found: Sequence[Difference]) -> str:
+    """Differences of two who contradict each other, in one line."""
+    return "; ".join(difference.contradiction for difference in found)

@@ -1,0 +1,132 @@
+"""The error budget: how much of a window may fail to parse before the load as a whole is refused.
+
+A pipeline's settings `max_errors` (records of one window) and `max_error_rate` (0 to 1, of the records read) say it. Without them
+a tenth may, and ten records of a window however small it is: a bad parser is noticed, a bad line is not. A window of which no
+record at all parses is never a success, unless `max_error_rate` says 1. Over budget nothing becomes public: the window stays as
+it was, and the failed attempt keeps a bounded sample of what did not parse, because its dead letters go with the rest of what it
+staged.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from logbus.errors import ErrorBudgetExceeded, UserError
+from logbus.model import Interval, Pipeline
+
+MAX_ERRORS = "max_errors"
+MAX_ERROR_RATE = "max_error_rate"
+
+# Where a pipeline says nothing: whichever of the two is more.
+ERROR_RATE_DEFAULT = 0.1
+ERRORS_DEFAULT_MIN = 10
+
+# Kept in the ledger of an attempt over budget: enough to see what is wrong, and never more than some 50 KB.
+CLASSES_KEPT_MAX = 10
+EXAMPLES_KEPT_MAX = 20
+VALUE_BYTES_KEPT_MAX = 2_000
+EXAMPLES_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBudget:
+    """What a pipeline says; None: nothing."""
+
+    max_errors: int | None = None
+    max_error_rate: float | None = None
+
+    def overrun(self, *, read: int, errors: int) -> str | None:
+        """By which limit so many errors in so many records are too many; None where they are not."""
+        if self.max_errors is not None and errors > self.max_errors:
+            return f"{MAX_ERRORS} {self.max_errors}"
+        if self.max_error_rate is not None and errors > self.max_error_rate * read:
+            return f"{MAX_ERROR_RATE} {self.max_error_rate:g}"
+        if (
+            self.max_errors is None
+            and self.max_error_rate is None
+            and errors > max(ERRORS_DEFAULT_MIN, ERROR_RATE_DEFAULT * read)
+        ):
+            return f"a tenth where a pipeline says nothing ({MAX_ERRORS}, {MAX_ERROR_RATE})"
+        if read and errors == read and self.max_error_rate != 1:
+            return f"all of them only where {MAX_ERROR_RATE} is 1"
+        return None
+
+
+def budget_of(pipeline: Pipeline) -> ErrorBudget:
+    """What the pipeline's settings allow; `UserError` where they make no sense."""
+    errors, rate = pipeline.settings.get(MAX_ERRORS), pipeline.settings.get(MAX_ERROR_RATE)
+    if errors is not None and (isinstance(errors, bool) or not isinstance(errors, int) or errors < 0):
+        raise UserError(f"pipeline {pipeline.name}: {MAX_ERRORS} is a number of records, 0 or more; {errors!r} is none")
+    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1):
+        raise UserError(f"pipeline {pipeline.name}: {MAX_ERROR_RATE} is a share between 0 and 1; {rate!r} is none")
+    return ErrorBudget(max_errors=errors, max_error_rate=rate)
+
+
+def refuse_over_budget(
+    connection: Connection, pipeline: Pipeline, interval: Interval, dead_letter_table: str, *, read: int, errors: int
+) -> None:
+    """Raises `ErrorBudgetExceeded` with examples out of the attempt's own dead letters (`dead_letter_table`, quoted for SQL)."""
+    limit = budget_of(pipeline).overrun(read=read, errors=errors)
+    if limit is None:
+        return
+    samples = take_samples(connection, dead_letter_table)
+    classes = ", ".join(f"{found['error_class']} {found['count']}" for found in samples["classes"])
+    examples = "; ".join(example_text(pipeline.topic, found) for found in samples["examples"][:EXAMPLES_TOLD])
+    raise ErrorBudgetExceeded(
+        f"{errors} of the {read} records of window {interval} of {pipeline.name} do not parse, and its error budget allows "
+        f"{limit}: nothing became public. Most frequent: {classes}. For example: {examples}. `logbus window show` has more. "
+        "Mend the parser or raise the budget in the pipeline's settings, then load the window again",
+        samples=samples,
+    )
+
+
+def example_text(topic: str, example: Mapping[str, Any]) -> str:
+    return f"{topic}-{example['partition']} offset {example['offset']}: {example['error']}"
+
+
+def take_samples(connection: Connection, dead_letter_table: str) -> dict[str, Any]:
+    """The most frequent error classes, and examples: the first of each class, then the second of each, and so on."""
+    classes = connection.execute(
+        text(f"select error_class, count(*) from {dead_letter_table} group by 1 order by 2 desc, 1 limit :n"),
+        {"n": CLASSES_KEPT_MAX},
+    )
+    numbered = (
+        "select *, row_number() over each nth, count(*) over (partition by error_class) of_class "
+        f'from {dead_letter_table} window each as (partition by error_class order by "partition", "offset")'
+    )
+    examples = connection.execute(
+        text(
+            f'select "partition", "offset", error_class, left(error, 500) error, substring(value for :bytes) head, '
+            f"octet_length(value) size from ({numbered}) numbered order by nth, of_class desc, error_class limit :n"
+        ),
+        {"n": EXAMPLES_KEPT_MAX, "bytes": VALUE_BYTES_KEPT_MAX},
+    )
+    return {
+        "classes": [{"error_class": name, "count": count} for name, count in classes],
+        "examples": [example(row) for row in examples.mappings()],
+    }
+
+
+def example(row: Mapping[Any, Any]) -> dict[str, Any]:
+    plain = {name: row[name] for name in ("partition", "offset", "error_class", "error", "size")}
+    return {**plain, **shown_value(row["head"])}
+
+
+def shown_value(value: bytes | None) -> dict[str, Any]:
+    """A value for JSON: as text where it is text that PostgreSQL holds, otherwise in base64."""
+    if value is None:
+        return {"value": None}
+    text_of = value.decode(errors="replace")
+    if text_of.encode() == value and "\0" not in text_of:
+        return {"value": text_of}
+    return {"value_base64": base64.b64encode(value).decode()}
+
+
+def samples_of(error: Exception) -> Mapping[str, Any] | None:
+    """What an error says about the records that caused it."""
+    return error.samples if isinstance(error, ErrorBudgetExceeded) else None

@@ -1,0 +1,414 @@
+"""Freezing: an interval becomes a window whose offsets never change again.
+
+All questions to the broker are asked before the transaction begins, in the order that makes them safe whatever is
+appended meanwhile: topic id, end offsets, first records, start offsets, topic id again; then the records that shall vouch for the
+new boundaries. Last of all whether the log is still the one on which the last boundaries were frozen: so all the answers before
+were given by that log. The transaction then holds the pipeline's row, clamps between the neighbours frozen by whoever came first,
+and inserts what is absent. A crash leaves either nothing or whole windows.
+
+Touching hours are frozen together where nothing is unusual about any of them: the questions that are the same for all are asked
+once. Where something is, they are frozen one by one, so that each refusal has one place and what lies before it is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, insert, select
+
+from logbus.errors import (
+    BrokerUnavailable,
+    RecordsLost,
+    TopicMissing,
+    TopicRecreated,
+    TransactionOpen,
+    WindowError,
+    WindowNotClosed,
+    WindowOverlap,
+)
+from logbus.kafka.client import LATEST, READ_COMMITTED
+from logbus.kafka.topics import FoundRecord, OffsetLog, TopicFacts
+from logbus.ledger import boundaries, clusters, schema, witnesses
+from logbus.ledger.boundaries import Neighbours, Scanned
+from logbus.ledger.chain import Chain, ChainEnd
+from logbus.ledger.giving_up import ACCEPT_LOSS, loadable
+from logbus.ledger.retained import refuse_if_recreated
+from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
+from logbus.model import (
+    EPOCH,
+    MILLISECOND,
+    FrozenWindow,
+    Interval,
+    OffsetRange,
+    Pipeline,
+    Witness,
+    instant_text,
+    milliseconds,
+)
+
+# Partitions are added rarely: who has to ask a third time is talking to a broker that has not settled.
+OBSERVATIONS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the broker said about an interval, or about touching ones. `first_stamped` are the first records with any timestamp;
+    `scanned` are the boundaries that had to be searched by reading."""
+
+    facts: TopicFacts
+    written_offsets: Mapping[int, int]  # up to which there were records when the end offsets were asked for, decided or not
+    end_offsets: Mapping[int, int]
+    first: Mapping[datetime, Mapping[int, FoundRecord]]
+    first_stamped: Mapping[int, FoundRecord]
+    start_offsets: Mapping[int, int]
+    scanned: Mapping[tuple[int, datetime], Scanned] = field(default_factory=dict)
+    witnesses: Mapping[tuple[int, int], Witness] = field(default_factory=dict)  # by partition and offset, the record before
+
+    def candidate(self, partition: int, at: datetime, around: Neighbours) -> int:
+        """B(at) before it is clamped."""
+        found = self.found(partition, at)
+        return boundaries.with_the_head(found.offset, found.first_stamped, around)
+
+    def found(self, partition: int, at: datetime) -> Scanned:
+        """B(at) as the log alone decides it."""
+        return self.scanned.get((partition, at)) or Scanned(
+            offset=boundaries.decide(self.first[at].get(partition), self.end_offsets[partition]),
+            first_stamped=self.first_stamped.get(partition),
+        )
+
+    def leader_epoch(self, partition: int, at: datetime) -> int | None:
+        first = self.first[at].get(partition)
+        return first.leader_epoch if first else None
+
+
+def freeze_or_get(
+    engine: Engine, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime, *, accepts_loss: bool = False
+) -> FrozenWindow:
+    """The window of the interval, frozen now unless it is already. Raises what `logbus.errors.WindowError` lists.
+
+    `accepts_loss`: also where records of it are gone, or may be.
+    """
+    with engine.connect() as connection:
+        pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
+        existing = find_window(connection, pipeline_name, interval)
+    if existing is not None:
+        return loadable(engine, pipeline, existing, log, now)
+    refuse_if_open(pipeline, interval, now)
+    for _ in range(OBSERVATIONS_MAX):
+        windows = freeze_as_seen(engine, pipeline, [interval], log, now, accepts_loss=accepts_loss)
+        if windows is not None:
+            return windows[0]
+    raise BrokerUnavailable(
+        f"the broker shows fewer partitions of {pipeline.topic} than windows of {pipeline_name} have: "
+        "check that it is the same cluster, and that its metadata has settled"
+    )
+
+
+def freeze_together(
+    engine: Engine, pipeline: Pipeline, intervals: Sequence[Interval], log: OffsetLog, now: datetime
+) -> list[FrozenWindow] | None:
+    """The windows of touching intervals, in order, by one transaction. None where that is not possible: something has to be
+    refused, some are frozen already, or a stamp from the future hides a boundary. Then ask for one after the other."""
+    try:
+        for interval in intervals:
+            refuse_if_open(pipeline, interval, now)
+        return freeze_as_seen(engine, pipeline, intervals, log, now, accepts_loss=False)
+    except WindowError:
+        return None
+
+
+def freeze_as_seen(
+    engine: Engine, pipeline: Pipeline, intervals: Sequence[Interval], log: OffsetLog, now: datetime, *, accepts_loss: bool
+) -> list[FrozenWindow] | None:
+    """Asks the broker, then freezes. None where the answer is outdated: somebody has meanwhile frozen a later hour with
+    partitions that were added after we asked, and their records of this hour would lie in no window."""
+    # 1. The ledger, before the broker. Whatever is frozen after this may lie beyond the ends that the broker is about to tell,
+    #    and would then be taken for a log that lost its end. What was frozen before cannot: the broker had it when it was frozen.
+    with engine.connect() as connection:
+        row = pipeline_row(connection, pipeline.name)
+        topic_id = row["topic_id"]
+        reached = Chain(connection, pipeline.name, topic_id).ends()
+    # 2. The broker: everything the decision needs, in the order that `observe` explains.
+    cluster_id = row["cluster_id"] or log.cluster_id()
+    seen = observe_there(log, pipeline, intervals, row)
+    known = {part: end for part, end in reached.items() if part in seen.facts.partitions}
+    witnesses.refuse_if_shorter(pipeline, {part: end.offset for part, end in known.items()}, seen.end_offsets)
+    if len(intervals) > 1 and hides_a_boundary(pipeline, seen, now):
+        return None
+    with engine.connect() as connection:
+        seen = scan_past_the_future(Chain(connection, pipeline.name, topic_id), pipeline, seen, log, now)
+    seen = call_witnesses(log, pipeline, reached, seen)
+    # 3. Last of all whether this is still the log of which the last boundaries speak. Asked first, the log could be exchanged
+    #    between this answer and the others; asked last, all of them came from a log that still held the witnesses afterwards.
+    #    `LogChanged`, or new boundaries would be clamped to those of another log, and the records in between would lie in no
+    #    window, or in one that other records belong to.
+    witnesses.refuse_if_changed(pipeline, log, known)
+    for interval in intervals:
+        refuse_undecided(pipeline, interval, seen)
+    # 4. The decision, holding the pipeline's row: one freezes at a time, and sees what the one before has frozen. No question
+    #    goes to the broker from here on, so nobody waits for a slow broker while holding the row. What was seen may be outdated
+    #    by now; what matters of that is looked at again: the topic, the window itself, and partitions that others have frozen
+    #    with.
+    with engine.begin() as connection:
+        present_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
+        if row["cluster_id"] is None:
+            clusters.remember(connection, row, cluster_id)
+        if len(intervals) == 1:
+            already = find_window(connection, pipeline.name, intervals[0])
+            if already is not None:
+                return [already]
+        elif windows_in(connection, pipeline.name, intervals[0].start, intervals[-1].end):
+            return None
+        anchored = Chain(connection, pipeline.name, present_id).partitions_before(intervals[-1].end)
+        if present_id != topic_id or not anchored <= set(seen.facts.partitions):
+            return None
+        accepts_loss = accepts_loss or bool(pipeline.settings.get(ACCEPT_LOSS))
+        return [
+            Freeze(
+                connection=connection, pipeline=pipeline, interval=interval, seen=seen, now=now, accepts_loss=accepts_loss
+            ).window()
+            for interval in intervals
+        ]
+
+
+def find_window(connection: Connection, pipeline_name: str, interval: Interval) -> FrozenWindow | None:
+    """The window with exactly these limits; `WindowOverlap` where one with other limits is in the way."""
+    for found in windows_in(connection, pipeline_name, interval.start, interval.end):
+        if found.interval == interval:
+            return found
+        raise WindowOverlap(
+            f"{interval} of {pipeline_name} overlaps the frozen window {found.interval}: ask for that one instead"
+        )
+    return None
+
+
+def windows_in(connection: Connection, pipeline_name: str, start: datetime, end: datetime) -> list[FrozenWindow]:
+    """The frozen ones that lie in the span, or reach into it."""
+    window = schema.window
+    overlapping = select(window).where(window.c.pipeline == pipeline_name, window.c.starts_at < end, window.c.ends_at > start)
+    return load_windows(connection, overlapping)
+
+
+def refuse_if_open(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
+    if pipeline.starts_at is not None and interval.start < pipeline.starts_at:
+        raise WindowOverlap(f"{interval} lies before {instant_text(pipeline.starts_at)}, where pipeline {pipeline.name} starts")
+    closes_at = interval.end + pipeline.lateness
+    if now < closes_at:
+        raise WindowNotClosed(
+            f"the window {interval} of {pipeline.name} closes at {instant_text(closes_at)}, which is its end and "
+            f"{pipeline.lateness} for late records; it is {instant_text(now)} now"
+        )
+
+
+def observe_there(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], row: Row) -> Observation:
+    """Where the topic is gone or another one, that may be because the broker is another one."""
+    try:
+        return observe(log, pipeline, intervals, row["topic_id"])
+    except (TopicMissing, TopicRecreated):
+        clusters.refuse_another_cluster(row, log)
+        raise
+
+
+def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], topic_id: str) -> Observation:
+    """End offsets before first records: read the other way round, a record could land in the hour before its own. The high
+    watermarks before those: what is appended meanwhile is not taken for an open transaction."""
+    facts = log.topic(pipeline.topic)
+    refuse_if_recreated(pipeline.topic, topic_id, facts.topic_id)
+    # The order is the proof. Say that the last record of this hour is appended while we ask:
+    #  - before the end offsets: they count it, and the first record of a later hour, if any, lies behind it;
+    #  - between the end offsets and the first records: if no later record is found, the boundary is the end offset, and the
+    #    record lies behind it, in the next hour, where it is read. That is the lateness which the pipeline allows for, and
+    #    nothing is lost.
+    # The other way round, "no later record" would be older than the end offset, which could count a record of the next hour into
+    # this one.
+    is_committed = pipeline.isolation_level == READ_COMMITTED
+    written = log.end_offsets(pipeline.topic, facts.partitions, LATEST) if is_committed else {}
+    ends = log.end_offsets(pipeline.topic, facts.partitions, pipeline.isolation_level)
+    instants = {at: milliseconds(at) for at in (intervals[0].start, *(one.end for one in intervals))}
+    by_stamp = log.first_at_or_after_each(pipeline.topic, facts.partitions, [0, *instants.values()])
+    first = {at: by_stamp[stamp] for at, stamp in instants.items()}
+    # Where the log starts comes after all of them, so that what retention takes meanwhile is seen to be gone. And the topic's id
+    # once more: a topic made again in between would answer with another log.
+    starts = log.start_offsets(pipeline.topic, facts.partitions)
+    refuse_if_recreated(pipeline.topic, topic_id, log.topic(pipeline.topic).topic_id)
+    return Observation(
+        facts=facts, written_offsets=written, end_offsets=ends, first=first, first_stamped=by_stamp[0], start_offsets=starts
+    )
+
+
+def refuse_undecided(pipeline: Pipeline, interval: Interval, seen: Observation) -> None:
+    """`TransactionOpen` where records of the interval belong to a transaction that has not ended: the last stable offset, not the
+    first later record, would end the interval, and what is committed after it would be missing here."""
+    undecided = []
+    for partition, written in seen.written_offsets.items():
+        stable = seen.end_offsets[partition]
+        scanned, first = seen.scanned.get((partition, interval.end)), seen.first[interval.end].get(partition)
+        later = scanned.offset if scanned is not None else first.offset if first is not None else written
+        reaches_to = written if scanned is not None and later >= stable else min(later, written)
+        if stable < reaches_to:
+            undecided.append(f"{pipeline.topic}-{partition} [{stable}, {reaches_to})")
+    if undecided:
+        raise TransactionOpen(
+            f"records of window {interval} of {pipeline.name} are of a transaction that has not ended: {', '.join(undecided)}. "
+            "Try again: it ends by its producer's transaction.timeout.ms (60 s by default) at the latest; one that hangs for "
+            "longer is found and aborted by `kafka-transactions.sh find-hanging` and `abort`"
+        )
+
+
+def call_witnesses(log: OffsetLog, pipeline: Pipeline, reached: Mapping[int, ChainEnd], seen: Observation) -> Observation:
+    """The records before the boundaries that are about to be frozen. One that is clamped to a frozen boundary has that one's."""
+    found = {(part, end.offset): end.witness for part, end in reached.items() if end.witness is not None}
+    for at in seen.first:
+        offsets = {part: seen.found(part, at).offset for part in seen.facts.partitions}
+        wanted = {part: offset for part, offset in offsets.items() if (part, offset) not in found}
+        found |= witnesses.last_before(log, pipeline.topic, wanted, seen.start_offsets)
+    return replace(seen, witnesses=found)
+
+
+def hides_a_boundary(pipeline: Pipeline, seen: Observation, now: datetime) -> bool:
+    """Whether a stamp from the future does, so that the boundary has to be searched by reading."""
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
+    return any(boundaries.needs_scan(first, horizon) for found in seen.first.values() for first in found.values())
+
+
+def scan_past_the_future(chain: Chain, pipeline: Pipeline, seen: Observation, log: OffsetLog, now: datetime) -> Observation:
+    """Finds by reading on the boundaries that a stamp from the future hides from the index by time. Rarely any."""
+    horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
+    scanned = dict(seen.scanned)
+    for at, found in seen.first.items():
+        for partition in (part for part, first in found.items() if boundaries.needs_scan(first, horizon)):
+            if at == min(seen.first) and chain.boundary(partition, at) is not None:
+                continue  # the hour before is frozen and with it our beginning: to look for that would be to read that hour again
+            around, end = chain.neighbours(partition, at), seen.end_offsets[partition]
+            records = log.records(pipeline.topic, partition, max(around.lower, seen.start_offsets[partition]), end)
+            scanned[partition, at] = boundaries.scan(records, at_ms=milliseconds(at), horizon=horizon, end_offset=end)
+    return replace(seen, scanned=scanned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """One window being frozen, in a transaction that holds the pipeline's row."""
+
+    connection: Connection
+    pipeline: Pipeline
+    interval: Interval
+    seen: Observation
+    now: datetime
+    accepts_loss: bool
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.connection, self.pipeline.name, self.seen.facts.topic_id)
+
+    def window(self) -> FrozenWindow:
+        """Boundaries first, then the window over them."""
+        partitions = self.seen.facts.partitions
+        self.chain.anchor_new(partitions, self.now)
+        unknown = [partition for partition in partitions if self.head_is_unknown(partition)]
+        ranges = [self.freeze_range(partition) for partition in partitions]
+        lost = [part for part in ranges if part.lost]
+        gone_until = self.chain.lost_until()
+        is_cut_off = gone_until is not None and self.interval.start < gone_until
+        if (lost or unknown) and not self.accepts_loss:
+            raise self.loss(lost, unknown)
+        if is_cut_off and not self.accepts_loss:
+            raise self.loss_of_what_is_gone()
+        for part in {*unknown, *(part.partition for part in lost)}:  # or the boundary frozen here would hide it
+            self.chain.mark_lost(self.lost_until(part, self.interval.start), part)
+        return self.insert(ranges, head_unknown=bool(lost or unknown or is_cut_off))
+
+    def freeze_range(self, partition: int) -> OffsetRange:
+        start, end = (self.freeze_boundary(partition, at) for at in (self.interval.start, self.interval.end))
+        lost = max(0, min(self.seen.start_offsets[partition], end) - start)
+        return OffsetRange(topic=self.pipeline.topic, partition=partition, start_offset=start, end_offset=end, lost=lost)
+
+    def freeze_boundary(self, partition: int, at: datetime) -> int:
+        """B(at): the frozen one, or what the broker said, clamped and frozen now."""
+        frozen = self.chain.boundary(partition, at)
+        if frozen is not None:
+            return frozen
+        around = self.chain.neighbours(partition, at)
+        offset = boundaries.clamp(self.seen.candidate(partition, at, around), around)
+        self.chain.freeze(partition, at, offset, self.seen.leader_epoch(partition, at), self.now, self.witness(partition, offset))
+        return offset
+
+    def witness(self, partition: int, offset: int) -> Witness | None:
+        """The record before a new boundary: as it was read, or as it was read for the frozen one that this one was clamped to."""
+        if offset <= self.seen.start_offsets[partition]:
+            return None
+        return self.seen.witnesses.get((partition, offset)) or self.chain.witness_before(partition, offset)
+
+    def head_is_unknown(self, partition: int) -> bool:
+        """Whether deleted records may have belonged to this window: the log starts behind the last frozen boundary, and what is
+        left of it does not show that they are of earlier hours."""
+        at, start = self.interval.start, self.seen.start_offsets[partition]
+        known = self.chain.boundary(partition, at)
+        if known is not None:  # then how much is lost is known exactly, unless the boundary itself was put where the log was cut
+            return start >= known and self.chain.is_guess(partition, at, known)
+        around = self.chain.neighbours(partition, at)
+        if around.upper is not None and around.upper <= around.lower:
+            return False
+        return start > around.lower and at <= self.lost_until(partition, at)
+
+    def lost_until(self, partition: int, at: datetime) -> datetime:
+        """Records that are gone, and that no window holds, are of no later hour: they were written before the first one that is
+        left, whose stamp tells when that was, unless it came later than the pipeline's lateness or their clocks ran further ahead
+        than it believes. Where none is left that tells, any of them may be of now."""
+        ahead = boundaries.max_ahead(self.pipeline)
+        left = self.seen.found(partition, at).first_stamped
+        if left is None or left.timestamp_ms > boundaries.horizon_ms(self.now, ahead):
+            return self.now + ahead
+        return EPOCH + left.timestamp_ms * MILLISECOND + self.pipeline.lateness + ahead
+
+    def insert(self, ranges: Sequence[OffsetRange], *, head_unknown: bool) -> FrozenWindow:
+        window, part = schema.window, schema.window_range
+        values = {
+            "pipeline": self.pipeline.name,
+            "topic_id": self.seen.facts.topic_id,
+            "starts_at": self.interval.start,
+            "ends_at": self.interval.end,
+            "head_unknown": head_unknown,
+            "frozen_at": self.now,
+        }
+        window_id = self.connection.execute(insert(window).values(values).returning(window.c.id)).scalar_one()
+        if ranges:
+            self.connection.execute(insert(part), [range_values(window_id, found) for found in ranges])
+        return load_windows(self.connection, select(window).where(window.c.id == window_id))[0]
+
+    def loss(self, lost: Sequence[OffsetRange], unknown: Sequence[int]) -> RecordsLost:
+        names = [f"{part.topic}-{part.partition} [{part.start_offset}, {part.readable_from})" for part in lost]
+        names += [f"{self.pipeline.topic}-{partition} below {self.seen.start_offsets[partition]}" for partition in unknown]
+        return RecordsLost(
+            f"retention has deleted records that belong, or may belong, to window {self.interval} of {self.pipeline.name} "
+            f"before it was frozen: {', '.join(names)}. {self.how_to_accept}, or register the pipeline "
+            f'with the setting {{"{ACCEPT_LOSS}": true}}',
+            lost=names,
+        )
+
+    def loss_of_what_is_gone(self) -> RecordsLost:
+        return RecordsLost(
+            f"window {self.interval} of {self.pipeline.name} may have had records that are gone from {self.pipeline.topic}: "
+            "retention took what was not loaded, or the topic had another log before the pipeline was rebased. "
+            f"Nobody knows how many. {self.how_to_accept}",
+            lost=[f"{self.pipeline.topic}, what is gone"],
+        )
+
+    @property
+    def how_to_accept(self) -> str:
+        hour = instant_text(self.interval.start)
+        return (
+            "To load what is left and keep the loss on record, accept it by name: "
+            f"`logbus window accept-loss --pipeline {self.pipeline.name} {hour} --reason TEXT`"
+        )
+
+
+def range_values(window_id: int, part: OffsetRange) -> dict[str, int]:
+    return {
+        "window_id": window_id,
+        "partition": part.partition,
+        "start_offset": part.start_offset,
+        "end_offset": part.end_offset,
+        "lost": part.lost,
+    }

@@ -1,0 +1,68 @@
+"""A frozen window whose records retention took before anybody had loaded them: refused, or given up on the pipeline's own word.
+
+Its boundaries stay what they are. What is lost is known exactly, since they were frozen before; it is put down in the
+window's ranges, and the window can never be audited again. Nothing is given up under an attempt that is alive: it may have read
+the records while they were there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, select, update
+
+from logbus.errors import RecordsLost
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger import schema
+from logbus.ledger.attempts import lock_windows
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.retained import refuse_if_cut
+from logbus.ledger.rows import ATTEMPT_RUNNING, load_windows
+from logbus.model import FrozenWindow, OffsetRange, Pipeline
+
+# A pipeline's own word that records deleted before they were loaded are given up: `{"accept_loss": true}`.
+ACCEPT_LOSS = "accept_loss"
+
+
+def loadable(engine: Engine, pipeline: Pipeline, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:
+    """The frozen window, without what is lost of it where the pipeline gives that up; otherwise `RecordsLost`."""
+    if window.loss_accepted is not None and not window.record_count:
+        return window
+    try:
+        refuse_if_cut(window, log)
+    except RecordsLost:
+        if not pipeline.settings.get(ACCEPT_LOSS) and window.loss_accepted is None:
+            raise
+        return give_up(engine, window, log, now)
+    return window
+
+
+def give_up(engine: Engine, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:
+    """Puts down as lost what the log does not hold any more, unless the window is loaded meanwhile, or somebody is at it."""
+    starts = log.start_offsets(window.topic, [part.partition for part in window.ranges])
+    with engine.begin() as connection:
+        [row] = lock_windows(connection, window.pipeline, [window.interval.start])
+        if row["loaded_attempt"] is None and not is_being_loaded(connection, window.id, now):
+            note_losses(connection, window, starts)
+        return load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))[0]
+
+
+def is_being_loaded(connection: Connection, window_id: int, now: datetime) -> bool:
+    """Whether an attempt runs that has given a sign of life lately."""
+    attempt = schema.attempt
+    alive = (attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at >= now - HEARTBEAT_EXPIRY)
+    return connection.execute(select(attempt.c.number).where(attempt.c.window_id == window_id, *alive)).first() is not None
+
+
+def note_losses(connection: Connection, window: FrozenWindow, starts: Mapping[int, int]) -> None:
+    part_of = schema.window_range
+    for part in window.ranges:
+        mine = (part_of.c.window_id == window.id, part_of.c.partition == part.partition)
+        connection.execute(update(part_of).where(*mine).values(lost=lost_of(part, starts[part.partition])))
+    connection.execute(update(schema.window).where(schema.window.c.id == window.id).values(head_unknown=True))
+
+
+def lost_of(part: OffsetRange, log_start: int) -> int:
+    """How many offsets at the range's head the log does not hold, never fewer than were lost before."""
+    return max(part.lost, min(log_start, part.end_offset) - part.start_offset)

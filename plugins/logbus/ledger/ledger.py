@@ -1,0 +1,221 @@
+"""The ledger: the one front door to pipelines, frozen windows and attempts.
+
+Each method is one theme's function (freezing, catch_up, attempts) on this ledger's engine, in transactions of its
+own; nothing is kept in memory, so any number of ledgers on any number of machines may work at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Engine, select, update
+
+from logbus.errors import LogbusError, WindowUnknown
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger import (
+    accepted_losses,
+    attempts,
+    catch_up,
+    freezing,
+    inferred_columns,
+    missing,
+    pipeline_dags,
+    rebasing,
+    registration,
+    schema,
+    standing,
+)
+from logbus.ledger.catch_up import LoadPlan
+from logbus.ledger.missing import Gap
+from logbus.ledger.rebasing import Rebase
+from logbus.ledger.registration import PipelineRegistration
+from logbus.ledger.rows import load_windows, pipeline_row, to_pipeline
+from logbus.ledger.standing import Standing
+from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, instant_text, utc
+
+
+class Ledger:
+    """What was decided and what was done. The clock comes in as `now`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def register(self, pipeline: Pipeline, log: OffsetLog, now: datetime) -> Pipeline:
+        """Makes the ledger and the pipeline unless they are there. Where windows begin is decided by the first call."""
+        return self.define(pipeline, log, now).pipeline
+
+    def define(
+        self,
+        pipeline: Pipeline,
+        log: OffsetLog,
+        now: datetime,
+        *,
+        dag_id: str | None = None,
+        remembers: bool = True,
+        may_change: bool = True,
+    ) -> PipelineRegistration:
+        """`register` that says what it changed, for a DAG or for whoever only looks (`registration.register`)."""
+        return registration.register(
+            self.engine, pipeline, log, utc(now), dag_id=dag_id, remembers=remembers, may_change=may_change
+        )
+
+    def rebase(self, pipeline_name: str, log: OffsetLog, now: datetime, *, other_cluster: bool = False) -> Rebase | None:
+        """After the topic was made again, or its log became another one: the windows go on with what is there now. None where
+        nothing has changed."""
+        return rebasing.rebase(self.engine, pipeline_name, log, utc(now), other_cluster=other_cluster)
+
+    def accept_loss(
+        self, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime, *, by: str, reason: str
+    ) -> FrozenWindow:
+        """The interval's window, of which records are gone or may be: it may be loaded, and what is left of it be audited."""
+        return accepted_losses.accept(self.engine, pipeline_name, interval, log, utc(now), by=by, reason=reason)
+
+    def pipeline(self, name: str) -> Pipeline:
+        """The registered pipeline with the columns it has inferred, or `PipelineUnknown`."""
+        with self.engine.connect() as connection:
+            return inferred_columns.with_inferred(connection, to_pipeline(pipeline_row(connection, name)))
+
+    def registered(self, name: str) -> Pipeline:
+        """The pipeline as it was registered, or `PipelineUnknown`."""
+        with self.engine.connect() as connection:
+            return to_pipeline(pipeline_row(connection, name))
+
+    def add_inferred(self, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> Pipeline:
+        """Puts down columns that records have shown; the pipeline with all that are known then."""
+        inferred_columns.remember(self.engine, pipeline, columns, utc(now))
+        return self.with_inferred(pipeline)
+
+    def with_inferred(self, pipeline: Pipeline) -> Pipeline:
+        """A pipeline, registered so now or before, with the columns that its records have shown."""
+        with self.engine.connect() as connection:
+            return inferred_columns.with_inferred(connection, pipeline)
+
+    def pipelines(self) -> list[Pipeline]:
+        """All registered pipelines by name."""
+        with self.engine.connect() as connection:
+            rows = connection.execute(select(schema.pipeline).order_by(schema.pipeline.c.name)).mappings()
+            return [to_pipeline(row) for row in rows]
+
+    def freeze_or_get(self, pipeline_name: str, interval: Interval, log: OffsetLog, now: datetime) -> FrozenWindow:
+        """The interval's window: frozen by the first call, the same for every later one.
+
+        Raises `WindowNotClosed`, `WindowOverlap`, `RecordsLost` or `TopicRecreated`.
+        """
+        return freezing.freeze_or_get(self.engine, pipeline_name, interval, log, utc(now))
+
+    def closed_intervals(
+        self,
+        pipeline_name: str,
+        log: OffsetLog,
+        now: datetime,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> list[Interval]:
+        """The closed intervals that a load would take, oldest first: all that are not loaded, and what can be loaded again."""
+        return catch_up.closed_intervals(self.engine, pipeline_name, log, utc(now), since, until, limit)
+
+    def gaps(
+        self,
+        pipeline_name: str,
+        log: OffsetLog | None,
+        now: datetime,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[Gap, ...]:
+        """What is missing of the pipeline, by time; without a log only what the ledger itself shows."""
+        return missing.pipeline_gaps(self.engine, pipeline_name, log, utc(now), since, until)
+
+    def plan_load(
+        self,
+        pipeline_name: str,
+        log: OffsetLog,
+        now: datetime,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        *,
+        limit: int | None = None,
+        only_missing: bool = False,
+    ) -> LoadPlan:
+        """What a load takes; nothing is frozen by that."""
+        return catch_up.plan_load(self.engine, pipeline_name, log, utc(now), since, until, limit=limit, only_missing=only_missing)
+
+    def freeze_plan(
+        self, plan: LoadPlan, log: OffsetLog, now: datetime, tell: Callable[[int], None] = lambda count: None
+    ) -> list[FrozenWindow]:
+        """The plan's windows, all frozen; `tell` is told how many more are."""
+        return catch_up.freeze_plan(self.engine, plan, log, utc(now), tell)
+
+    def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
+        """The frozen window that starts at `start`, or `WindowUnknown`."""
+        found = self.windows(pipeline_name, since=start, until=start)
+        if not found:
+            raise WindowUnknown(f"no window of {pipeline_name} that starts at {instant_text(start)} is frozen")
+        return found[0]
+
+    def windows(self, pipeline_name: str, since: datetime | None = None, until: datetime | None = None) -> list[FrozenWindow]:
+        """Frozen windows by start, those that start within [since, until], both included."""
+        window = schema.window
+        query = select(window).where(window.c.pipeline == pipeline_name).order_by(window.c.starts_at)
+        if since is not None:
+            query = query.where(window.c.starts_at >= since)
+        if until is not None:
+            query = query.where(window.c.starts_at <= until)
+        with self.engine.connect() as connection:
+            pipeline_row(connection, pipeline_name)
+            return load_windows(connection, query)
+
+    def remember_dag(self, pipeline_name: str, dag_id: str, now: datetime) -> None:
+        """Notes that this DAG works on the registered pipeline; once is enough."""
+        pipeline_dags.remember(self.engine, pipeline_name, dag_id, utc(now))
+
+    def begin_attempts(
+        self,
+        pipeline_name: str,
+        starts: Sequence[datetime],
+        run_id: str,
+        try_number: int,
+        now: datetime,
+        task: TaskKey | None = None,
+        pipeline: Pipeline | None = None,
+        accept_other_records: Collection[datetime] = (),
+    ) -> list[Attempt]:
+        """A new attempt for each window, which from now on is the only one that may commit. `task`: whose attempt it is.
+        `pipeline`: how it is loaded, by default as the pipeline is registered now. Windows at `accept_other_records` may be
+        replaced by other records than they were loaded from."""
+        accepted = {utc(start) for start in accept_other_records}
+        windows = [utc(start) for start in starts]
+        return attempts.begin(self.engine, pipeline_name, windows, run_id, try_number, utc(now), task, pipeline, accepted)
+
+    def heartbeat(self, running: Sequence[Attempt], now: datetime) -> None:
+        """Says that these attempts are alive."""
+        attempts.heartbeat(self.engine, running, utc(now))
+
+    def fail_attempts(
+        self,
+        failed: Sequence[Attempt],
+        error: str,
+        now: datetime,
+        samples: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+    ) -> None:
+        """Ends those of the attempts that still run, with the reason (and samples of the records), and drops what they staged."""
+        attempts.fail(self.engine, failed, error, utc(now), samples, kind)
+
+    def settle_attempts(self, over: Sequence[Attempt], now: datetime) -> list[Standing]:
+        """Where attempts stand whose program is over. Those that still run are ended: no driver commits them later."""
+        return standing.settle(self.engine, over, utc(now))
+
+    def beyond_retry(self, failed: Sequence[Attempt]) -> LogbusError | None:
+        """The error of the first of the attempts that failed in a way that no retry mends."""
+        return attempts.beyond_retry(self.engine, failed)
+
+    def record_audit(self, report: AuditReport, now: datetime) -> None:
+        """Keeps an audit's outcome, unless the window has been loaded again since."""
+        window = schema.window
+        same = (window.c.id == report.window.id, window.c.loaded_attempt == report.window.loaded_attempt)
+        outcome = {"audited_at": utc(now) if report.ok else None, "audit_problems": list(report.problems)}
+        with self.engine.begin() as connection:
+            connection.execute(update(window).where(*same).values(outcome))

@@ -1,0 +1,54 @@
+"""Staging tables that no running attempt owns: what drivers left that died, or whose attempt was taken over.
+
+The ledger knows most of them by the attempts it has not cleaned; others belong to windows that a restored ledger does not
+know any more. A table's name is its attempt's (`w<window>_a<number>_<key>`), so nothing else in the schema is ever touched.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sqlalchemy import Engine, select, text
+from sqlalchemy.exc import OperationalError
+
+from logbus.ledger import schema
+from logbus.ledger.attempts import DROP_LOCK_TIMEOUT_MS, FAILED, LOCK_NOT_AVAILABLE, SUPERSEDED, drop_leftovers, sealed
+from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.ledger.table_names import STAGING_SCHEMA
+
+OURS = re.compile(r"w\d+_a\d+(_[0-9a-f]{16})?(_dead)?(_sealed)?")
+
+
+def ownerless(engine: Engine) -> list[str]:
+    """The tables, by name. An attempt begun meanwhile has none yet, so asking for the tables first loses no owner."""
+    row = schema.attempt
+    owned = select(row.c.staging_table, row.c.dead_letter_table).where(row.c.state == ATTEMPT_RUNNING)
+    with engine.connect() as connection:
+        listed = text("select tablename from pg_tables where schemaname = :schema order by tablename")
+        present = connection.execute(listed, {"schema": STAGING_SCHEMA}).scalars().all()
+        owners = {name for pair in connection.execute(owned) for table in pair for name in (table, sealed(table))}
+    return [name for name in present if OURS.fullmatch(name) and name not in owners]
+
+
+def drop_ownerless(engine: Engine) -> list[str]:
+    """Drops them and returns those that are gone; a table that somebody holds stays."""
+    row = schema.attempt
+    over = select(row.c.window_id).where(row.c.state.in_([FAILED, SUPERSEDED]), row.c.cleaned.is_(False)).distinct()
+    before = ownerless(engine)
+    with engine.connect() as connection:
+        windows = connection.execute(over).scalars().all()
+    drop_leftovers(engine, windows)
+    for name in ownerless(engine):
+        drop(engine, name)
+    left = set(ownerless(engine))
+    return [name for name in before if name not in left]
+
+
+def drop(engine: Engine, name: str) -> None:
+    try:
+        with engine.begin() as connection:
+            connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
+            connection.execute(text(f"drop table if exists {STAGING_SCHEMA}.{name}"))
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+            raise

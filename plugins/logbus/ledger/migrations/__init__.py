@@ -1,0 +1,118 @@
+"""The ledger's tables made and brought up to date: `create_ledger`, which anyone may call at any time, several at once included.
+
+Each change of the tables is an alembic revision in `versions/`, in one line of four-digit numbers; `REVISION` names the last.
+All that are missing run in one transaction under one lock: a crash leaves the ledger as it was, and the second to come finds
+nothing to do. What is up to date costs one select. The revision is kept in `logbus.alembic_version`, so a database shared with
+Airflow, whose own lies in another schema, stays apart from it.
+
+A ledger made before there were revisions has the number 1 in `logbus.schema_version` and exactly the tables of revision 0001: it
+is adopted. The number there is 2 from then on, which that logbus refuses to work with.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import ProgrammingError
+
+from logbus.errors import UserError
+from logbus.ledger.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA
+
+# The last of versions/. Two branches that each add one of the same number: a test says so when they meet.
+REVISION = "0008"
+
+FIRST_REVISION = "0001"
+RELEASED_WITHOUT_REVISIONS = 1  # in schema_version
+RELEASED_WITH_REVISIONS = 2
+
+# Any constant does, as long as everybody takes the same: it keeps two makers of the ledger apart.
+CREATE_LOCK = 0x6C6F67627573
+
+UNDEFINED_TABLE = "42P01"
+INSUFFICIENT_PRIVILEGE = "42501"
+
+# alembic keeps the context of a run in a module: threads that make the ledgers of two databases must not meet there.
+ONE_AT_A_TIME = Lock()
+
+
+def create_ledger(engine: Engine) -> None:
+    """Makes whatever is missing. Two at once wait for each other; a ledger of a newer logbus is refused."""
+    found = ledger_revision(engine)
+    if found == REVISION:
+        return
+    refuse_newer(found)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": CREATE_LOCK})
+            upgrade(connection)
+    except ProgrammingError as error:
+        refuse_without_privilege(error)
+        raise
+
+
+def ledger_revision(engine: Engine) -> str | None:
+    """The revision a ledger is at; None where there is none, or one from before there were revisions."""
+    try:
+        with engine.connect() as connection:
+            return read_revision(connection)
+    except ProgrammingError as error:
+        if sqlstate_of(error) == UNDEFINED_TABLE:
+            return None
+        refuse_without_privilege(error)
+        raise
+
+
+def read_revision(connection: Connection) -> str | None:
+    revision: str | None = connection.execute(text(f"select version_num from {SCHEMA}.alembic_version")).scalar_one_or_none()
+    return revision
+
+
+def sqlstate_of(error: ProgrammingError) -> str | None:
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    return state
+
+
+def refuse_without_privilege(error: ProgrammingError) -> None:
+    if sqlstate_of(error) == INSUFFICIENT_PRIVILEGE:
+        raise UserError(
+            f"this user of the warehouse may not read or change the ledger ({str(error.orig).strip()}): run "
+            f"`logbus ledger upgrade` as the database's owner, and grant the user the schemas "
+            f"{SCHEMA}, {STAGING_SCHEMA} and {LEAF_SCHEMA}"
+        ) from error
+
+
+def refuse_newer(found: str | None) -> None:
+    if found is not None and found > REVISION:
+        raise UserError(f"the ledger has version {found}, this logbus knows {REVISION}: install a newer logbus")
+
+
+def upgrade(connection: Connection) -> None:
+    """All missing revisions, in the caller's transaction, which holds the lock."""
+    from alembic import command
+    from alembic.config import Config
+
+    for name in (SCHEMA, STAGING_SCHEMA, LEAF_SCHEMA):
+        connection.execute(text(f"create schema if not exists {name}"))
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    with ONE_AT_A_TIME:
+        if is_from_before_revisions(connection):
+            command.stamp(config, FIRST_REVISION)
+        command.upgrade(config, "head")
+
+
+def is_from_before_revisions(connection: Connection) -> bool:
+    """Whether the tables are there already. Raises their mark: the logbus that made them refuses them from now on."""
+    if connection.execute(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.alembic_version"}).scalar_one() is not None:
+        refuse_newer(read_revision(connection))  # it may have come while we waited for the lock
+        return False
+    if connection.execute(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.schema_version"}).scalar_one() is None:
+        return False
+    version = connection.execute(text(f"select version from {SCHEMA}.schema_version")).scalar_one()
+    if version != RELEASED_WITHOUT_REVISIONS:
+        raise UserError(f"the ledger has version {version}, this logbus knows {REVISION}: install a newer logbus")
+    connection.execute(text(f"update {SCHEMA}.schema_version set version = :version"), {"version": RELEASED_WITH_REVISIONS})
+    return True

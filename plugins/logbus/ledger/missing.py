@@ -1,0 +1,411 @@
+"""What of a pipeline is missing: closed intervals that are not loaded. The one answer that lag, the pages, `load`, `window ls`,
+`doctor`, retention and the DAGs give.
+
+A pipeline's windows form a chain, so what nobody has frozen lies in pieces: before the first window, between two, behind the
+last. The clock closes an interval, not data. But behind the last record there is nothing to load yet, so nothing is missing
+there: a pipeline over a log of 2015 is not ten years behind. Three kinds are told apart:
+
+    not loaded           frozen, and no load has committed
+    not frozen           records lie in it, or may have lain there before retention or a new topic took them: it waits
+    not frozen, empty    no record can be in it: where it begins and ends is the same offset in every partition
+
+Only the first two are "behind"; of the frozen ones those that hold records. An empty interval is still to be frozen and loaded,
+which proves that nothing was there, but many of them are no alarm: between a log of 2015 and one of today lie 100,000 hours.
+
+How the empty ones are found: the first record at or after an instant tells the boundary at that instant, and that the boundary
+stays there up to the record's own timestamp. Pieces whose two boundaries differ are divided, all in one round of questions,
+until each is an interval. A limit keeps those who look at many pipelines from asking too much; what is not told apart counts as
+waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Engine
+
+from logbus.kafka.topics import FoundRecord, OffsetLog
+from logbus.ledger.chain_loading import is_loaded, load_chain
+from logbus.ledger.closed_ends import Seen, ask, rising
+from logbus.ledger.retained import refuse_if_recreated
+from logbus.ledger.rows import pipeline_row, to_pipeline
+from logbus.ledger.stretches import PipelineChain, anchor_of, tail_of
+from logbus.model import FrozenWindow, Interval, Pipeline, ceiling, floor, instant, instant_text, intervals, milliseconds, utc
+
+# Of one pipeline at one look: ten days of hours that all hold records, told apart to the hour, and what lies around them.
+QUESTIONS_MAX = 500
+
+PROBED_FROM = 3  # intervals: of a longer piece it is asked first where its first record lies
+
+
+class Missing(StrEnum):
+    """How far a gap has come."""
+
+    NOT_FROZEN = "not frozen"
+    NOT_LOADED = "not loaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Closed intervals that are not loaded: `count` behind each other that nobody has frozen, or one frozen window.
+
+    `is_empty`: no record can be in any of them.
+    """
+
+    interval: Interval
+    missing: Missing
+    is_empty: bool = False
+    count: int = 1
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.missing is Missing.NOT_LOADED
+
+    def parts(self, length: timedelta) -> Iterator[Interval]:
+        """Its intervals, where `length` is the pipeline's; a frozen window is one, however long."""
+        return iter((self.interval,)) if self.is_frozen else intervals(self.interval.start, self.interval.end, length)
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        start, end = instant_text(self.interval.start), instant_text(self.interval.end)
+        return {"start": start, "end": end, "missing": str(self.missing), "empty": self.is_empty, "windows": self.count}
+
+
+def behind(gaps: Iterable[Gap]) -> int:
+    """How many intervals wait for their records to be loaded."""
+    return sum(gap.count for gap in gaps if not gap.is_empty)
+
+
+def empty(gaps: Iterable[Gap]) -> int:
+    """How many are not loaded and hold no record."""
+    return sum(gap.count for gap in gaps if gap.is_empty)
+
+
+def oldest(gaps: Iterable[Gap]) -> datetime | None:
+    """Where the first interval begins that is behind."""
+    return min((gap.interval.start for gap in gaps if not gap.is_empty), default=None)
+
+
+def find_gaps(
+    log: OffsetLog,
+    pipeline: Pipeline,
+    chain: PipelineChain,
+    seen: Seen,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    questions_max: int | None = QUESTIONS_MAX,
+) -> tuple[Gap, ...]:
+    """All gaps by time, or those of a span: then also the empty intervals before the first record and behind the last."""
+    pieces = list(unfrozen_pieces(log, pipeline, chain, seen, since))
+    found = joined(told_apart(log, pipeline, seen, pieces, questions_max), pipeline.interval)
+    if until is None:
+        last = last_record_until(chain, found)
+        found = [gap for gap in found if not gap.is_empty or (last is not None and gap.interval.start < last)]
+    found += [unloaded(window) for window in (*chain.former, *chain.windows) if window.loaded_attempt is None]
+    return tuple(within(sorted(found, key=lambda gap: gap.interval), pipeline.interval, since, until))
+
+
+def last_record_until(chain: PipelineChain, unfrozen: Iterable[Gap]) -> datetime | None:
+    """When the last interval ends that may hold a record: behind it there is nothing to load yet, whatever is frozen there."""
+    ends = [gap.interval.end for gap in unfrozen if not gap.is_empty]
+    ends += [window.interval.end for window in chain.windows if holds_records(window)]
+    return max(ends, default=None if chain.left_out is None else chain.left_out.end)
+
+
+def holds_records(window: FrozenWindow) -> bool:
+    """Or may have held some."""
+    return window.head_unknown or any(part.start_offset < part.end_offset for part in window.ranges)
+
+
+def ledger_gaps(
+    pipeline: Pipeline, chain: PipelineChain, since: datetime | None = None, until: datetime | None = None
+) -> tuple[Gap, ...]:
+    """What the ledger shows without the log: windows that are not loaded, and holes between windows, of which nobody knows
+    whether they are empty."""
+    holes, reached = list[tuple[Interval, bool]](), chain.begins_at or pipeline.starts_at
+    for taken in (*([chain.left_out] if chain.left_out else []), *(window.interval for window in chain.windows)):
+        if reached is not None and (hole := whole(reached, taken.start, pipeline.interval)):
+            holes.append((hole, False))
+        reached = taken.end if reached is None else max(reached, taken.end)
+    found = joined(holes, pipeline.interval)
+    found += [unloaded(window) for window in (*chain.former, *chain.windows) if window.loaded_attempt is None]
+    return tuple(within(sorted(found, key=lambda gap: gap.interval), pipeline.interval, since, until))
+
+
+def unloaded(window: FrozenWindow) -> Gap:
+    return Gap(interval=window.interval, missing=Missing.NOT_LOADED, is_empty=not holds_records(window))
+
+
+def joined(told: Iterable[tuple[Interval, bool]], length: timedelta) -> list[Gap]:
+    """Gaps of what nobody has frozen, out of intervals and whether they are empty: neighbours that are alike are one."""
+    runs: list[tuple[Interval, bool]] = []
+    for interval, is_empty in sorted(told):
+        if runs and runs[-1][1] == is_empty and runs[-1][0].end == interval.start:
+            interval = Interval(runs.pop()[0].start, interval.end)
+        runs.append((interval, is_empty))
+    return [
+        Gap(
+            interval=interval,
+            missing=Missing.NOT_FROZEN,
+            is_empty=is_empty,
+            count=(interval.end - interval.start) // length,
+        )
+        for interval, is_empty in runs
+    ]
+
+
+def within(gaps: Iterable[Gap], length: timedelta, since: datetime | None, until: datetime | None) -> Iterator[Gap]:
+    """What of the gaps begins in the interval that holds `since` or later, and ends at `until` or before."""
+    begin = None if since is None else floor(since, length)
+    for gap in gaps:
+        start, end = gap.interval.start, gap.interval.end
+        if not gap.is_frozen:
+            start = start if begin is None else max(start, begin)
+            end = end if until is None else min(end, floor(until, length))
+            if start < end:
+                yield replace(gap, interval=Interval(start, end), count=(end - start) // length)
+        elif (begin is None or start >= begin) and (until is None or end <= until):
+            yield gap
+
+
+def pipeline_gaps(
+    engine: Engine,
+    pipeline_name: str,
+    log: OffsetLog | None,
+    now: datetime,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    questions_max: int | None = QUESTIONS_MAX,
+) -> tuple[Gap, ...]:
+    """The gaps of a registered pipeline; without a log only what the ledger itself shows."""
+    facts = None if log is None else log.topic(topic_of(engine, pipeline_name))
+    with engine.connect() as connection:
+        row = pipeline_row(connection, pipeline_name)
+        pipeline, chain = to_pipeline(row), load_chain(connection, row, row["topic_id"], is_loaded())
+    if log is None or facts is None:
+        return ledger_gaps(pipeline, chain, since, until)
+    refuse_if_recreated(pipeline.topic, row["topic_id"], facts.topic_id)
+    seen = ask(log, pipeline, {part: tail_of(chain, part) for part in facts.partitions}, utc(now))
+    return find_gaps(log, pipeline, chain, seen, since=since, until=until, questions_max=questions_max)
+
+
+def topic_of(engine: Engine, pipeline_name: str) -> str:
+    with engine.connect() as connection:
+        topic: str = pipeline_row(connection, pipeline_name)["topic"]
+        return topic
+
+
+Offsets = Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Whole intervals that nobody has frozen, and the boundaries where they begin and end.
+
+    `is_unsure`: records may be gone that nobody knows of, so what lies before the first one that is left is not empty.
+    `is_decided`: the boundary where it begins is known; otherwise `lower` lies before it. `read`: stamps of the partitions that
+    the index by time does not answer for.
+    """
+
+    span: Interval
+    lower: Offsets
+    upper: Offsets
+    read: Mapping[int, Sequence[FoundRecord]] = field(default_factory=dict)
+    is_tail: bool = False
+    is_unsure: bool = False
+    is_decided: bool = True
+    is_probed: bool = False
+    is_waiting: bool = False
+
+    @property
+    def is_equal(self) -> bool:
+        return all(self.upper[part] <= offset for part, offset in self.lower.items())
+
+    def is_empty(self, length: timedelta) -> bool | None:
+        """None where that cannot be said yet."""
+        is_one = self.span.end - self.span.start == length
+        if self.is_waiting or (self.is_unsure and is_one):
+            return False
+        if self.is_unsure:
+            return None
+        return True if self.is_equal else False if is_one and self.is_decided else None
+
+    def asked_at(self, length: timedelta) -> datetime:
+        """The instant whose boundary divides it: its start, once, then its middle."""
+        count = (self.span.end - self.span.start) // length
+        at_start = self.is_unsure or not self.is_decided or (not self.is_probed and count >= PROBED_FROM)
+        return self.span.start + (0 if at_start else count // 2) * length
+
+    def divided(self, at: datetime, found: Mapping[int, FoundRecord], length: timedelta) -> Iterator[Piece]:
+        """Smaller pieces, by the first records at or after `at`."""
+        first = {**found, **self.first_read(at)}
+        middle = {part: self.clamped(part, first.get(part)) for part in self.lower}
+        hours = (floor(instant(one.timestamp_ms), length) for part, one in first.items() if one.offset < self.upper.get(part, 0))
+        filled = max(at, min(hours, default=self.span.end))  # from `at` to here all boundaries are `middle`
+        # Three cases. In all of them the boundaries from `at` to `filled` are the same offsets (`middle`), since no record is
+        # stamped in between: those intervals are empty, and one answer of the broker has decided all of them at once. That is
+        # what keeps the number of questions to the number of places where records begin again, however many years of empty hours
+        # lie between.
+        if self.is_unsure:
+            yield from self.divided_at_loss(filled, middle, length)
+        elif at == self.span.start and self.is_decided and middle != self.lower:
+            # Records that are stamped before the piece lie in it: they go with its first interval.
+            yield from self.part(at, at + length, self.lower, middle, is_waiting=True)
+            yield from self.part(at + length, filled, middle, middle)
+            rest = max(filled, at + length)
+            yield from self.part(rest, self.span.end, middle, self.upper, is_decided=filled >= rest)
+        else:
+            yield from self.part(self.span.start, at, self.lower, middle)
+            yield from self.part(at, filled, middle, middle)
+            yield from self.part(filled, self.span.end, middle, self.upper)
+
+    def divided_at_loss(self, filled: datetime, middle: Offsets, length: timedelta) -> Iterator[Piece]:
+        """Everything up to the first record that is left may have held some. Behind the last window, where none is left, the one
+        interval that comes next has to say so."""
+        none_left = filled >= self.span.end
+        lost_until = self.span.start + length if none_left and self.is_tail else min(filled + length, self.span.end)
+        yield from self.part(self.span.start, lost_until, self.lower, middle, is_waiting=True)
+        yield from self.part(lost_until, self.span.end, middle, self.upper, is_decided=False)
+
+    def part(
+        self, start: datetime, end: datetime, lower: Offsets, upper: Offsets, *, is_decided: bool = True, is_waiting: bool = False
+    ) -> Iterator[Piece]:
+        if start < (end := min(end, self.span.end)):
+            yield replace(
+                self,
+                span=Interval(start, end),
+                lower=lower,
+                upper=upper,
+                is_unsure=False,
+                is_probed=True,
+                is_decided=is_decided,
+                is_waiting=is_waiting,
+            )
+
+    def clamped(self, part: int, record: FoundRecord | None) -> int:
+        return self.upper[part] if record is None else min(max(record.offset, self.lower[part]), self.upper[part])
+
+    def first_read(self, at: datetime) -> dict[int, FoundRecord]:
+        at_ms = milliseconds(at)
+        found = {part: next((one for one in stamps if one.timestamp_ms >= at_ms), None) for part, stamps in self.read.items()}
+        return {part: record for part, record in found.items() if record is not None}
+
+
+def told_apart(
+    log: OffsetLog, pipeline: Pipeline, seen: Seen, pieces: Sequence[Piece], questions_max: int | None
+) -> list[tuple[Interval, bool]]:
+    """Intervals, and whether they are empty."""
+    # By halves, all pieces of a round in one request: log2(hours) rounds at the worst, whatever the number of pieces. Where the
+    # budget of questions is used up, what is left is told as not empty: too much work may be promised by that, and never too
+    # little.
+    told: list[tuple[Interval, bool]] = []
+    plain = [part for part in seen.partitions if part not in seen.read]
+    left, waiting = questions_max, list(pieces)
+    while waiting:
+        known = [(piece, piece.is_empty(pipeline.interval)) for piece in waiting]
+        told += [(piece.span, is_empty) for piece, is_empty in known if is_empty is not None]
+        waiting = [piece for piece, is_empty in known if is_empty is None]
+        instants = [piece.asked_at(pipeline.interval) for piece in waiting]
+        if left is not None and len(instants) > left:
+            return told + [(piece.span, False) for piece in waiting]
+        left = None if left is None else left - len(instants)
+        asked = [milliseconds(at) for at in instants]
+        found = log.first_at_or_after_each(pipeline.topic, plain, asked) if asked else {}
+        waiting = [
+            smaller
+            for piece, at, at_ms in zip(waiting, instants, asked, strict=True)
+            for smaller in piece.divided(at, found[at_ms], pipeline.interval)
+        ]
+    return told
+
+
+def unfrozen_pieces(
+    log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, seen: Seen, since: datetime | None
+) -> Iterator[Piece]:
+    """What is not frozen, by time: before the first window, between two, behind the last."""
+    reached = first_start(log, pipeline, chain, seen, since)
+    if reached is None:
+        return
+    offsets = {part: anchor_of(chain, part).offset for part in seen.partitions}
+    is_unsure = chain.begins_at is not None and chain.begins_at != pipeline.starts_at  # the end of a topic that is no more
+    if chain.left_out is not None:
+        yield from piece(log, pipeline, seen, (reached, chain.left_out.start), offsets, offsets, is_unsure=is_unsure)
+        reached, is_unsure = chain.left_out.end, False
+    for window in chain.windows:
+        parts = {part.partition: part for part in window.ranges if part.partition in offsets}
+        upper = {**offsets, **{number: max(offsets[number], part.start_offset) for number, part in parts.items()}}
+        yield from piece(log, pipeline, seen, (reached, window.interval.start), offsets, upper, is_unsure=is_unsure)
+        offsets = {**upper, **{number: max(upper[number], part.end_offset) for number, part in parts.items()}}
+        reached, is_unsure = max(reached, window.interval.end), False
+    upper = {part: max(offset, seen.closed[part]) for part, offset in offsets.items()}
+    yield from piece(log, pipeline, seen, (reached, seen.until), offsets, upper, is_unsure=is_unsure, is_tail=True)
+
+
+def piece(
+    log: OffsetLog,
+    pipeline: Pipeline,
+    seen: Seen,
+    span: tuple[datetime, datetime],
+    lower: Offsets,
+    upper: Offsets,
+    *,
+    is_unsure: bool,
+    is_tail: bool = False,
+) -> Iterator[Piece]:
+    """The whole intervals of the span, if there is one."""
+    found = whole(*span, pipeline.interval)
+    if found is None:
+        return
+    held = [part for part in lower if lower[part] < upper[part]]
+    if is_tail:
+        read = seen.read
+    else:
+        hidden = [part for part in seen.read if part in held]
+        read = {part: rising(log.records(pipeline.topic, part, lower[part], upper[part]), seen.horizon) for part in hidden}
+    is_cut = any(seen.starts[part] > lower[part] for part in held)
+    yield Piece(span=found, lower=lower, upper=upper, read=read, is_tail=is_tail, is_unsure=is_unsure or is_cut)
+
+
+def whole(start: datetime, end: datetime, length: timedelta) -> Interval | None:
+    start, end = ceiling(start, length), floor(end, length)
+    return Interval(start, end) if start < end else None
+
+
+def first_start(log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, seen: Seen, since: datetime | None) -> datetime | None:
+    """Where the pipeline's intervals begin: where it starts, its first window, or the interval of the first record before that.
+    None where there is nothing at all."""
+    begins_at = chain.begins_at or pipeline.starts_at
+    if begins_at is not None:
+        return floor(begins_at, pipeline.interval)
+    starts = [first_window_start(chain), *first_hours(log, pipeline, chain, seen)]
+    known = min((start for start in starts if start is not None), default=None)
+    if known is None and any(seen.closed[part] > anchor_of(chain, part).offset for part in seen.partitions):
+        known = seen.until - pipeline.interval  # records without a usable time: the next window takes them, whichever it is
+    return known if since is None or known is None else min(known, floor(since, pipeline.interval))
+
+
+def first_window_start(chain: PipelineChain) -> datetime | None:
+    if chain.left_out is not None:
+        return chain.left_out.start
+    return chain.windows[0].interval.start if chain.windows else None
+
+
+def first_hours(log: OffsetLog, pipeline: Pipeline, chain: PipelineChain, seen: Seen) -> Iterator[datetime]:
+    """Of the first records with a usable time that lie before every window."""
+    if chain.left_out is not None:
+        return
+    first = chain.windows[0].ranges if chain.windows else ()
+    ends = {part.partition: part.start_offset for part in first} or seen.closed
+    begins = {part: max(anchor_of(chain, part).offset, seen.starts[part]) for part in seen.partitions}
+    heads = [part for part, begin in begins.items() if begin < ends.get(part, 0)]
+    found = log.first_at_or_after(pipeline.topic, heads, 0) if heads else {}
+    if not chain.windows:
+        found = {**found, **{part: stamps[0] for part, stamps in seen.read.items() if stamps}}
+    for part in heads:
+        if part in found and found[part].timestamp_ms <= seen.horizon:
+            yield floor(instant(found[part].timestamp_ms), pipeline.interval)

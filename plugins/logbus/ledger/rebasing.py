@@ -1,0 +1,139 @@
+"""Going on after the log became another one: the topic was made again, or holds other records than windows were frozen on.
+
+What is loaded stays. The chain of windows goes on behind the last of them, from the first record that no window vouches for any
+more. Records may be missing between the two: those that nobody had frozen when the former log ended, and those of windows that
+were frozen and never loaded. No question to the broker tells them; so every hour that may have lost some is marked, is refused
+until somebody accepts the loss by name, and is never called exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, select, update
+
+from logbus.kafka.topics import OffsetLog, TopicFacts
+from logbus.ledger import boundaries, schema
+from logbus.ledger.chain import Chain, ChainEnd
+from logbus.ledger.clusters import refuse_another_cluster
+from logbus.ledger.retained import SET_ASIDE
+from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
+from logbus.ledger.witnesses import differences
+from logbus.model import EPOCH, MILLISECOND, Interval, Pipeline, instant_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebase:
+    """What a rebase did. Hours that begin in [since, until) may have lost records, and so have `unloaded`, the windows that were
+    frozen and not loaded. The records of `again` may be loaded a second time: nobody can tell them from the lost ones."""
+
+    pipeline: Pipeline
+    since: datetime | None
+    until: datetime
+    unloaded: tuple[Interval, ...] = ()
+    again: tuple[str, ...] = ()
+
+    def hours(self) -> Iterator[Interval]:
+        """The hours after the last window that may have lost records."""
+        start = self.since
+        while start is not None and start < self.until:
+            yield Interval(start, start + self.pipeline.interval)
+            start += self.pipeline.interval
+
+
+def rebase(engine: Engine, pipeline_name: str, log: OffsetLog, now: datetime, *, other_cluster: bool = False) -> Rebase | None:
+    """Moves the pipeline to the log as it is now; None where that is the one it was on. `other_cluster`: it may be of another."""
+    with engine.begin() as connection:
+        row = pipeline_row(connection, pipeline_name, lock=True)
+        if not other_cluster:
+            refuse_another_cluster(row, log)
+        facts = log.topic(row["topic"])
+        onto = onto_another_topic if facts.topic_id != row["topic_id"] else onto_what_is_left
+        return onto(connection, row, facts, log, now)
+
+
+def onto_another_topic(connection: Connection, row: Row, facts: TopicFacts, log: OffsetLog, now: datetime) -> Rebase:
+    """From its first record on; where the pipeline was on it before, from where it left it."""
+    pipeline, chain = to_pipeline(row), Chain(connection, row["name"], facts.topic_id)
+    since, known = chain.last_window_end(), chain.ends()
+    starts = log.start_offsets(pipeline.topic, facts.partitions)
+    chain.anchor(since, starts.items(), now)
+    if since is not None:
+        chain.go_on(since, known, now)
+    until = lost_until(pipeline, log, facts, since, now)
+    chain.mark_lost(until)
+    mine = schema.pipeline.c.name == pipeline.name
+    connection.execute(update(schema.pipeline).where(mine).values(topic_id=facts.topic_id, cluster_id=log.cluster_id()))
+    unloaded = give_up_unloaded(connection, pipeline.name, facts.topic_id)
+    return Rebase(pipeline=pipeline, since=since, until=until, unloaded=unloaded)
+
+
+def lost_until(pipeline: Pipeline, log: OffsetLog, facts: TopicFacts, since: datetime | None, now: datetime) -> datetime:
+    """The former topic was gone when the new one's first record was written: its records are of no hour after that, as far as
+    lateness and clocks that run ahead allow. Where there is no such record, or older logs were sent to it first, that is no
+    evidence: then hours up to now may have lost some."""
+    ahead = boundaries.max_ahead(pipeline)
+    horizon = boundaries.horizon_ms(now, ahead)
+    first = log.first_at_or_after(pipeline.topic, facts.partitions, 0).values()
+    stamps = [EPOCH + record.timestamp_ms * MILLISECOND for record in first if record.timestamp_ms <= horizon]
+    begun = min(stamps, default=None)
+    if begun is None or (since is not None and begun < since):
+        return now + ahead
+    return EPOCH + ((begun + pipeline.lateness + ahead - EPOCH) // pipeline.interval + 1) * pipeline.interval
+
+
+def onto_what_is_left(connection: Connection, row: Row, facts: TopicFacts, log: OffsetLog, now: datetime) -> Rebase | None:
+    """The same topic with another log: what lies behind the last boundary that still holds is set aside, and the chain goes on
+    there, behind the last window."""
+    pipeline, chain = to_pipeline(row), Chain(connection, row["name"], facts.topic_id)
+    reached = {part: end for part, end in chain.ends().items() if part in facts.partitions}
+    ends = log.end_offsets(pipeline.topic, list(reached), pipeline.isolation_level)
+    kept = {part: last_holding(chain.boundaries_of(part), pipeline, log, part, ends[part]) for part in reached}
+    kept = {part: end for part, end in kept.items() if end.offset != reached[part].offset}
+    if not kept:
+        return None
+    since, former_id = chain.last_window_end(), f"{facts.topic_id}{SET_ASIDE}{instant_text(now)}"
+    for part, end in kept.items():
+        set_windows_aside(connection, chain, former_id, part, end.offset)
+    chain.set_aside(former_id, kept)
+    if since is not None:
+        chain.go_on(since, kept, now)
+    chain.mark_lost(until := now + boundaries.max_ahead(pipeline))
+    again = [(part, end.offset, min(ends[part], reached[part].offset)) for part, end in kept.items()]
+    return Rebase(
+        pipeline=pipeline,
+        since=since,
+        until=until,
+        unloaded=give_up_unloaded(connection, pipeline.name, facts.topic_id),
+        again=tuple(f"{pipeline.topic}-{part} [{first}, {end})" for part, first, end in again if first < end),
+    )
+
+
+def last_holding(boundaries: Sequence[ChainEnd], pipeline: Pipeline, log: OffsetLog, partition: int, end: int) -> ChainEnd:
+    """The last boundary of a partition up to which the log is what it was; its anchor, the first of them, where none is known to
+    be. Of a boundary without a witness nobody knows; freezing does not stop at the last one either."""
+    for boundary in reversed(boundaries[1:]):
+        if boundary.offset <= end and not (boundary.witness is None and boundary is not boundaries[-1]):
+            expected = {} if boundary.witness is None else {partition: boundary.witness}
+            if not differences(pipeline, log, expected):
+                return boundary
+    return ChainEnd(offset=min(end, boundaries[0].offset))
+
+
+def set_windows_aside(connection: Connection, chain: Chain, former_id: str, partition: int, offset: int) -> None:
+    """Gives the windows that hold offsets behind `offset` to a topic that is no more: nobody can read their records again."""
+    window, part = schema.window, schema.window_range
+    beyond = select(part.c.window_id).where(part.c.partition == partition, part.c.end_offset > offset)
+    mine = (window.c.pipeline == chain.pipeline_name, window.c.topic_id == chain.topic_id, window.c.id.in_(beyond))
+    connection.execute(update(window).where(*mine).values(topic_id=former_id))
+
+
+def give_up_unloaded(connection: Connection, pipeline_name: str, present_id: str) -> tuple[Interval, ...]:
+    """Marks the windows of former topics that nobody has loaded; those of which nobody has accepted the loss."""
+    window = schema.window
+    mine = (window.c.pipeline == pipeline_name, window.c.topic_id != present_id, window.c.loaded_attempt.is_(None))
+    connection.execute(update(window).where(*mine).values(head_unknown=True))
+    found = load_windows(connection, select(window).where(*mine).order_by(window.c.starts_at))
+    return tuple(one.interval for one in found if one.loss_accepted is None)

@@ -1,0 +1,279 @@
+"""With which hours are a window's records stamped, and in which windows do an hour's records lie?
+
+A window is a range of offsets. It is called after an hour, because its boundaries are where the log's stamps pass that
+hour's start and end; but one producer whose clock is an hour fast moves the boundary for everybody else. Every offset is
+still loaded once, and the hour is not what its name says. So each load counts its records by the hour they are stamped
+with (the pipeline's interval, where that is not an hour), and what lies elsewhere is told wherever the window is shown.
+
+A histogram is a mapping: start of the stamped interval in milliseconds -> records. Two keys are no instants: NO_HOUR has
+the records without a usable stamp; FAR_HOURS those of all hours but the HOURS_MAX nearest to the window's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, insert, or_, select, true
+
+from logbus.errors import PipelineUnknown
+from logbus.ledger import schema
+from logbus.ledger.boundaries import max_ahead
+from logbus.ledger.coverage import missing_span
+from logbus.ledger.rows import pipeline_row, to_pipeline
+from logbus.model import EPOCH, MILLISECOND, FrozenWindow, Interval, Pipeline, instant_text, milliseconds
+
+Histogram = Mapping[int, int]
+
+NO_HOUR = -1  # Kafka's own "no timestamp"; also of stamps that no calendar reaches
+FAR_HOURS = -2
+
+# It bounds what a task keeps and what a commit writes. A window of more hours holds the log of six weeks.
+HOURS_MAX = 1000
+
+# From here on it is worth a word where nobody has asked: a request that began before the hour's end and was logged after it
+# is in every web server's log.
+REMARKABLE_SHARE = 0.01
+REMARKABLE_RECORDS = 10
+
+INTERVAL_LONGEST = timedelta(days=1)  # that registering takes
+
+# A day of an hourly pipeline: an alert on what they hold ends a day after its cause, and an old mistake is not told for ever.
+NEWEST_WINDOWS = 24
+
+NAMED_MAX = 5  # other windows, or hours, in one sentence
+
+
+def joined(histograms: Iterable[Histogram]) -> dict[int, int]:
+    """Their sum."""
+    found: Counter[int] = Counter()
+    for histogram in histograms:
+        found.update(histogram)
+    return dict(found)
+
+
+def bounded(histogram: Histogram, near_ms: int) -> dict[int, int]:
+    """The HOURS_MAX hours nearest to `near_ms`, the others together.
+
+    Parts may be bounded before they are joined: what a part leaves out has so many nearer hours in that part alone that
+    the sum leaves it out, too.
+    """
+    hours = [hour for hour in histogram if hour >= 0]
+    if len(hours) <= HOURS_MAX:
+        return dict(histogram)
+    hours.sort(key=lambda hour: (abs(hour - near_ms), hour))
+    found = {hour: count for hour, count in histogram.items() if hour < 0}
+    found |= {hour: histogram[hour] for hour in hours[:HOURS_MAX]}
+    found[FAR_HOURS] = found.get(FAR_HOURS, 0) + sum(histogram[hour] for hour in hours[HOURS_MAX:])
+    return found
+
+
+def write(connection: Connection, window_id: int, histogram: Histogram | None) -> dict[str, int | None]:
+    """The window's histogram from now on, in the transaction that makes its records public. None: nobody has counted.
+
+    Returns what belongs into the window's row, for its one update: a second one in the same transaction would have
+    PostgreSQL look at the row's pipeline again, and hold it against everybody who freezes.
+    """
+    hours, known = schema.window_hour, histogram or {}
+    connection.execute(delete(hours).where(hours.c.window_id == window_id))
+    rows = [
+        {"window_id": window_id, "hour": EPOCH + timedelta(milliseconds=hour), "record_count": count}
+        for hour, count in known.items()
+        if hour >= 0
+    ]
+    if rows:
+        connection.execute(insert(hours), rows)
+    beside = {"unstamped_count": NO_HOUR, "far_count": FAR_HOURS}
+    return {name: None if histogram is None else known.get(key, 0) for name, key in beside.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourCount:
+    """`count` records of the window that begins at `window` are stamped with the hour that begins at `hour`."""
+
+    window: datetime
+    hour: datetime
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StampedHours:
+    """What a loaded window holds, and what other loaded windows hold of the interval that it is called after.
+
+    `own` records are stamped with its own interval, `others` with other hours, `far` with hours farther away than those.
+    `in_others` are stamped with the window's interval and lie in other windows.
+    """
+
+    interval: Interval
+    own: int
+    unstamped: int = 0
+    far: int = 0
+    others: tuple[HourCount, ...] = ()
+    in_others: tuple[HourCount, ...] = ()
+
+    @property
+    def elsewhere(self) -> int:
+        """How many records of this interval lie in other windows."""
+        return sum(found.count for found in self.in_others)
+
+    @property
+    def strangers(self) -> int:
+        """How many records here are stamped with other hours."""
+        return sum(found.count for found in self.others) + self.far
+
+    @property
+    def is_remarkable(self) -> bool:
+        held = self.own + self.strangers + self.unstamped
+        return is_remarkable(self.elsewhere, self.own + self.elsewhere) or is_remarkable(self.strangers, held)
+
+    def sentences(self) -> list[str]:
+        """None, where every record lies in the window of the hour that it is stamped with."""
+        found = []
+        if self.in_others:
+            where = listed(f"{one.count} in window {instant_text(one.window)}" for one in self.in_others)
+            found.append(f"stamped {instant_text(self.interval.start)}: {self.own} here, {where}")
+        if self.strangers:
+            hours = listed([*(f"{one.count} with {instant_text(one.hour)}" for one in self.others), *self.far_text()])
+            found.append(f"here, but stamped otherwise: {hours}")
+        if self.unstamped:
+            found.append(f"here, without a usable timestamp: {self.unstamped}")
+        return found
+
+    def far_text(self) -> list[str]:
+        return [f"{self.far} with hours farther away than {HOURS_MAX} others"] if self.far else []
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {
+            "own": self.own,
+            "unstamped": self.unstamped,
+            "elsewhere": self.elsewhere,
+            "strangers": self.strangers,
+            "in_other_windows": [{"window": instant_text(one.window), "records": one.count} for one in self.in_others],
+            "other_hours": [{"hour": instant_text(one.hour), "records": one.count} for one in self.others],
+            "far": self.far,
+            "sentences": self.sentences(),
+        }
+
+
+def is_remarkable(part: int, whole: int) -> bool:
+    return part >= REMARKABLE_RECORDS and part >= REMARKABLE_SHARE * whole
+
+
+def listed(texts: Iterable[str]) -> str:
+    """The first few, and how many more there are."""
+    every = list(texts)
+    more = [f"and {len(every) - NAMED_MAX} more"] if len(every) > NAMED_MAX else []
+    return ", ".join([*every[:NAMED_MAX], *more])
+
+
+def stamped_hours(connection: Connection, window: FrozenWindow) -> StampedHours | None:
+    """Of one window; None where it is not loaded, or was loaded before hours were counted."""
+    row_of = schema.window
+    query = select(row_of.c.unstamped_count, row_of.c.far_count).where(row_of.c.id == window.id)
+    unstamped, far = connection.execute(query).one()
+    if unstamped is None:
+        return None
+    own, others = 0, []
+    for found in hours_held(connection, window):
+        if window.interval.start <= found.hour < window.interval.end:
+            own += found.count
+        else:
+            others.append(found)
+    return StampedHours(
+        interval=window.interval,
+        own=own,
+        unstamped=unstamped,
+        far=far,
+        others=tuple(others),
+        in_others=tuple(
+            HourCount(window=start, hour=window.interval.start, count=count)
+            for start, count in windows_holding(connection, window.pipeline, window.interval).items()
+            if start != window.interval.start
+        ),
+    )
+
+
+def hours_held(connection: Connection, window: FrozenWindow) -> Iterator[HourCount]:
+    """The window's own histogram, in order of time."""
+    hours = schema.window_hour
+    query = select(hours.c.hour, hours.c.record_count).where(hours.c.window_id == window.id).order_by(hours.c.hour)
+    for hour, count in connection.execute(query):
+        yield HourCount(window=window.interval.start, hour=hour, count=count)
+
+
+def windows_holding(connection: Connection, pipeline_name: str, span: Interval) -> dict[datetime, int]:
+    """Starts of the loaded windows that hold records stamped with hours that touch the span, in order, and how many each."""
+    hours, window, pipeline = schema.window_hour, schema.window, schema.pipeline
+    near = hours.c.hour > span.start - INTERVAL_LONGEST  # for the index
+    touches = (near, hours.c.hour + pipeline.c.interval > span.start, hours.c.hour < span.end)
+    query = (
+        select(window.c.starts_at, func.sum(hours.c.record_count))
+        .join(window, window.c.id == hours.c.window_id)
+        .join(pipeline, pipeline.c.name == window.c.pipeline)
+        .where(window.c.pipeline == pipeline_name, *touches)
+        .group_by(window.c.starts_at)
+        .order_by(window.c.starts_at)
+    )
+    return {start: int(count) for start, count in connection.execute(query)}
+
+
+def newest_stamped() -> Select[Any]:
+    """By pipeline, the records of its newest loaded windows, and those stamped with another hour than their window's."""
+    hours, window, pipeline = schema.window_hour, schema.window, schema.pipeline
+    is_elsewhere = or_(hours.c.hour < window.c.starts_at, hours.c.hour >= window.c.ends_at)
+    newest = (
+        select(counted_hours().label("held"), counted_hours(is_elsewhere).label("elsewhere"), window.c.far_count)
+        .where(window.c.pipeline == pipeline.c.name, window.c.unstamped_count.is_not(None))
+        .order_by(window.c.starts_at.desc())
+        .limit(NEWEST_WINDOWS)
+        .lateral()
+    )
+    held, elsewhere = (func.sum(count + newest.c.far_count) for count in (newest.c.held, newest.c.elsewhere))
+    query = select(pipeline.c.name.label("pipeline"), held.label("held"), elsewhere.label("elsewhere"))
+    return query.select_from(pipeline.join(newest, true())).group_by(pipeline.c.name)
+
+
+def counted_hours(*which: ColumnElement[bool]) -> ColumnElement[Any]:
+    """The sum over those hours of a window's histogram."""
+    hours = schema.window_hour
+    query = select(func.coalesce(func.sum(hours.c.record_count), 0)).where(hours.c.window_id == schema.window.c.id, *which)
+    return query.correlate(schema.window).scalar_subquery()
+
+
+def elsewhere_notes(connection: Connection, pipeline_names: Collection[str]) -> list[str]:
+    """A line for each of these pipelines in whose newest windows a remarkable share lies elsewhere."""
+    return [
+        f"{row.pipeline}: {row.elsewhere} of the {row.held} records in its newest windows are stamped with other hours than "
+        "their window's (`logbus window show` says with which)"
+        for row in connection.execute(newest_stamped().order_by(schema.pipeline.c.name))
+        if row.pipeline in pipeline_names and is_remarkable(int(row.elsewhere), int(row.held))
+    ]
+
+
+def holding_span(pipeline: Pipeline, span: Interval, lateness: timedelta | None = None) -> Interval:
+    """The windows in which the records stamped within `span` lie that reach the broker no later than `lateness` after its end.
+
+    None of them lies in a later window, as long as no producer's clock is more than `max_ahead` fast: to push it there, a
+    stamp behind `end + lateness + max_ahead` would have to lie in the log before it. Nor does any lie in an earlier one: what
+    is stamped at or after an hour's start, and not further ahead than that, ends the hour before.
+    """
+    reach = (pipeline.lateness if lateness is None else lateness) + max_ahead(pipeline)
+    until = milliseconds(span.end + reach)
+    length = pipeline.interval // MILLISECOND
+    return Interval(span.start, EPOCH + timedelta(milliseconds=-(-until // length) * length))
+
+
+def missing_of_stamped(
+    engine: Engine, pipeline_name: str, span: Interval, lateness: timedelta | None, *, audited: bool = False
+) -> Interval | None:
+    """The first part of `holding_span` that is not loaded (or audited) yet; None when all of it is."""
+    with engine.connect() as connection:
+        try:
+            pipeline = to_pipeline(pipeline_row(connection, pipeline_name))
+        except PipelineUnknown:
+            return span  # its first run registers it
+    return missing_span(engine, pipeline_name, holding_span(pipeline, span, lateness), audited=audited)

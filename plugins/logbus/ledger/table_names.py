@@ -1,0 +1,77 @@
+"""Names of tables: where they lie, taken apart, and made comparable. Without SQLAlchemy: Spark's workers need them, too.
+
+A name is taken as it is written, upper and lower case included, because statements always quote it; so `T` and `t` are two tables
+of PostgreSQL. Only the schema may be left out: `t` is `public.t`, and the ledger keeps the shorter form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from logbus.errors import UserError
+from logbus.model import utc
+
+SCHEMA = "logbus"
+STAGING_SCHEMA = "logbus_staging"  # tables of attempts under way; whatever is in it may be dropped with its attempt
+LEAF_SCHEMA = "logbus_leaf"  # partitions of target tables, kept out of the user's own schemas
+
+TASK_COLUMN = "_task"  # in staging: the Spark task attempt that wrote the row
+
+SCHEMA_DEFAULT = "public"
+
+# PostgreSQL cuts longer names silently, and two cut names may be the same.
+NAME_BYTES_MAX = 63
+
+LEAF_SUFFIX_BYTES = len("_201505171000")
+
+
+def quoted(name: str) -> str:
+    """An identifier as SQL takes it, whatever it holds."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableName:
+    """A table in a schema; `sql` is how statements name it."""
+
+    name: str
+    schema: str = SCHEMA_DEFAULT
+
+    @property
+    def sql(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+def parse_table(text: str) -> TableName:
+    """`access_log` or `web.access_log`."""
+    parts = text.split(".")
+    if not 1 <= len(parts) <= 2 or not all(parts):
+        raise UserError(f"a table is named table or schema.table; {text!r} is neither")
+    if len("_".join(parts).encode()) + LEAF_SUFFIX_BYTES > NAME_BYTES_MAX:
+        raise UserError(f"the table name {text!r} is too long: its partitions' names must fit into {NAME_BYTES_MAX} bytes")
+    return TableName(name=parts[-1], schema=parts[0]) if len(parts) > 1 else TableName(name=parts[0])
+
+
+def canonical_table(text: str) -> str:
+    """The one form that the ledger keeps and compares: `t` for `public.t`."""
+    return text.removeprefix(f"{SCHEMA_DEFAULT}.")
+
+
+def aliases_of(text: str) -> tuple[str, ...]:
+    """Every form in which a table may stand in a ledger from before names were made canonical."""
+    canonical = canonical_table(text)
+    return (canonical,) if "." in canonical else (canonical, f"{SCHEMA_DEFAULT}.{canonical}")
+
+
+def leaf_name(target: TableName, window_start: datetime) -> TableName:
+    """The partition that holds one window of the target. With a dot, so that `web.log` and `web_log` do not want the same one."""
+    base = target.name if target.schema == "public" else f"{target.schema}.{target.name}"
+    return TableName(name=f"{base}_{utc(window_start):%Y%m%d%H%M}", schema=LEAF_SCHEMA)
+
+
+def staging(name: str) -> TableName:
+    return TableName(name=name, schema=STAGING_SCHEMA)

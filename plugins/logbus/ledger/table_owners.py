@@ -1,0 +1,48 @@
+"""One table, one pipeline: two that load into one would delete each other's rows.
+
+Names are compared in their canonical form. A ledger from before that may hold two pipelines that name one table differently:
+nothing is loaded by either until one has a table of its own, because nobody can tell whose rows a leaf of it holds. Catalogs of
+Iceberg and some file systems take `Web` and `web` for one name, so where rows are files names that differ in nothing else are
+one, too.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, func, select
+
+from logbus.errors import PipelineConflict
+from logbus.ledger import schema
+from logbus.ledger.definition import SINK, SINK_DEFAULT
+from logbus.ledger.rows import to_pipeline
+from logbus.ledger.table_names import aliases_of, canonical_table
+from logbus.model import Pipeline
+
+
+def others_of_table(connection: Connection, pipeline: Pipeline) -> list[str]:
+    """The other pipelines that are registered for the same table, by name."""
+    row_of = schema.pipeline
+    forms = [form.lower() for form in aliases_of(pipeline.table)]
+    query = select(row_of).where(func.lower(row_of.c.table_name).in_(forms), row_of.c.name != pipeline.name)
+    found = [to_pipeline(row) for row in connection.execute(query).mappings()]
+    return sorted(other.name for other in found if is_one_table(pipeline, other))
+
+
+def is_one_table(one: Pipeline, other: Pipeline) -> bool:
+    names = {canonical_table(one.table), canonical_table(other.table)}
+    if are_files(one) and are_files(other):
+        names = {name.casefold() for name in names}
+    return len(names) == 1
+
+
+def are_files(pipeline: Pipeline) -> bool:
+    return bool(pipeline.settings.get(SINK, SINK_DEFAULT) != SINK_DEFAULT)
+
+
+def refuse_shared_table(connection: Connection, pipeline: Pipeline) -> None:
+    """`PipelineConflict` where another pipeline is registered for the pipeline's table, by whichever name of it."""
+    if others := others_of_table(connection, pipeline):
+        raise PipelineConflict(
+            f"table {canonical_table(pipeline.table)} is loaded by pipeline {' and '.join(others)}: two pipelines need two "
+            "tables, or each deletes the other's rows. If both are registered already, give one a table of its own: "
+            "`logbus pipeline move NAME --table OTHER`"
+        )

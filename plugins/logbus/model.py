@@ -1,0 +1,292 @@
+"""The values everything about windows is said in. Frozen, plain, comparable; no I/O.
+
+An `Interval` is a span of time, half open. An `OffsetRange` is a span of one partition, half open: `end_offset` is
+exclusive. A `FrozenWindow` is an interval whose ranges are decided for ever. An `Attempt` is one try at loading it;
+its number is the fence: only the newest attempt of a window may commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+HOUR = timedelta(hours=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+# How long after its end an hour stays open for records still on their way.
+LATENESS_DEFAULT = timedelta(minutes=5)
+
+# A pipeline's own word that its topic has offsets without a record: `{"offset_gaps": true}`. Compaction and transactions make
+# them, and no stock client can see why an offset is missing.
+OFFSET_GAPS = "offset_gaps"
+
+
+def utc(instant: datetime) -> datetime:
+    """The same instant in UTC. A naive datetime is an error: nobody knows which instant it means."""
+    if instant.tzinfo is None:
+        raise ValueError(f"{instant.isoformat()} has no time zone: give an aware datetime, such as {instant.isoformat()}+00:00")
+    return instant.astimezone(UTC)
+
+
+def milliseconds(instant: datetime) -> int:
+    """Since the epoch, rounded up: a stamp in whole milliseconds is at or after the instant exactly if it is not below this."""
+    return -((EPOCH - utc(instant)) // MILLISECOND)
+
+
+def instant_text(instant: datetime) -> str:
+    """`2015-05-17T10:00:00Z`: how an instant is written in arguments, logs and reports."""
+    return utc(instant).isoformat().replace("+00:00", "Z")
+
+
+def parse_instant(text: str) -> datetime:
+    """The opposite of `instant_text`; takes any ISO 8601 instant, a date or a missing zone being UTC."""
+    instant = datetime.fromisoformat(text)
+    return utc(instant if instant.tzinfo else instant.replace(tzinfo=UTC))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """The span of time [start, end), in UTC."""
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", utc(self.start))
+        object.__setattr__(self, "end", utc(self.end))
+        if self.end <= self.start:
+            raise ValueError(f"an interval ends after it starts; got {self}")
+
+    @classmethod
+    def hour(cls, instant: datetime) -> Interval:
+        """The hour that holds `instant`."""
+        start = utc(instant).replace(minute=0, second=0, microsecond=0)
+        return cls(start, start + HOUR)
+
+    def __str__(self) -> str:
+        return f"[{instant_text(self.start)}, {instant_text(self.end)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A topic, the table it is loaded into, and how. `starts_at` None means from the earliest record."""
+
+    name: str
+    topic: str
+    table: str
+    parse: str
+    interval: timedelta = HOUR
+    lateness: timedelta = LATENESS_DEFAULT
+    starts_at: datetime | None = None
+    isolation_level: str = "read_committed"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """The offsets [start_offset, end_offset) of one partition; `lost` of them, at the head, are declared lost."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    lost: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many records the range holds that can be read."""
+        return self.end_offset - self.start_offset - self.lost
+
+    @property
+    def readable_from(self) -> int:
+        return self.start_offset + self.lost
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start_offset}, {self.end_offset})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """A record by which a log is known again: at this offset it holds this one, or none any more. `hash` is signed."""
+
+    offset: int
+    timestamp_ms: int
+    hash: int
+    leader_epoch: int | None = None
+
+
+class WindowState(StrEnum):
+    """How far a window has come. `LOADING`: an attempt runs and none has committed yet."""
+
+    FROZEN = "frozen"
+    LOADING = "loading"
+    LOADED = "loaded"
+    AUDITED = "audited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowCounts:
+    """read = loaded + dead_lettered + filtered. `late` and `early` records carry a timestamp outside the window's interval."""
+
+    read: int = 0
+    loaded: int = 0
+    dead_lettered: int = 0
+    filtered: int = 0
+    late: int = 0
+    early: int = 0
+    lost: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenWindow:
+    """A window whose offsets are decided for ever. `counts` and `fingerprint` are those of the attempt that is loaded."""
+
+    id: int
+    pipeline: str
+    topic: str
+    interval: Interval
+    topic_id: str
+    ranges: tuple[OffsetRange, ...]
+    state: WindowState
+    last_attempt: int = 0
+    loaded_attempt: int | None = None
+    counts: WindowCounts | None = None
+    fingerprint: str | None = None
+    head_unknown: bool = False
+    frozen_at: datetime | None = None
+    loaded_at: datetime | None = None
+    audited_at: datetime | None = None
+    other_records: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # reloads that were allowed to read others
+    values_hash: Mapping[str, Any] | None = field(default=None, hash=False)  # logbus.ledger.values
+    loss_accepted: Mapping[str, Any] | None = None  # by whom, when and why it was accepted that records of it are gone
+
+    @property
+    def record_count(self) -> int:
+        return sum(part.count for part in self.ranges)
+
+    def summary(self) -> dict[str, Any]:
+        """The window as JSON-ready values, for XComs, reports and `--json`."""
+        return {
+            "pipeline": self.pipeline,
+            "start": instant_text(self.interval.start),
+            "end": instant_text(self.interval.end),
+            "state": str(self.state),
+            "records": self.record_count,
+            "ranges": {str(part.partition): [part.start_offset, part.end_offset] for part in self.ranges},
+            "counts": counts_json(self.counts),
+            "fingerprint": self.fingerprint,
+            "loaded_attempt": self.loaded_attempt,
+            "audited_at": self.audited_at and instant_text(self.audited_at),
+            "other_records": list(self.other_records),
+            **({"loss_accepted": dict(self.loss_accepted)} if self.loss_accepted else {}),
+        }
+
+
+def counts_json(counts: WindowCounts | None) -> dict[str, int] | None:
+    if counts is None:
+        return None
+    return {name: getattr(counts, name) for name in WindowCounts.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskKey:
+    """A task of an Airflow DAG. `map_index` is None where the task is not mapped."""
+
+    dag_id: str
+    task_id: str
+    map_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at loading a window. `token` is how it is passed to the Spark job: `<window start>=<number>`."""
+
+    window_id: int
+    pipeline: str
+    interval: Interval
+    number: int
+    staging_table: str
+    dead_letter_table: str
+    key: str | None = None  # random; None: a ledger from before revision 0008 gave it
+    # Of the pipeline, as it was when the attempt began (logbus.ledger.definition); None: begun by a logbus that kept none.
+    definition: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def token(self) -> str:
+        return f"{instant_text(self.interval.start)}={self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTally:
+    """What one witness counted for one partition of a window. `fingerprint` is the sum modulo 2^64."""
+
+    partition: int
+    loaded: int = 0
+    dead_lettered: int = 0
+    distinct_offsets: int = 0
+    min_offset: int | None = None
+    max_offset: int | None = None
+    fingerprint: int = 0
+
+
+LOSS_ACCEPTED = "loss accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What the second witness found. `ok` only where nothing at all differs; `notes` are facts that are no fault."""
+
+    window: FrozenWindow
+    expected: Mapping[int, int]
+    found: Mapping[int, PartitionTally]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        """`exact`, or everything that differs; never `exact` where records are gone and somebody has accepted that."""
+        if self.problems:
+            return "; ".join(self.problems)
+        return "exact" if self.window.loss_accepted is None else LOSS_ACCEPTED
+
+    def summary(self) -> dict[str, Any]:
+        """The report as JSON-ready values."""
+        return {
+            "window": self.window.summary(),
+            "ok": self.ok,
+            "expected": {str(partition): count for partition, count in self.expected.items()},
+            "found": {str(tally.partition): tally.loaded + tally.dead_lettered for tally in self.found.values()},
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+        }
+
+
+def floor(instant: datetime, length: timedelta) -> datetime:
+    """The start of the interval that holds the instant."""
+    return utc(instant) - (utc(instant) - EPOCH) % length
+
+
+def ceiling(instant: datetime, length: timedelta) -> datetime:
+    """The start of the first interval that begins at the instant or later."""
+    return utc(instant) + (EPOCH - utc(instant)) % length
+
+
+def intervals(start: datetime, end: datetime, length: timedelta) -> Iterator[Interval]:
+    """The whole intervals within [start, end)."""
+    while start + length <= end:
+        yield Interval(start, start + length)
+        start += length
+
+
+def instant(timestamp_ms: int) -> datetime:
+    """The instant of a record's timestamp."""
+    return EPOCH + timedelta(milliseconds=timestamp_ms)

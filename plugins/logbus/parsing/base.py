@@ -1,0 +1,94 @@
+"""What a parser is, and what every parser shares: decoding text that PostgreSQL can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from logbus.errors import UserError
+
+# How much of an offending text an error repeats; the dead letter keeps all the bytes anyway.
+SHOWN_CHARACTERS_MAX = 120
+
+
+class Unparsable(ValueError):
+    """A value that is not what the parser reads. `kind` groups dead letters; the message says what is wrong."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Filtered(Exception):
+    """A value that a parser leaves out on purpose: it is counted, and neither loaded nor a dead letter."""
+
+
+# Many values as Arrow columns in the order of `columns`; None where one of them wants to be looked at alone.
+Quick = Callable[[Sequence[bytes]], Sequence[Any] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parser:
+    """`columns` are name to PostgreSQL type; `parse` gives their values in the same order, or raises `Unparsable` or `Filtered`.
+
+    `quick`, where there is one, gives the same for many values at once, all of which parse. `of_no_value` is the row of a
+    record without a value (a tombstone); None: such a record is a dead letter.
+    """
+
+    columns: Mapping[str, str]
+    parse: Callable[[bytes], Sequence[Any]]
+    quick: Quick | None = None
+    of_no_value: Sequence[Any] | None = None
+
+
+def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
+    """The row of one record's value, which may have none."""
+    if value is not None:
+        return parser.parse(value)
+    if parser.of_no_value is None:
+        raise Unparsable("NoValue", "the record has no value (a tombstone)")
+    return parser.of_no_value
+
+
+def decode(value: bytes) -> str:
+    """The value as text. PostgreSQL stores UTF-8 without NUL and nothing else."""
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unparsable("NotUtf8", f"byte {error.start} is not UTF-8 ({error.reason})") from None
+    if "\0" in text:
+        raise Unparsable("NulCharacter", f"a NUL character at {text.index(chr(0))}, which PostgreSQL's text cannot hold")
+    return text
+
+
+def storable(text: str) -> str:
+    """Any text as PostgreSQL can hold it."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def shown(text: str) -> str:
+    """The text's beginning, for an error message."""
+    return repr(text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "...")
+
+
+# Leaving records out on purpose: `{"filter": {"status": [500, 503], "host": ["web-1"]}}`.
+#
+# A row is loaded if each of these columns holds one of its values; null may be one of them. The others are counted as filtered:
+# read = loaded + dead-lettered + filtered.
+
+
+def filtering(parser: Parser, wanted: Mapping[str, Sequence[Any]]) -> Parser:
+    """The parser with its rows filtered."""
+    names = list(parser.columns)
+    if not isinstance(wanted, Mapping) or any(name not in names or not isinstance(wanted[name], list) for name in wanted):
+        raise UserError(f"settings.filter maps columns to lists of values; the columns are {', '.join(names)}")
+    places = [(names.index(name), tuple(values)) for name, values in wanted.items()]
+
+    def parse(value: bytes) -> Sequence[Any]:
+        row = parser.parse(value)
+        if all(row[place] in values for place, values in places):
+            return row
+        raise Filtered
+
+    return replace(parser, parse=parse, quick=None)

@@ -1,0 +1,88 @@
+"""Columns that a pipeline's settings declare, and texts as values of their types.
+
+{"columns": {"host": "text", "status": "integer", "at": "timestamptz"}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from logbus.errors import UserError
+from logbus.parsing.base import Unparsable, shown
+from logbus.parsing.json_records import exact_text, to_instant, to_integer
+from logbus.parsing.schemas import ARROW_TYPES
+
+
+def declared_columns(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of the settings, name to type; none where there are none."""
+    columns: Mapping[str, str] = settings.get("columns") or {}
+    unknown = {str(kind) for kind in columns.values() if kind not in ARROW_TYPES or kind == "bytea"}
+    reserved = [name for name in columns if name.startswith("_")]
+    if unknown or reserved:
+        raise UserError(
+            f"settings.columns: types are {', '.join(kind for kind in ARROW_TYPES if kind != 'bytea')} and names do not begin "
+            f"with _ (logbus's own do); got {', '.join([*sorted(unknown), *reserved])}"
+        )
+    return dict(columns)
+
+
+def from_text(name: str, kind: str, text: str | None) -> Any:
+    """A text as its column's value; null stays null. Raises `Unparsable` where it is none."""
+    if text is None or kind == "text":
+        return text
+    try:
+        return TEXT_CONVERTERS[kind](text)
+    except (TypeError, ValueError, OverflowError, OSError):
+        raise Unparsable("WrongType", f"{name} is no {kind}: {shown(text)}") from None
+
+
+def to_boolean(text: str) -> bool:
+    return BOOLEANS[text.lower()]
+
+
+class Booleans(dict[str, bool]):
+    def __missing__(self, text: str) -> bool:
+        raise ValueError(text)
+
+
+BOOLEANS = Booleans({"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False})
+
+
+def to_jsonb(text: str) -> str:
+    return exact_text(json.loads(text, parse_constant=refuse_constant))
+
+
+def refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def to_double(text: str) -> float:
+    if "_" in text:  # which Python takes between digits
+        raise ValueError(text)
+    return float(text)
+
+
+def integers(bits: int) -> Callable[[str], int]:
+    convert = to_integer(bits)
+    return lambda text: convert(int(text) if "_" not in text else None)
+
+
+def text_instant(text: str) -> datetime:
+    """ISO 8601, or a number of seconds or milliseconds since the epoch."""
+    try:
+        return to_instant(float(text) if "." in text else int(text))
+    except ValueError:
+        return to_instant(text)
+
+
+TEXT_CONVERTERS: Mapping[str, Callable[[str], Any]] = {
+    "integer": integers(32),
+    "bigint": integers(64),
+    "double precision": to_double,
+    "boolean": to_boolean,
+    "timestamptz": text_instant,
+    "jsonb": to_jsonb,
+}

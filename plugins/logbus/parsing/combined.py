@@ -1,0 +1,105 @@
+r"""The combined access-log format of Apache and nginx; the common format is the same without its last two fields.
+
+    host ident username [time] "request" status bytes "referer" "agent"
+
+Quoted fields hold \" and \\ escaped, and whatever a client sent. A request is `METHOD path PROTOCOL`; real logs also
+hold requests without protocol (HTTP/0.9) and lines of garbage that never were HTTP: those keep the whole text in
+`path`, the method and protocol being null, because the line itself is well formed. A field that is `-` is null.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
+from typing import Any
+
+from logbus.parsing.base import Parser, Unparsable, decode, shown
+
+COLUMNS = {
+    "host": "text",
+    "ident": "text",
+    "username": "text",
+    "time": "timestamptz",
+    "method": "text",
+    "path": "text",
+    "protocol": "text",
+    "status": "integer",
+    "bytes": "bigint",
+    "referer": "text",
+    "agent": "text",
+}
+
+QUOTED = r'"((?:[^"\\]|\\.)*)"'
+LINE = re.compile(
+    r"(\S+) (\S+) (.+?) "
+    r"\[(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)\] "
+    rf"{QUOTED} (\d{{3}}|-) (\d{{1,18}}|-)(?: {QUOTED} {QUOTED})?\s*",
+    re.DOTALL,
+)
+REQUEST = re.compile(r"([A-Z][A-Z_-]*) (.*?)(?: (HTTP/\d(?:\.\d)?))?", re.DOTALL)
+ESCAPE = re.compile(r'\\(["\\])')
+
+MONTHS = {
+    name: number
+    for number, name in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
+}
+
+
+def combined_parser(settings: Mapping[str, Any]) -> Parser:
+    return Parser(columns=COLUMNS, parse=parse_line)
+
+
+def parse_line(value: bytes) -> Sequence[Any]:
+    """The columns of one line, or `Unparsable`."""
+    text = decode(value)
+    match = LINE.fullmatch(text)
+    if match is None:
+        raise Unparsable("NotCombinedLogLine", f'not host ident user [time] "request" status bytes ...: {shown(text)}')
+    host, ident, username, *stamp, request, status, size, referer, agent = match.groups()
+    return (
+        host,
+        null(ident),
+        null(username),
+        to_instant(tuple(stamp), text),
+        *split_request(request),
+        None if status == "-" else int(status),
+        None if size == "-" else int(size),
+        unescaped(referer),
+        unescaped(agent),
+    )
+
+
+def null(field: str | None) -> str | None:
+    return None if field == "-" else field
+
+
+def unescaped(field: str | None) -> str | None:
+    """A quoted field as the client sent it. Escapes other than of quote and backslash (\\xNN) stand for bytes, not
+    characters: they stay as written."""
+    return null(field) if field is None or "\\" not in field else ESCAPE.sub(r"\1", field)
+
+
+def split_request(request: str) -> tuple[str | None, str | None, str | None]:
+    """Method, path and protocol; what is no HTTP request is all path."""
+    match = REQUEST.fullmatch(request)
+    if match is None:
+        return None, unescaped(request), None
+    method, path, protocol = match.groups()
+    return method, unescaped(path), protocol
+
+
+def to_instant(stamp: tuple[str, ...], text: str) -> datetime:
+    day, month, year, hour, minute, second, sign, zone_hours, zone_minutes = stamp
+    try:
+        zone = offset_zone(sign, int(zone_hours), int(zone_minutes))
+        return datetime(int(year), MONTHS[month], int(day), int(hour), int(minute), int(second), tzinfo=zone)
+    except (ValueError, KeyError) as error:
+        raise Unparsable("NoSuchTime", f"{error} in {shown(text)}") from None
+
+
+@lru_cache
+def offset_zone(sign: str, hours: int, minutes: int) -> timezone:
+    distance = timedelta(hours=hours, minutes=minutes)
+    return UTC if not distance else timezone(-distance if sign == "-" else distance)

@@ -1,0 +1,47 @@
+"""A line that a regular expression of the pipeline's own takes apart.
+
+    {"pattern": "(?P<level>\\\\w+) (?P<took>\\\\d+)ms (?P<message>.*)", "columns": {"took": "integer"}}
+
+The pattern matches the whole line, without its line end. Its named groups are the columns, texts unless `columns` says
+otherwise; a group that took no part is null. How long a pattern may search is its author's to know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from logbus.errors import UserError
+from logbus.parsing.base import Parser, Unparsable, decode, shown
+from logbus.parsing.columns import declared_columns, from_text
+
+
+def regex_parser(settings: Mapping[str, Any]) -> Parser:
+    pattern, declared = compiled(settings.get("pattern")), declared_columns(settings)
+    strangers = [name for name in declared if name not in pattern.groupindex]
+    if strangers:
+        raise UserError(f"settings.columns: {', '.join(strangers)} is no named group of settings.pattern")
+    columns = declared_columns({"columns": {name: declared.get(name, "text") for name in pattern.groupindex}})
+    return Parser(columns=columns, parse=lambda value: parse_line(value, pattern, columns))
+
+
+def compiled(pattern: Any) -> re.Pattern[str]:
+    if not isinstance(pattern, str):
+        raise UserError('the parser "regex" needs settings.pattern: a regular expression with named groups, (?P<name>...)')
+    try:
+        found = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"settings.pattern is no regular expression: {error}") from None
+    if not found.groupindex:
+        raise UserError("settings.pattern has no named groups, (?P<name>...): they become the columns")
+    return found
+
+
+def parse_line(value: bytes, pattern: re.Pattern[str], columns: Mapping[str, str]) -> Sequence[Any]:
+    text = decode(value).rstrip("\r\n")
+    match = pattern.fullmatch(text)
+    if match is None:
+        raise Unparsable("NoMatch", f"the pattern does not match {shown(text)}")
+    groups = match.groupdict()
+    return [from_text(name, kind, groups[name]) for name, kind in columns.items()]

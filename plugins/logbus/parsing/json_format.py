@@ -1,0 +1,36 @@
+"""JSON objects. With declared columns each gets its member of that name; otherwise the object is one `data jsonb`.
+
+Declared in the pipeline's settings: `{"columns": {"host": "text", "status": "integer", "at": "timestamptz"}}`. What a member
+may be is said in `json_records`. With `{"infer": true}` columns are added as records show them (`spark_jobs.inference`); what
+has none is kept in `_rest jsonb`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from logbus.parsing.base import Parser
+from logbus.parsing.columns import declared_columns
+from logbus.parsing.json_columns import quick_columns, quick_whole
+from logbus.parsing.json_records import parse_members, parse_whole
+
+WHOLE_OBJECT = "data"
+REST = "_rest"
+
+
+def json_parser(settings: Mapping[str, Any]) -> Parser:
+    columns = declared_columns(settings)
+    if settings.get("infer"):
+        return Parser(
+            columns={**columns, REST: "jsonb"},
+            parse=lambda value: parse_members(value, columns, with_rest=True),
+            quick=lambda values: quick_columns(values, columns, with_rest=True),
+        )
+    if not columns:
+        return Parser(columns={WHOLE_OBJECT: "jsonb"}, parse=parse_whole, quick=quick_whole)
+    return Parser(
+        columns=columns,
+        parse=lambda value: parse_members(value, columns),
+        quick=lambda values: quick_columns(values, columns),
+    )

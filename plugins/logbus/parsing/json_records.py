@@ -1,0 +1,196 @@
+"""One JSON object to the values of its columns.
+
+A member that is absent or null is null. A member that is not of its column's type makes a dead letter: a number is not
+taken from a string, nor a text from a number. A timestamp is an ISO 8601 instant or a number: seconds since the
+epoch, or milliseconds from 100,000,000,000 on.
+
+What orjson takes is an object; what it refuses, the standard library explains. Two things that orjson takes need care: numbers
+beyond 64 bits, which it rounds, and numbers and characters that PostgreSQL's jsonb refuses.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from logbus.parsing.base import Unparsable, decode, shown
+
+# As seconds this is the year 5138, as milliseconds 1973: no log is in doubt.
+MILLISECONDS_FROM = 100_000_000_000
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_members(value: bytes, columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[Any]:
+    """The object's members, in the columns' order; behind them, if asked for, an object of all others."""
+    found = parse_object(value)
+    row = [member(found, name, kind, value) for name, kind in columns.items()]
+    return [*row, rest_text(found, columns, value)] if with_rest else row
+
+
+def rest_of(found: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any] | None:
+    """The members that have no column; None where all have one."""
+    if found.keys() <= columns.keys():
+        return None
+    return {name: value for name, value in found.items() if name not in columns}
+
+
+def rest_text(found: Mapping[str, Any], columns: Mapping[str, str], source: bytes) -> str | None:
+    rest = rest_of(found, columns)
+    try:
+        return None if rest is None else to_json(rest)
+    except Imprecise:
+        return exact_text(rest_of(DECODER.decode(source.decode()), columns))
+
+
+def member(found: Mapping[str, Any], name: str, kind: str, source: bytes) -> Any:
+    """One member as its column holds it. `source` is what `found` was parsed from."""
+    value = found.get(name)
+    try:
+        return None if value is None else CONVERTERS[kind](value)
+    except Imprecise:
+        return exact_text(DECODER.decode(source.decode())[name])
+    except (TypeError, ValueError, OverflowError, OSError):
+        raise Unparsable("WrongType", f"member {name!r} is no {kind}: {shown(json.dumps(value, default=str))}") from None
+
+
+def parse_object(value: bytes) -> dict[str, Any]:
+    """The object, or `Unparsable`. What PostgreSQL's jsonb refuses (NaN, infinities, NUL, half surrogates) is refused here."""
+    try:
+        found = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise explained(value, error) from None
+    if not isinstance(found, dict):
+        raise Unparsable("NotAnObject", f"a JSON {type(found).__name__}, not an object: {shown(decode(value))}")
+    if ESCAPED_NUL in value:
+        refuse_nul(found)
+    return found
+
+
+ESCAPED_NUL = b"\\u0000"
+
+
+def refuse_nul(found: dict[str, Any]) -> None:
+    """An escape can spell what plain text cannot; one behind another backslash spells six characters."""
+    if ESCAPED_NUL in orjson.dumps(found).replace(b"\\\\", b""):
+        raise Unparsable("NulCharacter", "a NUL character (\\u0000), which PostgreSQL cannot hold")
+
+
+def explained(value: bytes, error: Exception) -> Unparsable:
+    """Why a value was refused, in the standard library's words where it has some."""
+    try:
+        text = decode(value)
+        found = DECODER.decode(text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except Unparsable as reason:
+        return reason
+    except RecursionError:
+        return Unparsable("BadJson", "nested too deeply")
+    except UnicodeEncodeError:
+        return Unparsable("HalfSurrogate", "half a surrogate pair (\\ud800 to \\udfff), which is no character")
+    except ValueError as reason:
+        return Unparsable("BadJson", f"{reason} in {shown(text)}")
+    kind = "BadNumber" if "infinity" in str(error) else "BadJson"
+    return Unparsable(kind, f"{error} in {shown(text)}")
+
+
+def refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+DECODER = json.JSONDecoder(parse_constant=refuse_constant)  # made once: json.loads would make one for each record
+
+# PostgreSQL's numeric has 16,383 digits behind the point: what may have more is written anew, its numbers as doubles.
+TINY_NUMBER = re.compile(rb"\d[eE]-\d{4}")
+LONG_NUMBER_BYTES = 15_000
+
+
+def parse_whole(value: bytes) -> Sequence[Any]:
+    """The object's text for jsonb: as it was sent, unless it may hold a number that PostgreSQL refuses."""
+    parse_object(value)
+    text = value.decode()
+    return (text if is_plain(value) else exact_text(DECODER.decode(text)),)
+
+
+def is_plain(value: bytes) -> bool:
+    if (b"e-" in value or b"E-" in value) and TINY_NUMBER.search(value):
+        return False
+    return len(value) < LONG_NUMBER_BYTES
+
+
+def exact_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class Imprecise(Exception):
+    """orjson may have rounded a number: the standard library keeps all its digits."""
+
+
+# How orjson writes a whole number beyond 64 bits, which it takes for a double: 1e23, or 1e+23.
+ROUNDED_NUMBER = re.compile(rb"(?:^|[\[:,])-?[\d.]+e\+?\d")
+
+
+def to_json(value: Any) -> str:
+    text = orjson.dumps(value)
+    if ROUNDED_NUMBER.search(text):
+        raise Imprecise
+    return text.decode()
+
+
+def to_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def to_integer(bits: int) -> Converter:
+    limit = 1 << (bits - 1)
+
+    def convert_integer(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not -limit <= value < limit:
+            raise TypeError
+        return value
+
+    return convert_integer
+
+
+def to_double(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
+
+
+def to_boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def to_instant(value: Any) -> datetime:
+    if isinstance(value, str):
+        instant = datetime.fromisoformat(value)
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+    if isinstance(value, bool) or not math.isfinite(value):
+        raise TypeError
+    if isinstance(value, int):
+        return EPOCH + (timedelta(milliseconds=value) if abs(value) >= MILLISECONDS_FROM else timedelta(seconds=value))
+    return datetime.fromtimestamp(value / 1000 if abs(value) >= MILLISECONDS_FROM else value, UTC)
+
+
+Converter = Callable[[Any], Any]
+
+CONVERTERS: Mapping[str, Converter] = {
+    "text": to_text,
+    "integer": to_integer(32),
+    "bigint": to_integer(64),
+    "double precision": to_double,
+    "boolean": to_boolean,
+    "timestamptz": to_instant,
+    "jsonb": to_json,
+}

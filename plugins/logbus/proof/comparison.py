@@ -1,0 +1,170 @@
+"""Do two loads hold the same records? Attempts of a window, two windows, or a window and the broker as it is now.
+
+Each is put as one `WindowReading`: how many records in which range of which partition, and the fingerprint of just those. Two
+readings with the same fingerprints are of the same records; where they differ, the partition is named, and what the broker
+does not hold any more is named by its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from logbus.errors import WindowUnknown
+from logbus.fingerprint import as_text, combine, record_hash
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger.retained import refuse_if_recreated
+from logbus.model import FrozenWindow, OffsetRange
+from logbus.proof.history import AttemptRecord, WindowHistory
+
+# Of each partition; a compacted topic has a hole at every second offset.
+HOLES_TOLD_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedPartition:
+    """What was read of a partition's range. `holes` are ranges of offsets [start, end) that held no record."""
+
+    range: tuple[int, int]
+    read: int
+    fingerprint: str
+    holes: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowReading:
+    """One side of a comparison. `partitions` None: the ledger kept only the window's sums."""
+
+    name: str
+    read: int
+    fingerprint: str
+    partitions: Mapping[int, ComparedPartition] | None
+    results: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordDifference:
+    """One thing that is not the same."""
+
+    what: str
+    left: Any
+    right: Any
+
+
+def compare(left: WindowReading, right: WindowReading) -> list[RecordDifference]:
+    """Everything in which two readings differ; empty means that they hold the same records, loaded alike."""
+    pairs: list[tuple[str, Any, Any]] = [("records", left.read, right.read), ("fingerprint", left.fingerprint, right.fingerprint)]
+    both = sorted(set(left.results) & set(right.results))
+    pairs += [(name, left.results[name], right.results[name]) for name in both]
+    if left.partitions is not None and right.partitions is not None:
+        for part in sorted({*left.partitions, *right.partitions}):
+            pairs += partition_pairs(part, left.partitions.get(part), right.partitions.get(part))
+    return [RecordDifference(what=what, left=one, right=other) for what, one, other in pairs if one != other]
+
+
+def partition_pairs(part: int, left: ComparedPartition | None, right: ComparedPartition | None) -> Iterator[tuple[str, Any, Any]]:
+    if left is None or right is None:
+        yield f"partition {part}", left and "there", right and "there"
+        return
+    yield f"partition {part} offsets", list(left.range), list(right.range)
+    yield f"partition {part} records", left.read, right.read
+    yield f"partition {part} fingerprint", left.fingerprint, right.fingerprint
+    if left.fingerprint != right.fingerprint:  # otherwise both have the same holes: transactions and compaction make them
+        yield f"partition {part} offsets without a record", list(map(list, left.holes)), list(map(list, right.holes))
+
+
+def attempt_reading(history: WindowHistory, number: int) -> WindowReading:
+    """What an attempt loaded; `WindowUnknown` where it was never committed."""
+    window, record = history.window, history.attempt(number)
+    if record is None or record.counts is None or record.fingerprint is None:
+        what = "is not there" if record is None else f"is {record.state}: only what was committed can be compared"
+        raise WindowUnknown(f"attempt {number} at window {window.interval} of {window.pipeline} {what}")
+    counts = record.counts
+    return WindowReading(
+        name=f"attempt {number}",
+        read=counts.read,
+        fingerprint=record.fingerprint,
+        partitions=partitions_of(window, record),
+        results={"loaded": counts.loaded, "dead-lettered": counts.dead_lettered, "filtered": counts.filtered},
+    )
+
+
+def partitions_of(window: FrozenWindow, record: AttemptRecord) -> Mapping[int, ComparedPartition] | None:
+    if record.partitions is None:
+        return None
+    nothing = {"read": 0, "fingerprint": as_text(0)}  # a partition without records is not in it
+    found = {part.partition: (part, record.partitions.get(str(part.partition), nothing)) for part in window.ranges}
+    return {
+        number: ComparedPartition(
+            range=(part.readable_from, part.end_offset), read=values["read"], fingerprint=values["fingerprint"]
+        )
+        for number, (part, values) in found.items()
+    }
+
+
+def loaded_reading(history: WindowHistory) -> WindowReading:
+    """What is public of a window; `WindowUnknown` where nothing is."""
+    window = history.window
+    if window.loaded_attempt is None or window.counts is None or window.fingerprint is None:
+        raise WindowUnknown(f"window {window.interval} of {window.pipeline} is not loaded: there is nothing to compare")
+    record, counts = history.attempt(window.loaded_attempt), window.counts
+    return WindowReading(
+        name=f"{window.pipeline} {window.interval}",
+        read=counts.read,
+        fingerprint=window.fingerprint,
+        partitions=None if record is None else partitions_of(window, record),
+        results={"loaded": counts.loaded, "dead-lettered": counts.dead_lettered, "filtered": counts.filtered},
+    )
+
+
+class ComparedRecord(Protocol):
+    """A consumed message, as far as its hash needs it."""
+
+    def offset(self) -> int: ...
+
+    def timestamp(self) -> tuple[int, int]: ...
+
+    def key(self) -> bytes | None: ...
+
+    def value(self) -> bytes | None: ...
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None: ...
+
+
+ReadRange = Callable[[OffsetRange], Iterable[ComparedRecord]]
+
+
+def broker_reading(window: FrozenWindow, log: OffsetLog, read: ReadRange) -> WindowReading:
+    """Reads what the broker holds of a window now. `read` gives the records of a range, which it may cut at its head.
+
+    Raises `TopicRecreated`, `ShortRead` or `BrokerUnavailable`.
+    """
+    refuse_if_recreated(window.topic, window.topic_id, log.topic(window.topic).topic_id)
+    starts = log.start_offsets(window.topic, [part.partition for part in window.ranges])
+    found = {part.partition: read_partition(part, starts[part.partition], read) for part in window.ranges}
+    return WindowReading(
+        name="broker",
+        read=sum(part.read for part in found.values()),
+        fingerprint=as_text(combine(int(part.fingerprint, 16) for part in found.values())),
+        partitions=found,
+    )
+
+
+def read_partition(part: OffsetRange, log_start: int, read: ReadRange) -> ComparedPartition:
+    first = min(max(part.readable_from, log_start), part.end_offset)
+    rest = OffsetRange(topic=part.topic, partition=part.partition, start_offset=first, end_offset=part.end_offset)
+    count, total, expected, holes = 0, 0, part.readable_from, list[tuple[int, int]]()
+    for record in read(rest) if rest.count else ():
+        offset = record.offset()
+        if offset != expected:
+            holes.append((expected, offset))
+        expected = offset + 1
+        count += 1
+        stamp, headers = record.timestamp()[1], record.headers() or ()
+        total = combine([total, record_hash(part.partition, offset, stamp, record.key(), record.value(), headers)])
+    if expected != part.end_offset:
+        holes.append((expected, part.end_offset))
+    return ComparedPartition(
+        range=(part.readable_from, part.end_offset), read=count, fingerprint=as_text(total), holes=tuple(holes[:HOLES_TOLD_MAX])
+    )

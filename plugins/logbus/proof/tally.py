@@ -1,0 +1,171 @@
+"""Counting: what a set of rows holds for each partition of a window, and whether that is exactly what it must hold.
+
+The same statement counts a sealed table before the commit and the public table after it; the same rule judges both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from logbus.fingerprint import MODULUS
+from logbus.ledger.values import Checksum
+from logbus.model import FrozenWindow, OffsetRange, PartitionTally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSource:
+    """Where rows lie; dead letters and target rows name their columns differently.
+
+    `condition` chooses the window's rows. Those for which `counted` does not hold are only seen to be there.
+    """
+
+    table: str
+    partition: str
+    offset: str
+    timestamp: str
+    fingerprint: str
+    condition: str = "true"
+    counted: str = "true"
+
+
+def target_rows(table: str, condition: str = "true", *, counted: str = "true") -> RowSource:
+    return RowSource(
+        table=table,
+        partition="_partition",
+        offset="_offset",
+        timestamp="_timestamp",
+        fingerprint="_fingerprint",
+        condition=condition,
+        counted=counted,
+    )
+
+
+def dead_letters(table: str, condition: str = "true", *, counted: str = "true") -> RowSource:
+    return RowSource(
+        table=table,
+        partition='"partition"',
+        offset='"offset"',
+        timestamp='"timestamp"',
+        fingerprint="fingerprint",
+        condition=condition,
+        counted=counted,
+    )
+
+
+# For sinks whose rows lie outside of the database.
+NO_ROWS = target_rows(
+    "(select 0 _partition, 0::bigint _offset, null::timestamptz _timestamp, 0::bigint _fingerprint) nothing", "false"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpan:
+    first: datetime | None
+    last: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What was counted of a window, by partition; and how many `others` there are that do not count. Of what is sealed, also the
+    checksum of the rows: of the `table` or of the `files`."""
+
+    tallies: Mapping[int, PartitionTally] = field(default_factory=dict)
+    spans: Mapping[int, TimeSpan] = field(default_factory=dict)
+    others: int = 0
+    table: Checksum | None = None
+    files: Mapping[str, str] | None = None
+
+
+def count(connection: Connection, rows: RowSource, dead: RowSource, parameters: Mapping[str, Any] | None = None) -> Counted:
+    """Tallies and time spans by partition, rows and dead letters together: their offsets must not overlap either."""
+    found = f"({select_from(rows, False)} union all {select_from(dead, True)}) found"
+    query = text(
+        f"select part, counts, count(*) filter (where not is_dead) loaded, count(*) filter (where is_dead) dead_lettered, "
+        f"min(at) min_offset, max(at) max_offset, sum(hash) fingerprint, sum(hashint8extended(at, {OFFSET_SEED})) offsets_hash, "
+        f"min(stamp) first_stamp, max(stamp) last_stamp from {found} group by part, counts order by part"
+    )
+    parts = connection.execute(query, parameters or {}).mappings().all()
+    counted = [row for row in parts if row["counts"]]
+    return Counted(
+        tallies={row["part"]: to_tally(row, count_distinct(connection, found, row, parameters or {})) for row in counted},
+        spans={row["part"]: TimeSpan(first=row["first_stamp"], last=row["last_stamp"]) for row in counted},
+        others=sum(row["loaded"] + row["dead_lettered"] for row in parts if not row["counts"]),
+    )
+
+
+# Any number does. It makes the hash that compares offsets another than the one PostgreSQL partitions by.
+OFFSET_SEED = 0x6F6666736574
+
+
+def count_distinct(connection: Connection, found: str, row: Mapping[Any, Any], parameters: Mapping[str, Any]) -> int:
+    """How many different offsets there are.
+
+    To count them the server sorts them all, which takes three times as long as everything else. Where there are as many rows as
+    offsets between the first and the last, the rows are those offsets once each if the sums of their hashes are equal: 64 bits
+    that do not lie.
+    """
+    size: int = row["loaded"] + row["dead_lettered"]
+    if row["max_offset"] - row["min_offset"] + 1 == size:
+        series = "select generate_series(cast(:first as bigint), cast(:last as bigint)) at"
+        every = f"select sum(hashint8extended(at, {OFFSET_SEED})) from ({series}) every"
+        span = {"first": row["min_offset"], "last": row["max_offset"]}
+        if connection.execute(text(every), span).scalar_one() == row["offsets_hash"]:
+            return size
+    query = text(f"select count(distinct at) from {found} where part = :part and counts")
+    different: int = connection.execute(query, {**parameters, "part": row["part"]}).scalar_one()
+    return different
+
+
+def select_from(source: RowSource, is_dead: bool) -> str:
+    return (
+        f"select {source.partition} part, {source.offset} at, {source.timestamp} stamp, {source.fingerprint} hash, "
+        f"{source.counted} counts, {str(is_dead).lower()} is_dead from {source.table} where {source.condition}"
+    )
+
+
+def to_tally(row: Mapping[Any, Any], distinct_offsets: int) -> PartitionTally:
+    return PartitionTally(
+        partition=row["part"],
+        loaded=row["loaded"],
+        dead_lettered=row["dead_lettered"],
+        distinct_offsets=distinct_offsets,
+        min_offset=row["min_offset"],
+        max_offset=row["max_offset"],
+        fingerprint=int(row["fingerprint"]) % MODULUS,
+    )
+
+
+def problems(
+    window: FrozenWindow, found: Mapping[int, PartitionTally], filtered: Mapping[int, int], *, gaps_allowed: bool
+) -> list[str]:
+    """Everything in which the rows found differ from the window's ranges. Empty means exact."""
+    ranges = {part.partition: part for part in window.ranges}
+    strangers = [f"partition {part} has rows but is not part of the window" for part in found if part not in ranges]
+    return strangers + [
+        problem
+        for part in window.ranges
+        for problem in range_problems(
+            part,
+            found.get(part.partition, PartitionTally(partition=part.partition)),
+            filtered.get(part.partition, 0),
+            gaps_allowed,
+        )
+    ]
+
+
+def range_problems(part: OffsetRange, tally: PartitionTally, filtered: int, gaps_allowed: bool) -> Iterable[str]:
+    rows = tally.loaded + tally.dead_lettered
+    accounted, name = rows + filtered, f"{part}"
+    if accounted > part.count or (accounted < part.count and not gaps_allowed):
+        yield f"{name} holds {part.count} records, {accounted} are accounted for ({accounted - part.count:+d})"
+    if tally.distinct_offsets != rows:
+        yield f"{name}: {rows} rows but {tally.distinct_offsets} different offsets ({rows - tally.distinct_offsets} twice)"
+    if tally.min_offset is not None and tally.min_offset < part.readable_from:
+        yield f"{name}: a row of offset {tally.min_offset}, before the range"
+    if tally.max_offset is not None and tally.max_offset >= part.end_offset:
+        yield f"{name}: a row of offset {tally.max_offset}, behind the range"

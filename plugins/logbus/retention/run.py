@@ -1,0 +1,178 @@
+"""Managed retention, done: gather what the ledger and the broker say, plan each topic, delete, and write it all down.
+
+    plan   changes nothing anywhere
+    run    one at a time; for each topic: write down the intention, DeleteRecords, write down the outcome
+
+A topic that cannot be looked at (gone, broker away) is an alarm, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine, select
+
+from logbus.errors import LogbusError, UserError
+from logbus.kafka.client import LATEST
+from logbus.kafka.own_limits import LIMIT_SETTINGS, NO_LIMIT, RETENTION_BYTES, age_kept, deletes, limits_in_force
+from logbus.kafka.topics import LogAdmin, TopicFacts
+from logbus.ledger import schema
+from logbus.ledger.chain_loading import is_settled_and_gone, load_chain
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.stretches import PipelineChain
+from logbus.model import milliseconds, utc
+from logbus.retention.decide import plan_topic
+from logbus.retention.model import DELETE, Held, RetentionPolicy, TopicPlan, TopicState
+from logbus.retention.store import RetentionStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionReport:
+    """What was planned and, in a run, done. `number` is the run's in the ledger; None for a plan."""
+
+    plans: tuple[TopicPlan, ...]
+    alarms: tuple[str, ...]
+    number: int | None = None
+
+    @property
+    def records(self) -> int:
+        return sum(plan.records for plan in self.plans)
+
+    def summary(self) -> dict[str, Any]:
+        """The report as JSON-ready values."""
+        topics = [plan.summary() for plan in self.plans]
+        return {"run": self.number, "records": self.records, "topics": topics, "alarms": list(self.alarms)}
+
+    def metrics(self) -> list[str]:
+        """Lines of Prometheus text, for a log that is scraped: what is held back and for how long."""
+        return [
+            f"logbus_retention_held_{name}{labels(plan.policy.topic, one)} {value:.0f}"
+            for plan in self.plans
+            for one in plan.held
+            for name, value in (("records", one.records), ("seconds", (one.overdue or timedelta(0)).total_seconds()))
+        ]
+
+
+def labels(topic: str, held: Held) -> str:
+    return f'{{topic="{topic}",partition="{held.partition}",pipeline="{held.pipeline}"}}'
+
+
+class RetentionRun:
+    """The front door. Nothing is kept in memory; the clock comes in as `now`."""
+
+    def __init__(self, engine: Engine, log: LogAdmin) -> None:
+        self.store = RetentionStore(engine)
+        self.ledger = Ledger(engine)
+        self.log = log
+
+    def plan(self, now: datetime, topics: Sequence[str] | None = None) -> RetentionReport:
+        """What a run would do now. `UserError` for a topic without a policy."""
+        return self._each(self.store.policies(topics), lambda policy: self._plan(policy, now))
+
+    def run(self, now: datetime, run_id: str, topics: Sequence[str] | None = None) -> RetentionReport:
+        """Deletes what may go. Alarms are in the report; `UserError` where another run is under way."""
+        policies = self.store.policies(topics)
+        with self.store.only_run(run_id, now) as number:
+            try:
+                report = self._each(policies, lambda policy: self._delete(number, policy, now), number)
+            except Exception as error:
+                self.store.end_run(number, [], f"{type(error).__name__}: {error}", now)
+                raise
+            self.store.end_run(number, report.alarms, None, now)
+            return report
+
+    def adopt(self, topic: str, now: datetime) -> RetentionPolicy:
+        """Takes the topic's own limits over into a policy and sets them to "no limit" at the broker."""
+        own = self.log.settings(topic, LIMIT_SETTINGS)
+        limits = limits_in_force(own)
+        if not deletes(own):
+            raise UserError(
+                f"topic {topic} is only compacted: the broker deletes nothing of it by age or size, so leave it to the broker"
+            )
+        if not limits:
+            raise UserError(f"topic {topic} has no limit of its own to adopt: `logbus retention set {topic} --hours N` sets one")
+        if not self._chains(topic, self.log.topic(topic)):
+            raise UserError(f"no pipeline reads topic {topic}: nobody's windows would say what may go, so leave it to the broker")
+        partitions = len(self.log.topic(topic).partitions)
+        policy = RetentionPolicy(
+            topic=topic,
+            retain=age_kept(own),
+            retain_bytes=limits[RETENTION_BYTES] * partitions if RETENTION_BYTES in limits else None,
+        )
+        self.store.set_policy(policy, now, adopted={name: own[name] for name in limits})
+        self.log.change_settings(topic, dict.fromkeys(limits, NO_LIMIT))
+        return policy
+
+    def give_back(self, topic: str) -> dict[str, str]:
+        """Puts back the topic's own limits, as far as they were adopted, and forgets the policy."""
+        own = self.store.remove_policy(topic)
+        if own:
+            self.log.change_settings(topic, own)
+        return own
+
+    def _each(self, policies: Iterable[RetentionPolicy], act: Any, number: int | None = None) -> RetentionReport:
+        plans: list[TopicPlan] = []
+        troubles: list[str] = []
+        for policy in policies:
+            try:
+                plans.append(act(policy))
+            except LogbusError as error:
+                troubles.append(f"topic {policy.topic}: {error}")
+        alarms = [alarm for plan in plans for alarm in plan.alarms]
+        return RetentionReport(plans=tuple(plans), alarms=(*alarms, *troubles), number=number)
+
+    def _plan(self, policy: RetentionPolicy, now: datetime) -> TopicPlan:
+        facts = self.log.topic(policy.topic)
+        chains = self._chains(policy.topic, facts)
+        return plan_topic(policy, self._state(policy, facts, now), chains, self.store.holds(now, policy.topic), utc(now))
+
+    def _state(self, policy: RetentionPolicy, facts: TopicFacts, now: datetime) -> TopicState:
+        ends = self.log.end_offsets(facts.name, facts.partitions, LATEST)
+        return TopicState(
+            topic=facts.name,
+            topic_id=facts.topic_id,
+            starts=self.log.start_offsets(facts.name, facts.partitions),
+            ends=ends,
+            young=self._young(policy, facts, ends, now),
+            settings=self.log.settings(facts.name, LIMIT_SETTINGS),
+        )
+
+    def _young(self, policy: RetentionPolicy, facts: TopicFacts, ends: Mapping[int, int], now: datetime) -> dict[int, int]:
+        """By partition the first record that the policy keeps for its age."""
+        if policy.retain is None:
+            return {}
+        found = self.log.first_at_or_after(facts.name, facts.partitions, milliseconds(utc(now) - policy.retain))
+        return {partition: found[partition].offset if partition in found else end for partition, end in ends.items()}
+
+    def _chains(self, topic: str, facts: TopicFacts) -> list[PipelineChain]:
+        row_of, starts = schema.pipeline, self.log.start_offsets(topic, facts.partitions)
+        with self.store.engine.connect() as connection:
+            rows = connection.execute(select(row_of).where(row_of.c.topic == topic).order_by(row_of.c.name)).mappings().all()
+            return [load_chain(connection, row, facts.topic_id, is_settled_and_gone(starts)) for row in rows]
+
+    def _delete(self, number: int, policy: RetentionPolicy, now: datetime) -> TopicPlan:
+        if policy.when_overdue == DELETE:
+            self._freeze_overdue(policy, now)
+        plan = self._plan(policy, now)
+        if not plan.deletions:
+            return plan
+        if not self.store.intend(number, plan.deletions, plan.cut):
+            raise UserError("an attempt at a window began while it was planned: the next run decides again")
+        starts = None
+        try:
+            starts = self.log.delete_before(policy.topic, {one.partition: one.end_offset for one in plan.deletions})
+        finally:
+            self.store.settle(number, policy.topic, starts, now)
+        return plan
+
+    def _freeze_overdue(self, policy: RetentionPolicy, now: datetime) -> None:
+        """Hours that are about to be given up are frozen first, so that the ledger names what each of them lost."""
+        until = utc(now) - (policy.retain or timedelta(0)) - policy.max_hold
+        for pipeline in [one for one in self.ledger.pipelines() if one.topic == policy.topic]:
+            waiting = [gap for gap in self.ledger.gaps(pipeline.name, self.log, now) if not gap.is_frozen and not gap.is_empty]
+            for interval in (part for gap in waiting for part in gap.parts(pipeline.interval)):
+                if interval.end <= until:
+                    self.ledger.freeze_or_get(pipeline.name, interval, self.log, now)

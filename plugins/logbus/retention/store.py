@@ -1,0 +1,193 @@
+"""What the ledger keeps of managed retention: policies, holds, runs and deletions.
+
+A deletion is written down before the broker is told (`intended`) and afterwards with where the partition begins then
+(`deleted`): a crash in between leaves an intention, which the next run finds done or does again; never a deletion that
+nobody knows of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, delete, insert, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert as insert_or_update
+
+from logbus.errors import UserError
+from logbus.ledger import schema
+from logbus.ledger.rows import Row
+from logbus.model import FrozenWindow, instant_text, utc
+from logbus.retention.model import Deletion, Hold, RetentionPolicy
+
+INTENDED, DELETED, UNKNOWN = "intended", "deleted", "unknown"
+
+# Any constant does, as long as everybody takes the same: it keeps two runs apart.
+RUN_LOCK = 0x6C6F67627574
+
+
+class RetentionStore:
+    """Each method is a transaction of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def set_policy(self, policy: RetentionPolicy, now: datetime, adopted: Mapping[str, str] | None = None) -> None:
+        """From now on the topic is kept like that. `adopted` are its own settings, kept to be put back one day."""
+        values = {
+            "retain": policy.retain,
+            "retain_bytes": policy.retain_bytes,
+            "max_hold": policy.max_hold,
+            "when_overdue": policy.when_overdue,
+            "changed_at": utc(now),
+            **({} if adopted is None else {"adopted": dict(adopted)}),
+        }
+        statement = insert_or_update(schema.retention_policy).values(topic=policy.topic, **values)
+        with self.engine.begin() as connection:
+            connection.execute(statement.on_conflict_do_update(index_elements=["topic"], set_=values))
+
+    def policies(self, topics: Sequence[str] | None = None) -> list[RetentionPolicy]:
+        """All policies, or those of some topics, each of which must have one."""
+        with self.engine.connect() as connection:
+            found = policies_by_topic(connection)
+        missing = [topic for topic in topics or () if topic not in found]
+        if missing:
+            raise UserError(
+                f"nothing says how long topic {', '.join(missing)} is kept: `logbus retention adopt` takes over the topic's own "
+                "limits, `logbus retention set` sets others"
+            )
+        return [found[topic] for topic in (found if topics is None else topics)]
+
+    def remove_policy(self, topic: str) -> dict[str, str]:
+        """Forgets the policy; returns the topic's own settings as they were before it was adopted."""
+        row_of = schema.retention_policy
+        self.policies([topic])
+        with self.engine.begin() as connection:
+            statement = delete(row_of).where(row_of.c.topic == topic).returning(row_of.c.adopted)
+            return dict(connection.execute(statement).scalar_one() or {})
+
+    def hold(self, topic: str, reason: str, until: datetime | None, now: datetime) -> Hold:
+        """From now on nothing of the topic is deleted."""
+        if until is not None and utc(until) <= utc(now):
+            raise UserError(f"a hold until {instant_text(until)} would be over already; it is {instant_text(now)} now")
+        if not reason.strip():
+            raise UserError("a hold needs a reason: who wonders in a year why nothing is deleted shall find it")
+        row_of = schema.retention_hold
+        values = {"topic": topic, "reason": reason, "until": until and utc(until), "made_at": utc(now)}
+        with self.engine.begin() as connection:
+            row = connection.execute(insert(row_of).values(values).returning(row_of)).mappings().one()
+            return to_hold(row)
+
+    def release(self, hold_id: int, now: datetime) -> Hold:
+        """Ends a hold before its time."""
+        row_of = schema.retention_hold
+        mine = (row_of.c.id == hold_id, row_of.c.released_at.is_(None))
+        with self.engine.begin() as connection:
+            ended = update(row_of).where(*mine).values(released_at=utc(now)).returning(row_of)
+            row = connection.execute(ended).mappings().one_or_none()
+        if row is None:
+            raise UserError(f"no hold {hold_id} is in force; `logbus retention ls` lists them")
+        return to_hold(row)
+
+    def holds(self, now: datetime, topic: str | None = None) -> list[Hold]:
+        """The holds in force."""
+        row_of = schema.retention_hold
+        query = select(row_of).where(row_of.c.released_at.is_(None), or_(row_of.c.until.is_(None), row_of.c.until > utc(now)))
+        if topic is not None:
+            query = query.where(row_of.c.topic == topic)
+        with self.engine.connect() as connection:
+            return [to_hold(row) for row in connection.execute(query.order_by(row_of.c.id)).mappings()]
+
+    @contextmanager
+    def only_run(self, run_id: str, now: datetime) -> Iterator[int]:
+        """A run's number, while no other run can begin. `UserError` where one is under way."""
+        with self.engine.connect() as lock:
+            lock = lock.execution_options(isolation_level="AUTOCOMMIT")
+            if not lock.execute(text("select pg_try_advisory_lock(:key)"), {"key": RUN_LOCK}).scalar_one():
+                raise UserError("another retention run is under way: wait for it")
+            try:
+                yield self._begin_run(run_id, now)
+            finally:
+                lock.execute(text("select pg_advisory_unlock(:key)"), {"key": RUN_LOCK})
+
+    def _begin_run(self, run_id: str, now: datetime) -> int:
+        row_of = schema.retention_run
+        with self.engine.begin() as connection:
+            statement = insert(row_of).values(run_id=run_id, began_at=utc(now)).returning(row_of.c.id)
+            number: int = connection.execute(statement).scalar_one()
+            return number
+
+    def end_run(self, number: int, alarms: Sequence[str], error: str | None, now: datetime) -> None:
+        row_of = schema.retention_run
+        values = {"ended_at": utc(now), "alarms": list(alarms), "error": error}
+        with self.engine.begin() as connection:
+            connection.execute(update(row_of).where(row_of.c.id == number).values(values))
+
+    def intend(self, number: int, deletions: Sequence[Deletion], cut: Iterable[FrozenWindow]) -> bool:
+        """Writes down what is about to be deleted; False, and nothing written, where a window it cuts changed meanwhile."""
+        with self.engine.begin() as connection:
+            if not unchanged(connection, list(cut)):
+                return False
+            connection.execute(insert(schema.retention_deletion), [deletion_values(number, one) for one in deletions])
+            return True
+
+    def settle(self, number: int, topic: str, starts: Mapping[int, int] | None, now: datetime) -> None:
+        """What became of the deletions of a topic; `starts` None where the broker did not say."""
+        row_of = schema.retention_deletion
+        mine = (row_of.c.run == number, row_of.c.topic == topic)
+        with self.engine.begin() as connection:
+            if starts is None:
+                connection.execute(update(row_of).where(*mine).values(state=UNKNOWN))
+            for partition, start in (starts or {}).items():
+                values = {"state": DELETED, "log_start_offset": start, "deleted_at": utc(now)}
+                connection.execute(update(row_of).where(*mine, row_of.c.partition == partition).values(values))
+
+    def deletions(self, limit: int) -> list[dict[str, Any]]:
+        """The latest deletions, newest first, as JSON-ready values."""
+        row_of, run = schema.retention_deletion, schema.retention_run
+        query = select(row_of, run.c.run_id, run.c.began_at).join(run, run.c.id == row_of.c.run)
+        query = query.order_by(row_of.c.run.desc(), row_of.c.topic, row_of.c.partition).limit(limit)
+        with self.engine.connect() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [
+            {name: instant_text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows
+        ]
+
+
+def unchanged(connection: Connection, windows: Sequence[FrozenWindow]) -> bool:
+    """Whether the windows are as they were planned; they are held until the transaction ends, so no attempt begins meanwhile."""
+    row_of = schema.window
+    query = select(row_of.c.id, row_of.c.last_attempt, row_of.c.loaded_attempt).where(
+        row_of.c.id.in_([one.id for one in windows])
+    )
+    rows = connection.execute(query.order_by(row_of.c.id).with_for_update()).all()
+    return {tuple(row) for row in rows} == {(one.id, one.last_attempt, one.loaded_attempt) for one in windows}
+
+
+def policies_by_topic(connection: Connection) -> dict[str, RetentionPolicy]:
+    row_of = schema.retention_policy
+    rows = connection.execute(select(row_of).order_by(row_of.c.topic)).mappings()
+    return {row["topic"]: to_policy(row) for row in rows}
+
+
+def to_policy(row: Row) -> RetentionPolicy:
+    names = ("topic", "retain", "retain_bytes", "max_hold", "when_overdue")
+    return RetentionPolicy(**{name: row[name] for name in names})
+
+
+def to_hold(row: Row) -> Hold:
+    return Hold(id=row["id"], topic=row["topic"], reason=row["reason"], made_at=row["made_at"], until=row["until"])
+
+
+def deletion_values(number: int, deletion: Deletion) -> dict[str, Any]:
+    return {
+        "run": number,
+        "topic": deletion.topic,
+        "topic_id": deletion.topic_id,
+        "partition": deletion.partition,
+        "start_offset": deletion.start_offset,
+        "end_offset": deletion.end_offset,
+        "reason": deletion.reason,
+        "state": INTENDED,
+    }

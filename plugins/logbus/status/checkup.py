@@ -1,0 +1,333 @@
+"""What is not as it should be, and what to type: `logbus doctor` looks at everything that the ledger and the broker can tell.
+
+Each check is a function of a `Case` that gives findings; none of them changes anything. `clean` does what may be done for
+everybody: it ends attempts without a sign of life and drops tables that no running attempt owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import select
+
+from logbus.errors import AnotherCluster, BrokerUnavailable, LogbusError, LogChanged
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger import clusters, leftovers, schema, witnesses
+from logbus.ledger.attempts import FAILED, end_expired
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.missing import behind, empty
+from logbus.ledger.retained import lost_ranges
+from logbus.ledger.rows import ATTEMPT_RUNNING, pipeline_row
+from logbus.ledger.stamped_hours import elsewhere_notes
+from logbus.ledger.table_owners import others_of_table
+from logbus.model import FrozenWindow, Pipeline, instant_text
+
+# A window that was frozen this long ago and that nobody has tried to load: somebody waits for something that does not come.
+UNTRIED_AFTER = timedelta(hours=1)
+
+REASON_CHARACTERS_MAX = 200  # of a failure; `logbus window show` has all of it
+NAMED_MAX = 3  # windows or tables that a finding names before it says how many more there are
+
+
+class Severity(StrEnum):
+    """`ERROR` needs action; `WARNING` may resolve itself; `NOTE` is good to know; `OK` was checked and is fine."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+    OK = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was found, and what to type about it."""
+
+    severity: Severity
+    subject: str
+    message: str
+    advice: str
+
+    def summary(self) -> dict[str, str]:
+        """As JSON-ready values."""
+        values = {"severity": self.severity, "subject": self.subject, "message": self.message, "advice": self.advice}
+        return {name: str(value) for name, value in values.items()}
+
+
+def error(subject: str, message: str, advice: str) -> Finding:
+    return Finding(severity=Severity.ERROR, subject=subject, message=message, advice=advice)
+
+
+def warning(subject: str, message: str, advice: str) -> Finding:
+    return Finding(severity=Severity.WARNING, subject=subject, message=message, advice=advice)
+
+
+def note(subject: str, message: str, advice: str) -> Finding:
+    return Finding(severity=Severity.NOTE, subject=subject, message=message, advice=advice)
+
+
+def well(subject: str, message: str) -> Finding:
+    return Finding(severity=Severity.OK, subject=subject, message=message, advice="")
+
+
+@dataclass(kw_only=True)
+class Case:
+    """One pipeline under examination. `log` is None where the broker does not answer."""
+
+    ledger: Ledger
+    log: OffsetLog | None
+    pipeline: Pipeline
+    now: datetime
+
+    @property
+    def subject(self) -> str:
+        return f"pipeline {self.pipeline.name}"
+
+    @cached_property
+    def windows(self) -> list[FrozenWindow]:
+        return self.ledger.windows(self.pipeline.name)
+
+    @property
+    def unloaded(self) -> list[FrozenWindow]:
+        return [window for window in self.windows if window.loaded_attempt is None]
+
+    def rows(self, *columns: Any, table: Any, where: Sequence[Any]) -> list[Any]:
+        """Rows of a table that belong to windows of the pipeline, by the windows' start."""
+        window = schema.window
+        mine = (window.c.pipeline == self.pipeline.name, table.c.window_id == window.c.id)
+        query = select(window.c.starts_at, *columns).where(*mine, *where).order_by(window.c.starts_at)
+        with self.ledger.engine.connect() as connection:
+            return list(connection.execute(query))
+
+
+Check = Callable[[Case], Iterator[Finding]]
+
+
+def check_topic(case: Case) -> Iterator[Finding]:
+    """Is the topic there, and the one that was registered?"""
+    if case.log is None:
+        return
+    topic, name = case.pipeline.topic, case.pipeline.name
+    try:
+        found = case.log.topic(topic).topic_id
+    except BrokerUnavailable:
+        raise
+    except LogbusError as problem:
+        yield error(case.subject, str(problem), f"create the topic {topic}, or ship something to it")
+        return
+    with case.ledger.engine.connect() as connection:
+        row = pipeline_row(connection, name)
+    try:
+        if found != row["topic_id"]:
+            clusters.refuse_another_cluster(row, case.log)
+            yield error(case.subject, f"topic {topic} was deleted and made again", f"logbus pipeline rebase {name}")
+        else:
+            witnesses.refuse_another_log(case.ledger.engine, case.pipeline, found, case.log)
+    except AnotherCluster as problem:
+        yield error(case.subject, str(problem), "name the right broker")
+    except LogChanged as problem:
+        yield error(case.subject, str(problem), f"logbus pipeline rebase {name}")
+
+
+def check_attempts(case: Case) -> Iterator[Finding]:
+    """Do all running attempts give signs of life?"""
+    attempt = schema.attempt
+    silent = (attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at < case.now - HEARTBEAT_EXPIRY)
+    for start, number, run_id, heard in case.rows(
+        attempt.c.number, attempt.c.run_id, attempt.c.heartbeat_at, table=attempt, where=silent
+    ):
+        message = f"attempt {number} of run {run_id} at {instant_text(start)} gave its last sign of life at {instant_text(heard)}"
+        yield warning(case.subject, message, "logbus doctor --clean ends it; a new load of the window takes over in any case")
+
+
+def check_failures(case: Case) -> Iterator[Finding]:
+    """Did the last attempt at a window that is not loaded fail?"""
+    window, attempt = schema.window, schema.attempt
+    failed = (attempt.c.number == window.c.last_attempt, window.c.loaded_attempt.is_(None), attempt.c.state == FAILED)
+    for start, number, reason in case.rows(attempt.c.number, attempt.c.error, table=attempt, where=failed):
+        advice = f"logbus window show --pipeline {case.pipeline.name} {instant_text(start)}"
+        yield error(case.subject, f"attempt {number} at {instant_text(start)} failed: {first_line(reason)}", advice)
+
+
+def check_chain(case: Case) -> Iterator[Finding]:
+    """Is every closed window loaded?"""
+    try:
+        gaps = case.ledger.gaps(case.pipeline.name, case.log, case.now)
+    except BrokerUnavailable:
+        raise
+    except LogbusError:
+        gaps = case.ledger.gaps(case.pipeline.name, None, case.now)  # what is wrong with the topic is a finding of its own
+    advice = f"logbus load --pipeline {case.pipeline.name} --only-missing"
+    if count := behind(gaps):
+        waiting = (part for gap in gaps if not gap.is_empty for part in gap.parts(case.pipeline.interval))
+        starts = several([instant_text(part.start) for part in islice(waiting, NAMED_MAX)], count)
+        yield warning(case.subject, f"{windows_are(count)} not loaded: {starts}", advice)
+    if count := empty(gaps):
+        yield note(case.subject, f"{windows_are(count)} not loaded; no record lies in {'it' if count == 1 else 'them'}", advice)
+
+
+def windows_are(count: int) -> str:
+    return "1 closed window is" if count == 1 else f"{count} closed windows are"
+
+
+def check_untried(case: Case) -> Iterator[Finding]:
+    """Does somebody wait who is never called? A task in a pool that does not exist is never scheduled."""
+    old = [window for window in case.unloaded if window.last_attempt == 0 and frozen_before(window, case.now - UNTRIED_AFTER)]
+    if old:
+        starts = several([instant_text(window.interval.start) for window in old])
+        advice = "airflow pools set logbus_load 1 'Spark loads', if its tasks stay in the state scheduled"
+        yield warning(case.subject, f"frozen windows were never tried: {starts}", advice)
+
+
+def frozen_before(window: FrozenWindow, instant: datetime) -> bool:
+    return window.frozen_at is not None and window.frozen_at < instant
+
+
+def check_retained(case: Case) -> Iterator[Finding]:
+    """Are the records of windows that are not loaded still there?"""
+    waiting = [window for window in case.unloaded if not window.head_unknown]
+    if case.log is None or not waiting:
+        return
+    partitions = sorted({part.partition for window in waiting for part in window.ranges})
+    try:
+        starts = case.log.start_offsets(case.pipeline.topic, partitions)
+    except BrokerUnavailable:
+        raise
+    except LogbusError:
+        return  # a finding of its own
+    for window in waiting:
+        if lost := lost_ranges(window, starts):
+            advice = 'make retention longer, or give them up: register the pipeline with the setting {"accept_loss": true}'
+            yield error(case.subject, f"retention took {several(lost)} before {window.interval} was loaded", advice)
+
+
+def check_audits(case: Case) -> Iterator[Finding]:
+    """Is every loaded window audited, and exact?"""
+    name = case.pipeline.name
+    problems = {start: found for start, found in audit_problems(case) if found}
+    for start, found in problems.items():
+        advice = f"logbus load --pipeline {name} --since {instant_text(start)} --limit 1"
+        yield error(case.subject, f"the audit of {instant_text(start)} found: {found[0]}", advice)
+    unaudited = [
+        found for found in case.windows if found.counts and not found.audited_at and found.interval.start not in problems
+    ]
+    if unaudited:
+        starts = [instant_text(found.interval.start) for found in unaudited]
+        advice = f"logbus window audit --pipeline {name} {' '.join(starts[:NAMED_MAX])}"
+        yield warning(case.subject, f"loaded and not audited: {several(starts)}", advice)
+
+
+def audit_problems(case: Case) -> list[Any]:
+    row = schema.window
+    query = select(row.c.starts_at, row.c.audit_problems).where(row.c.pipeline == case.pipeline.name).order_by(row.c.starts_at)
+    with case.ledger.engine.connect() as connection:
+        return list(connection.execute(query))
+
+
+def check_dead_letters(case: Case) -> Iterator[Finding]:
+    """Did everything parse?"""
+    count = sum(window.counts.dead_lettered for window in case.windows if window.counts)
+    if count:
+        advice = f"logbus dead-letter ls --pipeline {case.pipeline.name}"
+        yield note(case.subject, f"{count} records did not parse and are kept as dead letters", advice)
+
+
+def check_stamps(case: Case) -> Iterator[Finding]:
+    """Do the newest hours hold the records that are stamped with them?"""
+    name = case.pipeline.name
+    with case.ledger.engine.connect() as connection:
+        for told in elsewhere_notes(connection, {name}):
+            yield note(
+                case.subject, told.removeprefix(f"{name}: "), f"logbus window ls --pipeline {name}; a producer's clock is off?"
+            )
+
+
+def check_other_records(case: Case) -> Iterator[Finding]:
+    """Is every hour loaded from the records of its first load?"""
+    row = schema.window
+    where = (row.c.pipeline == case.pipeline.name, row.c.other_records.is_not(None))
+    with case.ledger.engine.connect() as connection:
+        starts = list(connection.scalars(select(row.c.starts_at).where(*where).order_by(row.c.starts_at)))
+    if starts:
+        texts = [instant_text(start) for start in starts]
+        message = f"a reload replaced the records by others, as its run accepted: {several(texts)}"
+        yield note(case.subject, message, f"logbus window show --pipeline {case.pipeline.name} {texts[0]} says by whom")
+
+
+def check_table(case: Case) -> Iterator[Finding]:
+    """Has the pipeline its table for itself?"""
+    with case.ledger.engine.connect() as connection:
+        others = others_of_table(connection, case.pipeline)
+    if others:
+        message = f"table {case.pipeline.table} is registered for {' and '.join(others)}, too: nothing is loaded by either"
+        yield error(case.subject, message, f"logbus pipeline move {case.pipeline.name} --table OTHER, or the other one")
+
+
+CHECKS: Sequence[Check] = (
+    check_topic,
+    check_table,
+    check_attempts,
+    check_failures,
+    check_chain,
+    check_untried,
+    check_retained,
+    check_audits,
+    check_dead_letters,
+    check_stamps,
+    check_other_records,
+)
+
+
+def check_leftovers(ledger: Ledger) -> Iterator[Finding]:
+    """Is there a staging table that no running attempt owns?"""
+    if found := leftovers.ownerless(ledger.engine):
+        message = f"staging tables of attempts that are over: {several(found)}"
+        yield note(
+            "warehouse", message, "logbus doctor --clean drops them; whoever begins the next attempt at their windows does, too"
+        )
+
+
+def check_all(ledger: Ledger, log: OffsetLog | None, pipelines: Sequence[Pipeline], now: datetime) -> Iterator[Finding]:
+    """Everything that is found, pipeline by pipeline. A broker that does not answer is one finding, and not asked again."""
+    yield from check_leftovers(ledger)
+    for pipeline in pipelines:
+        case = Case(ledger=ledger, log=log, pipeline=pipeline, now=now)
+        for check in CHECKS:
+            try:
+                yield from check(case)
+            except BrokerUnavailable as problem:
+                yield error("broker", str(problem), "logbus doctor --bootstrap-server HOST:PORT, where the broker listens")
+                log = case.log = None
+                yield from check(case)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What `clean` did."""
+
+    ended: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+def clean(ledger: Ledger, now: datetime) -> Cleaned:
+    """Ends attempts without a sign of life and drops tables without an owner; one that is held stays for the next time."""
+    ended = end_expired(ledger.engine, now)
+    names = tuple(f"{attempt.pipeline} {attempt.token}" for attempt in ended)
+    return Cleaned(ended=names, dropped=tuple(leftovers.drop_ownerless(ledger.engine)))
+
+
+def several(names: Sequence[str], count: int | None = None) -> str:
+    """The first few, and how many more; `count` is how many there are where not all are named."""
+    more = (len(names) if count is None else count) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def first_line(text: str | None) -> str:
+    line = (text or "no reason is known").strip().splitlines()[0]
+    return line if len(line) <= REASON_CHARACTERS_MAX else line[:REASON_CHARACTERS_MAX] + " ..."

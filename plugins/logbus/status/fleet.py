@@ -1,0 +1,242 @@
+"""The lag of all pipelines at once: the figures of `logbus.status.lag`, by one reading of the ledger and few requests.
+
+The same code counts: it runs over answers that are there already, and where it asks for one that is not, the question is put
+down and the pipeline waits. When all wait (or are done), the questions are asked together, for all topics in one request to
+each broker, and everybody goes on. So the rounds are as many as the longest chain of questions of one pipeline, however many
+there are. End offsets are asked for while the ledger's windows are read; what those let us guess goes with the second round.
+
+What only reading records can tell (a timestamp from the future hides the end of the hours) is not read here: such a pipeline
+has a problem, and `logbus lag` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine
+
+from logbus.errors import LogbusError, TopicMissing, UserError
+from logbus.kafka.batches import Kind, LogBatches, Question, TopicPlaces
+from logbus.kafka.topics import FoundRecord, TopicFacts
+from logbus.ledger.chain_loading import is_loaded
+from logbus.ledger.chains import load_chains
+from logbus.ledger.missing import PROBED_FROM
+from logbus.ledger.rows import Row, pipeline_rows, to_pipeline
+from logbus.ledger.stretches import PipelineChain
+from logbus.model import Pipeline, Witness, floor, milliseconds, utc
+from logbus.retention.model import RetentionPolicy
+from logbus.retention.store import policies_by_topic
+from logbus.status.lag import Lag, lag_over
+
+FUTURE_STAMPS = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` reads on"
+TOPIC_GONE = "the topic {topic} is gone: make it again and `logbus pipeline rebase {name}`, or ship something to it"
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineReading:
+    """A pipeline, what of it is not loaded, how far it is behind. `starts` and `ends` are the topic's offsets by partition,
+    empty where the broker did not tell."""
+
+    pipeline: Pipeline
+    chain: PipelineChain
+    lag: Lag
+    topic_id: str | None
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+    policy: RetentionPolicy | None
+    settings: Mapping[str, str]
+
+
+class Unanswered(Exception):
+    """Nobody has asked these yet."""
+
+    def __init__(self, *questions: Question) -> None:
+        super().__init__(*questions)
+        self.questions = questions
+
+
+class Answers:
+    """A log as far as it was asked: what `lag_over` counts by. Answers that are errors are raised."""
+
+    def __init__(self, topics: Mapping[str, TopicPlaces | LogbusError]) -> None:
+        self.topics = topics
+        self.known: dict[Question, Any] = {}
+
+    def find(self, kind: Kind, topic: str, detail: str | int = "") -> Any:
+        question = Question(kind, topic, detail)
+        if question not in self.known:
+            raise Unanswered(question)
+        return raised_if_error(self.known[question])
+
+    def topic(self, name: str) -> TopicFacts:
+        places: TopicPlaces = raised_if_error(self.topics[name])
+        return places.facts
+
+    def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        found = self.find(Kind.START, topic)
+        return {part: found[part] for part in partitions}
+
+    def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]:
+        found = self.find(Kind.END, topic, isolation_level)
+        return {part: found[part] for part in partitions}
+
+    def first_at_or_after(self, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, FoundRecord]:
+        found = self.find(Kind.AT, topic, timestamp_ms)
+        return {part: found[part] for part in partitions if part in found}
+
+    def first_at_or_after_each(
+        self, topic: str, partitions: Sequence[int], timestamps_ms: Iterable[int]
+    ) -> dict[int, dict[int, FoundRecord]]:
+        stamps = list(timestamps_ms)
+        questions = [Question(Kind.AT, topic, stamp) for stamp in stamps]
+        if unknown := [question for question in questions if question not in self.known]:
+            raise Unanswered(*unknown)
+        return {stamp: self.first_at_or_after(topic, partitions, stamp) for stamp in stamps}
+
+    def records(self, topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[FoundRecord]:
+        raise NeedsReading(f"{topic}-{partition} from {start_offset} to {end_offset} would have to be read")
+
+    def last_records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Witness]:
+        raise NeedsReading(f"records of {topic} would have to be read")
+
+    def cluster_id(self) -> str | None:
+        return None
+
+    def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+        found = self.find(Kind.SETTINGS, topic)
+        return {name: found[name] for name in names if name in found}
+
+
+class NeedsReading(UserError):
+    """Only reading records can tell."""
+
+
+def raised_if_error(answer: Any) -> Any:
+    if isinstance(answer, LogbusError):
+        raise answer
+    return answer
+
+
+def read_fleet(engine: Engine, log: LogBatches, now: datetime) -> list[PipelineReading]:
+    """All pipelines by name. `BrokerUnavailable` where the broker answers nothing; a topic's trouble is its lag's problem."""
+    with engine.connect() as connection:
+        rows, policies = pipeline_rows(connection), policies_by_topic(connection)
+    return read_pipelines(engine, log, now, rows, policies)
+
+
+def read_pipelines(
+    engine: Engine, log: LogBatches, now: datetime, rows: Sequence[Row], policies: Mapping[str, RetentionPolicy]
+) -> list[PipelineReading]:
+    """The same for these rows of the ledger, where retention is managed by these policies."""
+    pipelines = {row["name"]: to_pipeline(row) for row in rows}
+    with ThreadPoolExecutor(1) as beside:
+        loading = beside.submit(read_chains, engine, rows)
+        answers, partitions = with_ends(log, list(pipelines.values()))
+        loaded = loading.result()
+    chains = {row["name"]: on_topic(loaded[row["name"]], row, answers) for row in rows}
+    there = [pipeline for pipeline in pipelines.values() if pipeline.topic in partitions]
+    guessed = {question for one in there for question in second_questions(one, chains[one.name], utc(now))}
+    answers.known |= log.answers(guessed, partitions)
+
+    def count(name: str) -> Lag:
+        return lag_or_problem(pipelines[name], chains[name], answers, policies.get(pipelines[name].topic), utc(now))
+
+    lags = settle(list(pipelines), count, lambda asked: answers.known.update(log.answers(asked, partitions)))
+    return [reading(pipelines[name], chains[name], lags[name], answers, policies) for name in sorted(pipelines)]
+
+
+def read_chains(engine: Engine, rows: Sequence[Row]) -> dict[str, PipelineChain]:
+    with engine.connect() as connection:
+        return load_chains(connection, rows, is_loaded())
+
+
+def with_ends(log: LogBatches, pipelines: Sequence[Pipeline]) -> tuple[Answers, dict[str, Sequence[int]]]:
+    """The topics, with the end offsets of those that are there, and their partitions. `BrokerUnavailable` is raised here."""
+    log.topic_names()
+    answers = Answers(log.topics(pipeline.topic for pipeline in pipelines))
+    partitions: dict[str, Sequence[int]] = {
+        name: one.facts.partitions for name, one in answers.topics.items() if isinstance(one, TopicPlaces)
+    }
+    ends = {Question(Kind.END, one.topic, one.isolation_level) for one in pipelines if one.topic in partitions}
+    answers.known |= log.answers(ends, partitions)
+    return answers, partitions
+
+
+def on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
+    """The chain, told that the broker has another topic of that name."""
+    found = answers.topics[row["topic"]]
+    return replace(chain, is_other_topic=isinstance(found, TopicPlaces) and found.topic_id != row["topic_id"])
+
+
+def second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
+    """What a pipeline will ask after its end offsets: end offsets come before first records. The oldest hour behind is most often
+    that of the first window that is not loaded."""
+    until = floor(now - pipeline.lateness, pipeline.interval)
+    instants = {until}
+    if chain.windows and until - chain.windows[-1].interval.end >= PROBED_FROM * pipeline.interval:
+        instants.add(chain.windows[-1].interval.end)
+    oldest = next((one for one in chain.windows if one.loaded_attempt is None), None)
+    if oldest is not None:
+        instants.add(oldest.interval.start)
+    for instant in instants:
+        yield Question(Kind.AT, pipeline.topic, milliseconds(instant))
+    yield Question(Kind.START, pipeline.topic)
+    yield Question(Kind.SETTINGS, pipeline.topic)
+
+
+def settle(names: Sequence[str], compute: Callable[[str], Result], ask: Callable[[set[Question]], None]) -> dict[str, Result]:
+    """Computes all, asking what they need together."""
+    done: dict[str, Result] = {}
+    while len(done) < len(names):
+        questions = set[Question]()
+        for name in names:
+            if name not in done:
+                try:
+                    done[name] = compute(name)
+                except Unanswered as missing:
+                    questions.update(missing.questions)
+        if questions:
+            ask(questions)
+    return done
+
+
+def lag_or_problem(
+    pipeline: Pipeline, chain: PipelineChain, answers: Answers, policy: RetentionPolicy | None, now: datetime
+) -> Lag:
+    """What `lag_of` says; what it cannot say as the lag's problem."""
+    try:
+        return lag_over(pipeline, chain, answers, now, answers.topic(pipeline.topic).partitions, policy)
+    except NeedsReading:
+        problem = FUTURE_STAMPS.format(name=pipeline.name)
+    except TopicMissing:
+        problem = TOPIC_GONE.format(name=pipeline.name, topic=pipeline.topic)
+    except LogbusError as error:
+        problem = str(error)
+    return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)
+
+
+def reading(
+    pipeline: Pipeline, chain: PipelineChain, lag: Lag, answers: Answers, policies: Mapping[str, RetentionPolicy]
+) -> PipelineReading:
+    places = answers.topics[pipeline.topic]
+
+    def known(kind: Kind, detail: str = "") -> Mapping[Any, Any]:
+        found = answers.known.get(Question(kind, pipeline.topic, detail), {})
+        return {} if isinstance(found, LogbusError) else found
+
+    return PipelineReading(
+        pipeline=pipeline,
+        chain=chain,
+        lag=lag,
+        topic_id=places.topic_id if isinstance(places, TopicPlaces) else None,
+        starts=known(Kind.START),
+        ends=known(Kind.END, pipeline.isolation_level),
+        policy=policies.get(pipeline.topic),
+        settings=known(Kind.SETTINGS),
+    )

@@ -1,0 +1,167 @@
+"""Lag, in the schedule's terms: how many closed hours are not loaded, which is the oldest, how many records they hold.
+
+Counted from the ledger's windows and the broker's offsets, a few questions for each topic; nothing is interpolated, and
+what nobody can know is None. Which hours are missing says `logbus.ledger.missing`. Records of the hour that is still open are
+told apart: nobody could have loaded them. So are hours that are not loaded and hold no record: nobody waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+
+from logbus.kafka.own_limits import LIMIT_SETTINGS, RETENTION_BYTES, RETENTION_MS, age_kept, deletes, end_of, limits_in_force
+from logbus.kafka.topics import SettingsLog
+from logbus.ledger import closed_ends
+from logbus.ledger.chain_loading import is_loaded, load_chain
+from logbus.ledger.closed_ends import Seen
+from logbus.ledger.missing import Gap, behind, empty, find_gaps, oldest
+from logbus.ledger.rows import pipeline_row, to_pipeline
+from logbus.ledger.stretches import OTHER_TOPIC, PipelineChain, Stretch, not_loaded, undone_stretches
+from logbus.model import Pipeline, instant_text, utc
+from logbus.retention.model import DELETE, RetentionPolicy
+from logbus.retention.store import RetentionStore
+
+# Bytes of the keys and values in the offsets [start, end) of a partition of a topic; only reading them tells.
+Measure = Callable[[str, int, int, int], int]
+
+MANAGED = "managed retention"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a pipeline is behind.
+
+    `records_behind` lie in closed hours, by partition; `records_open` behind them; `records_lost` were deleted unloaded.
+    `oldest_record_at` is the timestamp of the first record of the oldest hour. `expires_by` is what would delete that record
+    and `expires_at` when: None with an `expires_by` is a limit by size, for which it is unknown. `bytes_behind` is None unless
+    somebody read them. `gaps` are the hours that are not loaded: `hours_behind` of them wait for their records to be,
+    `hours_empty` hold none.
+    """
+
+    pipeline: str
+    topic: str
+    records_behind: Mapping[int, int]
+    hours_behind: int = 0
+    hours_empty: int = 0
+    oldest_hour: datetime | None = None
+    oldest_record_at: datetime | None = None
+    records_open: int = 0
+    records_lost: int = 0
+    bytes_behind: int | None = None
+    expires_at: datetime | None = None
+    expires_by: str | None = None
+    problem: str | None = None
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def records(self) -> int:
+        return sum(self.records_behind.values())
+
+    def age(self, now: datetime) -> timedelta | None:
+        """Since the oldest record happened that is not loaded and could be; None where nothing is behind."""
+        since = self.oldest_record_at or self.oldest_hour
+        return None if since is None else utc(now) - since
+
+    def summary(self, now: datetime) -> dict[str, Any]:
+        """The lag as JSON-ready values."""
+        age = self.age(now)
+        return {
+            "pipeline": self.pipeline,
+            "topic": self.topic,
+            "hours_behind": self.hours_behind,
+            "hours_empty": self.hours_empty,
+            "oldest_hour": self.oldest_hour and instant_text(self.oldest_hour),
+            "oldest_record_at": self.oldest_record_at and instant_text(self.oldest_record_at),
+            "age_seconds": None if age is None else age.total_seconds(),
+            "records_behind": self.records,
+            "records_behind_by_partition": {str(part): count for part, count in self.records_behind.items()},
+            "records_open": self.records_open,
+            "records_lost": self.records_lost,
+            "bytes_behind": self.bytes_behind,
+            "seconds_until_expiry": None if self.expires_at is None else (self.expires_at - utc(now)).total_seconds(),
+            "expires_by": self.expires_by,
+            "problem": self.problem,
+        }
+
+
+def lag_of(engine: Engine, log: SettingsLog, pipeline_name: str, now: datetime, measure: Measure | None = None) -> Lag:
+    """The lag of a registered pipeline. With `measure` the bytes are counted too, by reading every record that is behind."""
+    with engine.connect() as connection:
+        row = pipeline_row(connection, pipeline_name)
+        facts = log.topic(row["topic"])
+        pipeline, chain = to_pipeline(row), load_chain(connection, row, facts.topic_id, is_loaded())
+    policy = next((one for one in RetentionStore(engine).policies() if one.topic == pipeline.topic), None)
+    return lag_over(pipeline, chain, log, utc(now), facts.partitions, policy, measure)
+
+
+def lag_over(
+    pipeline: Pipeline,
+    chain: PipelineChain,
+    log: SettingsLog,
+    now: datetime,
+    partitions: Sequence[int],
+    policy: RetentionPolicy | None = None,
+    measure: Measure | None = None,
+) -> Lag:
+    """The lag of these windows, with what the log says."""
+    if chain.is_other_topic:
+        problem = OTHER_TOPIC.format(pipeline=pipeline.name)
+        return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)
+    undone = {part: list(undone_stretches(chain, part, not_loaded)) for part in partitions}
+    seen = closed_ends.ask(log, pipeline, {part: found[-1].first for part, found in undone.items()}, now)
+    lag = count(pipeline, undone, seen, find_gaps(log, pipeline, chain, seen))
+    if lag.oldest_hour is not None:
+        lag = replace(lag, oldest_record_at=closed_ends.first_record_at(log, pipeline, undone, seen, lag.oldest_hour))
+    size = None if measure is None else measured(pipeline.topic, undone, seen, measure)
+    return replace(lag, bytes_behind=size, **taken(lag, pipeline, policy, log.settings(pipeline.topic, LIMIT_SETTINGS)))
+
+
+def count(pipeline: Pipeline, undone: Mapping[int, Sequence[Stretch]], seen: Seen, gaps: tuple[Gap, ...]) -> Lag:
+    """What follows from windows and offsets."""
+    with_starts = [(part, seen.starts[part], found) for part, found in undone.items()]
+    return Lag(
+        pipeline=pipeline.name,
+        topic=pipeline.topic,
+        hours_behind=behind(gaps),
+        hours_empty=empty(gaps),
+        oldest_hour=oldest(gaps),
+        records_behind={part: total(found, first, seen.closed[part]) for part, first, found in with_starts},
+        records_open=sum(
+            total(found, max(seen.closed[part], seen.starts[part]), seen.ends[part]) for part, found in undone.items()
+        ),
+        records_lost=sum(total(found, 0, first) for _, first, found in with_starts),
+        gaps=gaps,
+    )
+
+
+def total(stretches: Sequence[Stretch], start: int, end: int) -> int:
+    return sum(one.within(start, end) for one in stretches)
+
+
+def measured(topic: str, undone: Mapping[int, Sequence[Stretch]], seen: Seen, measure: Measure) -> int:
+    parts = [
+        (part, max(one.first, seen.starts[part]), min(one.end, seen.closed[part]))
+        for part, found in undone.items()
+        for one in found
+    ]
+    return sum(measure(topic, part, start, end) for part, start, end in parts if start < end)
+
+
+def taken(lag: Lag, pipeline: Pipeline, policy: RetentionPolicy | None, own: Mapping[str, str]) -> dict[str, Any]:
+    """When the oldest record that is behind would be deleted, and by what; nothing where nothing would."""
+    if lag.oldest_hour is None or not lag.records or not deletes(own):
+        return {}
+    kept, limits = age_kept(own), dict[datetime | None, str]()
+    if kept is not None and lag.oldest_record_at is not None:
+        limits[end_of(lag.oldest_record_at, kept)] = RETENTION_MS
+    if policy is not None and policy.when_overdue == DELETE:
+        limits[end_of(lag.oldest_hour + pipeline.interval, (policy.retain or timedelta(0)) + policy.max_hold)] = MANAGED
+    soonest = min((at for at in limits if at is not None), default=None)
+    if soonest is not None:
+        return {"expires_at": soonest, "expires_by": limits[soonest]}
+    return {"expires_by": RETENTION_BYTES} if RETENTION_BYTES in limits_in_force(own) else {}

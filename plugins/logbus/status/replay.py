@@ -1,0 +1,270 @@
+"""Replay: loading windows again, and before that saying what it would do.
+
+A window's offsets are frozen, so to load it again is to load the same records; whether the broker still holds them, and whether
+they are still the same, is the question. `plan` answers it and changes nothing: windows, records, bytes, rows to be replaced,
+what XX"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, Protocol
+
+from sqlalchemy import Engine, select
+
+from logbus.errors import OtherRecords, RecordsLost, ShortRead, UserError, WindowBusy
+from logbus.kafka.topics import OffsetLog
+from logbus.ledger import schema
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.ledger import Ledger
+from logbus.ledger.retained import lost_ranges
+from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.model import FrozenWindow, instant_text, utc
+from logbus.proof.comparison import WindowReading
+from logbus.retention.store import RetentionStore
+
+NAMED_MAX = 5  # windows that an error names; the plan shows all
+
+# So many records are read without being asked: some ten seconds.
+RECORDS_READ_DEFAULT_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Which windows: those of `starts`, or those that overlap [since, until)."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    starts: tuple[datetime, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.starts and self.since is None and self.until is None:
+            raise UserError("say which windows to load again: their starts, or a span of time")
+        if self.starts and (self.since or self.until):
+            raise UserError("give the starts of windows or a span of time, not both")
+
+    def covers(self, window: FrozenWindow) -> bool:
+        if self.starts:
+            return window.interval.start in self.starts
+        begins_before = self.until is None or window.interval.start < utc(self.until)
+        return begins_before and (self.since is None or window.interval.end > utc(self.since))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayWindow:
+    """A window, what of it the broker holds no more, in what its records `differ` from those that are loaded, and who is at work
+    on it. `is_read`: the broker's records were looked at."""
+
+    window: FrozenWindow
+    lost: tuple[str, ...] = ()
+    busy: str | None = None
+    is_read: bool = False
+    differs: str | None = None
+
+    @property
+    def start(self) -> datetime:
+        return self.window.interval.start
+
+    @property
+    def rows_replaced(self) -> int:
+        return self.window.counts.loaded if self.window.counts else 0
+
+    @property
+    def bytes(self) -> int | None:
+        """As counted by the last load; nobody knows before."""
+        return self.window.counts.bytes if self.window.counts else None
+
+    def summary(self) -> dict[str, Any]:
+        """The window as JSON-ready values."""
+        return {
+            "start": instant_text(self.start),
+            "state": str(self.window.state),
+            "records": self.window.record_count,
+            "bytes": self.bytes,
+            "rows_replaced": self.rows_replaced,
+            "retained": not self.lost,
+            "lost": list(self.lost),
+            "read": self.is_read,
+            "differs": self.differs,
+            "busy": self.busy,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """All windows of the span, oldest first. `notes` are facts that stop nothing."""
+
+    pipeline: str
+    windows: tuple[ReplayWindow, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> tuple[ReplayWindow, ...]:
+        """Those that can be loaded now."""
+        return tuple(one for one in self.windows if not one.lost and not one.busy and not one.differs)
+
+    @property
+    def differing(self) -> tuple[ReplayWindow, ...]:
+        """Those whose records are not the ones that are loaded."""
+        return tuple(one for one in self.windows if one.differs)
+
+    def starts(self, *, skip_lost: bool = False, supersede: bool = False, accept_other_records: bool = False) -> list[datetime]:
+        """The windows to load. Raises `RecordsLost`, `OtherRecords` or `WindowBusy` for those that cannot be, unless that is
+        accepted."""
+        lost = [one for one in self.windows if one.lost]
+        busy = [one for one in self.windows if one.busy and not one.lost]
+        if lost and not skip_lost:
+            names = [name for one in lost for name in one.lost]
+            raise RecordsLost(
+                f"{len(lost)} of {len(self.windows)} windows cannot be loaded again, retention has deleted records of them: "
+                f"{shortened(names)}. To load the others leave these out (skip lost)",
+                lost=names,
+            )
+        if self.differing and not accept_other_records:
+            names = [f"{instant_text(one.start)}: {one.differs}" for one in self.differing]
+            raise OtherRecords(
+                f"the log gives other records now for {len(self.differing)} of {len(self.windows)} windows than they were loaded "
+                f"from: {shortened(names)}. They keep what they hold; to replace it for good, accept other records "
+                "(--accept-other-records, accept_other_records=True)"
+            )
+        if busy and not supersede:
+            raise WindowBusy(
+                f"somebody is at work on {len(busy)} of the windows: {shortened([str(one.busy) for one in busy])}. Wait, or take "
+                "over from them (supersede): their attempts will not be able to commit"
+            )
+        return [one.start for one in self.windows if not one.lost]
+
+    def summary(self) -> dict[str, Any]:
+        """The plan as JSON-ready values."""
+        return {
+            "pipeline": self.pipeline,
+            "windows": [one.summary() for one in self.windows],
+            "records": sum(one.window.record_count for one in self.windows if not one.lost),
+            "rows_replaced": sum(one.rows_replaced for one in self.windows if not one.lost),
+            "lost_windows": sum(bool(one.lost) for one in self.windows),
+            "read_windows": sum(one.is_read for one in self.windows),
+            "differing_windows": len(self.differing),
+            "notes": list(self.notes),
+        }
+
+
+class ReadsWindows(Protocol):
+    """Reads what the broker holds now."""
+
+    def begin(self, windows: int, records: int) -> None:
+        """So much will be read."""
+
+    def window(self, window: FrozenWindow) -> WindowReading:
+        """All of the window's ranges. Raises `ShortRead` where the log ends before they do."""
+
+
+def plan(
+    ledger: Ledger,
+    log: OffsetLog,
+    pipeline_name: str,
+    span: Span,
+    now: datetime,
+    run_id: str | None = None,
+    reader: ReadsWindows | None = None,
+    records_max: int | None = None,
+) -> ReplayPlan:
+    """What loading the span again would do. Attempts of `run_id` itself are no conflict: a retry goes on with its own.
+
+    With a `reader` the loaded windows are compared with what the broker holds now, unless that is more than `records_max`.
+    """
+    windows = [window for window in ledger.windows(pipeline_name) if span.covers(window)]
+    refuse_unknown(pipeline_name, span, windows)
+    workers = running_attempts(ledger.engine, windows, now, run_id)
+    lost = lost_of(log, ledger.pipeline(pipeline_name).topic, windows)
+    found = [ReplayWindow(window=one, lost=tuple(lost[one.id]), busy=workers.get(one.id)) for one in windows]
+    holds = RetentionStore(ledger.engine).holds(now, ledger.pipeline(pipeline_name).topic)
+    notes = [f"the topic is not deleted from: {hold}" for hold in holds]
+    comparable = [one for one in found if is_comparable(one)]
+    records = sum(one.window.record_count for one in comparable)
+    if comparable and reader is not None and (records_max is None or records <= records_max):
+        reader.begin(len(comparable), records)
+        found = [compared(one, reader) if is_comparable(one) else one for one in found]
+    elif comparable:
+        notes.append(
+            f"whether the log holds the same records still was not looked at: `logbus replay plan --read` reads {records:,}"
+        )
+    return ReplayPlan(pipeline=pipeline_name, windows=tuple(found), notes=(*notes, *gaps(windows)))
+
+
+def is_comparable(one: ReplayWindow) -> bool:
+    return one.window.fingerprint is not None and not one.lost
+
+
+def compared(one: ReplayWindow, reader: ReadsWindows) -> ReplayWindow:
+    """The window with what its records differ in, if they do."""
+    try:
+        return replace(one, is_read=True, differs=difference(one.window, reader.window(one.window)))
+    except ShortRead as error:
+        return replace(one, is_read=True, differs=str(error))
+
+
+def difference(window: FrozenWindow, now: WindowReading) -> str | None:
+    read = window.counts.read if window.counts else 0
+    if now.fingerprint == window.fingerprint:
+        return None
+    if now.read < read:
+        return f"{read - now.read} of {read} records are gone (compaction?)"
+    return f"{now.read} records of fingerprint {now.fingerprint}, loaded were {read} of {window.fingerprint}"
+
+
+def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindow]) -> None:
+    missing = set(span.starts) - {window.interval.start for window in windows}
+    if missing or not windows:
+        which = ", ".join(instant_text(start) for start in sorted(missing)) or "in that span"
+        raise UserError(
+            f"no window of {pipeline_name} is frozen {which}: `logbus window ls --pipeline {pipeline_name}` lists them, "
+            "`logbus load` loads hours that nobody froze yet"
+        )
+
+
+def lost_of(log: OffsetLog, topic: str, windows: Iterable[FrozenWindow]) -> dict[int, list[str]]:
+    """By window what the broker does not hold any more. One question for all of them."""
+    facts = log.topic(topic)
+    starts = log.start_offsets(topic, facts.partitions)
+    return {window.id: lost_in(window, facts.topic_id, starts) for window in windows}
+
+
+def lost_in(window: FrozenWindow, topic_id: str, starts: Mapping[int, int]) -> list[str]:
+    if window.topic_id != topic_id:
+        return [f"{window.topic} was deleted and made again since {instant_text(window.interval.start)}"]
+    everything = {part.partition: starts.get(part.partition, part.end_offset) for part in window.ranges}
+    return lost_ranges(window, everything)
+
+
+def running_attempts(engine: Engine, windows: Iterable[FrozenWindow], now: datetime, run_id: str | None) -> dict[int, str]:
+    """By window the attempt of another run that is alive."""
+    attempt = schema.attempt
+    query = select(attempt).where(
+        attempt.c.window_id.in_([window.id for window in windows]),
+        attempt.c.state == ATTEMPT_RUNNING,
+        attempt.c.heartbeat_at > utc(now) - HEARTBEAT_EXPIRY,
+    )
+    with engine.connect() as connection:
+        rows = connection.execute(query).mappings().all()
+    names = {window.id: instant_text(window.interval.start) for window in windows}
+    return {
+        row["window_id"]: f"attempt {row['number']} at {names[row['window_id']]} by run {row['run_id']}"
+        for row in rows
+        if row["run_id"] != run_id
+    }
+
+
+def gaps(windows: Sequence[FrozenWindow]) -> list[str]:
+    """Hours between the windows that nobody froze; they are not part of a replay."""
+    return [
+        f"the hours from {instant_text(before.interval.end)} to {instant_text(after.interval.start)} are not frozen: not included"
+        for before, after in pairwise(windows)
+        if before.interval.end < after.interval.start
+    ]
+
+
+def shortened(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

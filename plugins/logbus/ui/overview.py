@@ -1,0 +1,275 @@
+"""The Ingestion page's data: is every hour in, how far behind are we, for each pipeline that somebody may see.
+
+Made of a reading of the fleet (`FleetReading`, for which the broker is asked) and of the ledger's windows in the span shown
+(`SpanReading`), each shared by all users for some seconds. Neither needs the other, so they are read in parallel. Where the
+broker is down its part is None and the ledger's is shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+
+from logbus.errors import BrokerUnavailable
+from logbus.kafka.batches import LogBatches
+from logbus.kafka.rates import Rates
+from logbus.ledger.rows import Row, to_pipeline
+from logbus.ledger.stretches import PipelineChain
+from logbus.model import HOUR, FrozenWindow, Interval, floor, utc
+from logbus.status import fleet_ledger
+from logbus.status.fleet import PipelineReading, read_chains, read_pipelines
+from logbus.status.fleet_ledger import LOADED_WITHIN, Loaded, Series, WindowFacts, micros
+from logbus.status.lag import Lag
+from logbus.status.registered import Registered, read_registered
+from logbus.ui.cells import Cell, cells_of, columns_of, gone_by_partition
+
+BROKER_DOWN = "the broker does not answer"
+HOURS_DEFAULT = 168
+HOURS_MAX = 24 * 62  # two months of hours: more is not read, and not drawn
+CONTEXT_OF_RUN = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReading:
+    """All pipelines as they are at an instant."""
+
+    at: datetime
+    pipelines: Sequence[PipelineReading]
+    dag_ids: Mapping[str, Sequence[str]]
+    loaded: Mapping[str, Loaded]
+    newest_ends: Mapping[str, datetime] = field(default_factory=dict)
+    produced_per_second: Mapping[str, float] = field(default_factory=dict)
+    broker_error: BrokerUnavailable | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [one.pipeline.name for one in self.pipelines]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What somebody looks at. `run` is a Dag run by dag id and run id: its hours are shown, with the day before them."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    hours: int = HOURS_DEFAULT
+    run: tuple[str, str] | None = None
+    run_interval: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanReading:
+    """What the ledger holds in a span: windows by pipeline, and the rows that were loaded by pipeline and step."""
+
+    span: Interval
+    windows: Mapping[str, Sequence[WindowFacts]]
+    loaded: Mapping[tuple[str, int], int]
+
+
+def read(engine: Engine, log: LogBatches, rates: Rates, now: datetime) -> FleetReading:
+    """Asks ledger and broker about everything. Only a warehouse that is down is an error."""
+    now = utc(now)
+    registered = read_registered(engine, now)
+    found, error = pipelines_or_error(engine, log, registered, now)
+    return FleetReading(
+        at=now,
+        pipelines=found,
+        dag_ids=registered.dag_ids,
+        loaded=registered.loaded,
+        newest_ends=registered.newest_ends,
+        produced_per_second=produced(found, rates, now),
+        broker_error=error,
+    )
+
+
+def read_span(engine: Engine, span: Interval, run: tuple[str, str] | None = None) -> SpanReading:
+    """`run` marks the hours that a Dag run (dag id, run id) worked on."""
+    with engine.connect() as connection:
+        windows = fleet_ledger.windows_in(connection, span, run)
+        return SpanReading(span=span, windows=windows, loaded=fleet_ledger.loaded_in_steps(connection, span))
+
+
+def pipelines_or_error(
+    engine: Engine, log: LogBatches, registered: Registered, now: datetime
+) -> tuple[list[PipelineReading], BrokerUnavailable | None]:
+    try:
+        return read_pipelines(engine, log, now, registered.rows, registered.policies), None
+    except BrokerUnavailable as error:
+        return without_broker(registered.rows, read_chains(engine, registered.rows)), error
+
+
+def without_broker(rows: Sequence[Row], chains: Mapping[str, PipelineChain]) -> list[PipelineReading]:
+    """The ledger's part."""
+    return [
+        PipelineReading(
+            pipeline=pipeline,
+            chain=chains[pipeline.name],
+            lag=Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=BROKER_DOWN),
+            topic_id=None,
+            starts={},
+            ends={},
+            policy=None,
+            settings={},
+        )
+        for pipeline in map(to_pipeline, rows)
+    ]
+
+
+def produced(readings: Sequence[PipelineReading], rates: Rates, now: datetime) -> dict[str, float]:
+    """Records a second by pipeline, where the topic was looked at before."""
+    found = {}
+    for one in readings:
+        if one.topic_id is not None and one.ends:
+            key = f"{one.topic_id} {one.pipeline.isolation_level}"
+            rates.put_down(key, one.ends, now)
+            rate = rates.per_second(key)
+            if rate is not None:
+                found[one.pipeline.name] = rate
+    return found
+
+
+def pipelines_json(reading: FleetReading, ledger: SpanReading) -> dict[str, dict[str, Any]]:
+    """Every pipeline by its name as JSON-ready values."""
+    return {
+        one.pipeline.name: pipeline_json(reading, one, ledger.windows.get(one.pipeline.name, ()), ledger)
+        for one in reading.pipelines
+    }
+
+
+def window_cell_json(engine: Engine, reading: FleetReading, window: FrozenWindow) -> dict[str, Any]:
+    """The cell of one window, as the heat map shows it, and by partition what the broker has deleted unloaded."""
+    one = reading_of(engine, reading, window.pipeline)
+    facts = read_span(engine, window.interval).windows[window.pipeline]
+    cells = cells_of(one, facts, window.interval, reading.at)
+    cell = next(found for found in cells if found.start == micros(window.interval.start))
+    gone = {} if one.chain.is_other_topic else gone_by_partition(window, one.starts)
+    return {**cell.summary(), "gone": {str(part): count for part, count in gone.items()}}
+
+
+def reading_of(engine: Engine, reading: FleetReading, name: str) -> PipelineReading:
+    """A pipeline that is newer than the reading is told by the ledger alone."""
+    for one in reading.pipelines:
+        if one.pipeline.name == name:
+            return one
+    rows = [row for row in read_registered(engine, reading.at).rows if row["name"] == name]
+    (found,) = without_broker(rows, read_chains(engine, rows))
+    return found
+
+
+def step_of(shown: Sequence[PipelineReading]) -> timedelta:
+    """The width of a column: the shortest interval of all pipelines."""
+    return min((one.pipeline.interval for one in shown), default=HOUR)
+
+
+def span_of(
+    reading: FleetReading | None, names: Collection[str], view: View, now: datetime, of_run: Interval | None = None
+) -> Interval:
+    """What the heat map shows to somebody who sees the pipelines of these names: what is asked for, or the last hours, or those
+    before the last window where all is older. `of_run` is the span that the view's Dag run worked on."""
+    shown = pipelines_of(reading, names)
+    now, step, length = utc(now), step_of(shown), timedelta(hours=max(1, min(view.hours, HOURS_MAX)))
+    if view.since is not None or view.until is not None:
+        since = None if view.since is None else utc(view.since)
+        latest = now if since is None else max(since, min(since + length, now))
+        until = next_step(latest, step) if view.until is None else utc(view.until)
+        return Interval(max(until - length if since is None else since, until - timedelta(hours=HOURS_MAX)), until)
+    if of_run is not None:
+        return Interval(max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end)
+    end, ends = next_step(now, step), reading.newest_ends if reading else {}
+    last = [ends[one.pipeline.name] for one in shown if one.pipeline.name in ends]
+    last += [gap.interval.end for one in shown for gap in one.lag.gaps if not gap.is_empty]
+    if last and max(last) <= end - length:
+        end = max(last)
+    return Interval(end - length, end)
+
+
+def pipelines_of(reading: FleetReading | None, names: Collection[str]) -> list[PipelineReading]:
+    return [one for one in reading.pipelines if one.pipeline.name in names] if reading else []
+
+
+def next_step(now: datetime, step: timedelta) -> datetime:
+    return floor(now, step) + step
+
+
+def pipeline_json(
+    reading: FleetReading,
+    one: PipelineReading,
+    windows: Sequence[WindowFacts],
+    ledger: SpanReading,
+) -> dict[str, Any]:
+    pipeline, cells = one.pipeline, cells_of(one, windows, ledger.span, reading.at)
+    series = fleet_ledger.series(pipeline.name, windows, ledger.loaded, ledger.span)
+    return {
+        "name": pipeline.name,
+        "topic": pipeline.topic,
+        "table": pipeline.table,
+        "dag_ids": list(reading.dag_ids.get(pipeline.name, ())),
+        "interval_seconds": int(pipeline.interval.total_seconds()),
+        "lag": lag_json(one.lag, reading.loaded.get(pipeline.name), reading.at),
+        "throughput": throughput_json(reading, pipeline.name, series),
+        "states": states_of(cells),
+        "dead_letters": sum(cell.dead_lettered for cell in cells),
+        "cells": columns_of(cells, pipeline.interval),
+    }
+
+
+def states_of(cells: Sequence[Cell]) -> dict[str, int]:
+    """How many cells of the span are in each state that occurs."""
+    return {state.value: count for state, count in Counter(cell.state for cell in cells).items()}
+
+
+UNKNOWN_LAG = (
+    *(
+        "hours_behind",
+        "hours_empty",
+        "oldest_hour",
+        "records_behind",
+        "bytes_behind",
+        "records_open",
+        "records_lost",
+        "oldest_unloaded_at",
+    ),
+    *("age_seconds", "seconds_until_expiry", "expires_by"),
+)
+
+
+def lag_json(lag: Lag, loaded: Loaded | None, now: datetime) -> dict[str, Any]:
+    """What `logbus lag` says. Where something keeps it from being counted, everything but the problem is None, never 0."""
+    if lag.problem is not None:
+        return {**dict.fromkeys(UNKNOWN_LAG), "bytes_are_estimated": False, "problem": lag.problem}
+    said = lag.summary(now)
+    same = ("hours_behind", "hours_empty", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds")
+    size, is_estimated = bytes_behind(lag, loaded)
+    return {
+        **{name: said[name] for name in same},
+        "bytes_behind": size,
+        "bytes_are_estimated": is_estimated,
+        "oldest_unloaded_at": said["oldest_record_at"] or said["oldest_hour"],
+        "seconds_until_expiry": said["seconds_until_expiry"],
+        "expires_by": said["expires_by"],
+        "problem": None,
+    }
+
+
+def bytes_behind(lag: Lag, loaded: Loaded | None) -> tuple[int | None, bool]:
+    """Bytes of keys and values, and whether they are estimated: by what a loaded record of the pipeline had on average."""
+    if lag.bytes_behind is not None:
+        return lag.bytes_behind, False
+    if not lag.records:
+        return 0, False
+    each = loaded.bytes_each if loaded else None
+    return (None, False) if each is None else (round(lag.records * each), True)
+
+
+def throughput_json(reading: FleetReading, name: str, series: Series) -> dict[str, Any]:
+    loaded = reading.loaded.get(name)
+    return {
+        "produced_per_second": reading.produced_per_second.get(name),
+        "loaded_per_second": 0.0 if loaded is None else loaded.lately / LOADED_WITHIN.total_seconds(),
+        "series": {"produced": series.produced, "loaded": series.loaded},
+    }

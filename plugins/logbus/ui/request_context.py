@@ -1,0 +1,103 @@
+"""What the routes share: what a request names and who sends it, our errors as answers, JSON that is not to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import Depends, HTTPException, Request, Response
+
+from logbus.errors import BrokerUnavailable, PipelineUnknown, TopicMissing, UserError, WindowUnknown
+from logbus.hooks.broker import BrokerHook
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.model import parse_instant
+from logbus.status.registered import Registered
+from logbus.ui import access
+from logbus.ui.access import GetUserDep
+from logbus.ui.errors import NoLedger, ledger_errors, shown
+from logbus.ui.overview import FleetReading
+from logbus.ui.sources import PageSource, PageSources
+
+Value = TypeVar("Value")
+
+OK = {"state": "ok", "message": None, "advice": None}
+CONNECTION_ADVICE = "Check that it runs, and the connection {conn_id} under Admin, Connections; the api-server's log says more."
+NO_LEDGER_ADVICE = "The first run of a pipeline makes it: switch on a Dag made by hourly_ingest, or `logbus pipeline register`."
+
+
+class RequestContext:
+    """What every request names: the two connections, and the source behind them."""
+
+    def __init__(
+        self,
+        request: Request,
+        user: GetUserDep,
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        kafka_conn_id: str = BrokerHook.default_conn_name,
+    ) -> None:
+        sources: PageSources = request.app.state.sources
+        self.user = user
+        self.warehouse_conn_id = warehouse_conn_id
+        self.kafka_conn_id = kafka_conn_id
+        self.source: PageSource = sources.get(warehouse_conn_id, kafka_conn_id)
+        self.now: datetime = request.app.state.now()
+
+    def query_ledger(self, read: Callable[[], Value]) -> tuple[Value | None, dict[str, Any]]:
+        """What was read, and the warehouse's state; None where it cannot be asked."""
+        try:
+            return read(), OK
+        except UserError as error:
+            return None, self.warehouse_state(error)
+
+    def seen(self, reading: FleetReading | Registered | None) -> set[str]:
+        """The pipelines that the user may see."""
+        return set() if reading is None else access.seen(self.user, reading.names, reading.dag_ids)
+
+    def warehouse_state(self, error: UserError) -> dict[str, Any]:
+        if isinstance(error, NoLedger):
+            return {"state": "empty", "message": str(error), "advice": NO_LEDGER_ADVICE}
+        return self._down(shown(error, "the warehouse does not answer"), self.warehouse_conn_id)
+
+    def broker_state(self, error: BrokerUnavailable | None) -> dict[str, Any]:
+        return OK if error is None else self._down(shown(error, "the broker does not answer"), self.kafka_conn_id)
+
+    def _down(self, message: str, conn_id: str) -> dict[str, Any]:
+        return {"state": "down", "message": message, "advice": CONNECTION_ADVICE.format(conn_id=conn_id)}
+
+
+ContextDep = Annotated[RequestContext, Depends()]
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Our errors as answers."""
+    try:
+        with ledger_errors():
+            yield
+    except (PipelineUnknown, WindowUnknown, NoLedger) as error:
+        raise HTTPException(404, str(error)) from error
+    except TopicMissing as error:
+        raise HTTPException(409, shown(error, str(error))) from error
+    except UserError as error:
+        raise HTTPException(
+            503, shown(error, "the warehouse or the broker does not answer; the api-server's log says more")
+        ) from error
+
+
+def instant(text: str | None) -> datetime | None:
+    return wanted_instant(text) if text else None
+
+
+def wanted_instant(text: str) -> datetime:
+    try:
+        return parse_instant(text)
+    except ValueError:
+        raise HTTPException(400, f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
+
+
+def answer(value: Any) -> Response:
+    """JSON, `no-store`: what a user may see is not for others."""
+    return Response(orjson.dumps(value), media_type="application/json", headers={"Cache-Control": "no-store"})

@@ -1,0 +1,62 @@
+"""What a task is told and what it answers: values that travel between the driver and the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from logbus.model import Witness
+from logbus.proof.sent_numbers import Numbers
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedWindow:
+    """Where the records of a window go, in this attempt. The names are the sink's to use: tables, or parts of paths."""
+
+    window_id: int
+    attempt: int
+    start_ms: int
+    end_ms: int
+    staging_table: str
+    dead_letter_table: str
+    witnesses: Mapping[tuple[int, int], Witness] = field(default_factory=dict)  # by partition and offset, among its records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskJob:
+    """Everything a task needs. `sink_options` may hold secrets: the job travels pickled, never in an option or argument."""
+
+    pipeline: str
+    topic: str
+    parse: str
+    settings: Mapping[str, Any]
+    windows: Mapping[int, StagedWindow]
+    interval_ms: int = HOUR_MS  # by which stamps are counted
+    sink: str = "postgres"
+    sink_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What one task attempt did with one partition of one window. Fingerprints are sums modulo 2^64.
+
+    `staged_fingerprint` leaves filtered records out. `files` are those the task made for the window; they are given
+    once, with the first of its partitions.
+    """
+
+    task: int
+    window_id: int
+    partition: int
+    read: int
+    filtered: int
+    late: int
+    early: int
+    bytes: int
+    fingerprint: int
+    staged_fingerprint: int
+    hours: Mapping[int, int] = field(default_factory=dict)  # logbus.ledger.stamped_hours
+    files: tuple[str, ...] = ()
+    sent: Mapping[str, Numbers] = field(default_factory=dict)  # by stream, of producers that number their records

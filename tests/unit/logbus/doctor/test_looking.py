@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from logbus.doctor.looking import Surroundings, look, run_program
+from logbus.errors import UserError
+from logbus.status.checkup import Finding, well
+
+AROUND = Surroundings(clock=lambda: datetime(2026, 11, 21, tzinfo=UTC))
+
+
+def fine(around: Surroundings) -> Iterator[Finding]:
+    yield well("fine", "as it should be")
+
+
+def test_findings_come_in_the_order_of_the_checks_whichever_ends_first() -> None:
+    has_run = threading.Event()
+
+    def slow(around: Surroundings) -> Iterator[Finding]:
+        assert has_run.wait(30)
+        yield well("slow", "took its time")
+
+    def quick(around: Surroundings) -> Iterator[Finding]:
+        yield well("quick", "at once")
+        has_run.set()
+
+    assert [found.subject for found in look({"slow": slow, "quick": quick}, AROUND)] == ["slow", "quick"]
+
+
+def test_a_check_that_does_not_end_is_a_finding_and_the_others_are_told() -> None:
+    forever = threading.Event()
+
+    def stuck(around: Surroundings) -> Iterator[Finding]:
+        forever.wait(30)
+        yield well("stuck", "never said in time")
+
+    late, other = look({"stuck": stuck, "fine": fine}, AROUND, seconds_max=0.05)
+    forever.set()
+    assert (str(late.severity), late.subject, late.message) == ("error", "stuck", "no answer within 0 s")
+    assert other.subject == "fine"
+
+
+def test_a_check_that_fails_is_a_finding_that_keeps_what_was_found_before() -> None:
+    def fails(around: Surroundings) -> Iterator[Finding]:
+        yield well("first", "well")
+        raise UserError("the settings are wrong")
+
+    def breaks(around: Surroundings) -> Iterator[Finding]:
+        raise ZeroDivisionError("ours")
+        yield
+
+    found = look({"fails": fails, "breaks": breaks, "fine": fine}, AROUND)
+    assert [(str(one.severity), one.message[:40]) for one in found] == [
+        ("ok", "well"),
+        ("error", "the settings are wrong"),
+        ("error", "the check itself failed: ZeroDivisionErr"),
+        ("ok", "as it should be"),
+    ]
+
+
+def test_a_program_is_run_without_input_and_one_that_is_not_there_is_said() -> None:
+    assert (run_program(["cat"]).text, run_program(["cat"]).status) == ("", 0)
+    assert run_program(["sh", "-c", "echo out; echo err >&2; exit 3"]).status == 3
+    assert run_program(["/nowhere/java"]) == run_program(["/nowhere/python"])
+    assert run_program(["/nowhere/java"]).text == "No such file or directory"

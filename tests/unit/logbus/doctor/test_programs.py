@@ -1,0 +1,165 @@
+"""Java, Spark and Airflow on machines of every kind: what is said, and that it says how to mend it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logbus import connector_jars
+from logbus.doctor import airflow_home, java, spark, versions
+from logbus.doctor.looking import Check, ProgramOutput, Surroundings
+from logbus.status.checkup import Severity
+
+JAVA_21 = 'openjdk version "21.0.4" 2024-07-16\nOpenJDK Runtime Environment'
+JAVA_8 = 'java version "1.8.0_201"'
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}\n"
+
+
+def around(
+    outputs: Mapping[str, str | ProgramOutput] | None = None,
+    *,
+    home: Path = Path("/nowhere"),
+    java: str | None = None,
+    **environment: str,
+) -> Surroundings:
+    """A machine with these variables, where a program whose path ends like that says this."""
+
+    def run(command: Sequence[str]) -> ProgramOutput:
+        for ending, said in (outputs or {}).items():
+            if command[0].endswith(ending):
+                return said if isinstance(said, ProgramOutput) else ProgramOutput(text=said, status=0)
+        return ProgramOutput(text="No such file or directory", status=127)
+
+    clock = datetime(2026, 11, 21, tzinfo=UTC)
+    return Surroundings(clock=lambda: clock, environment=environment, home=home, run=run, which=lambda name: java)
+
+
+def told(check: Check, surroundings: Surroundings) -> list[tuple[str, str]]:
+    """Severities and messages; whatever is not well must come with advice."""
+    found = list(check(surroundings))
+    assert all(one.advice for one in found if one.severity is not Severity.OK)
+    return [(str(one.severity), one.message) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("surroundings", "severity", "message"),
+    [
+        (
+            around({"bin/java": JAVA_21}, java="/usr/bin/java"),
+            "ok",
+            "21.0.4 (/usr/bin/java); JAVA_HOME is not set and need not be",
+        ),
+        (around({"/j/bin/java": JAVA_21}, JAVA_HOME="/j"), "ok", "21.0.4 (/j/bin/java)"),
+        (
+            around({"bin/java": JAVA_8}, java="/usr/bin/java"),
+            "error",
+            "/usr/bin/java is version 1.8.0_201; Spark needs 17 or newer",
+        ),
+        (
+            around({"usr/bin/java": JAVA_21}, java="/usr/bin/java", JAVA_HOME="/gone"),
+            "error",
+            "/gone/bin/java does not run: No such",
+        ),
+        (around(), "error", "there is no Java on the PATH"),
+    ],
+)
+def test_java_is_there_runs_and_is_new_enough(surroundings: Surroundings, severity: str, message: str) -> None:
+    ((found_severity, found_message),) = told(java.check_java, surroundings)
+    assert found_severity == severity
+    assert found_message.startswith(message)
+
+
+def test_spark_is_one_version_here() -> None:
+    ((severity, message),) = told(spark.check_spark, around())
+    assert (severity, message) == ("ok", f"pyspark and pyspark-client {spark.installed('pyspark')}")
+
+
+def test_two_versions_of_spark_in_one_directory_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "installed", {"pyspark": "4.1.3", "pyspark-client": "4.2.0"}.get)
+    (found,) = spark.check_spark(around())
+    assert "pyspark 4.1.3, pyspark-client 4.2.0" in found.message
+    assert found.advice.endswith("pyspark==4.1.3 pyspark-client==4.1.3")
+
+
+def test_another_spark_that_spark_home_names_wins_and_is_said(tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    assert ("error", f"SPARK_HOME is {tmp_path}, where there is no Spark") in told(
+        spark.check_spark, around(SPARK_HOME=str(tmp_path))
+    )
+    (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
+    (_, (severity, message)) = told(spark.check_spark, around(SPARK_HOME=str(tmp_path)))
+    assert (severity, "spark-core_2.12-3.5.1.jar" in message) == ("warning", True)
+
+
+@pytest.mark.parametrize(("said", "severity"), [(PYTHON, "ok"), ("3.4\n", "warning")])
+def test_workers_of_another_python_are_said(said: str, severity: str) -> None:
+    found = told(spark.check_spark, around({"/opt/python": said}, PYSPARK_PYTHON="/opt/python"))
+    assert found[-1][0] == severity
+
+
+@pytest.mark.parametrize(
+    ("said", "severity"),
+    [
+        (ProgramOutput(text="Welcome\n   version 4.1.3\n", status=0), "ok"),
+        (ProgramOutput(text="JAVA_HOME is not set", status=1), "error"),
+    ],
+)
+def test_spark_submit_is_started(said: ProgramOutput, severity: str) -> None:
+    ((found, message),) = told(spark.check_spark_submit, around({"spark-submit": said}))
+    assert (found, "JAVA_HOME is not set" in message) == (severity, severity == "error")
+
+
+def test_the_connectors_jars_are_looked_for_where_they_are_named(tmp_path: Path) -> None:
+    assert told(spark.check_jars, around())[0][0] == "note"
+    named = around(**{connector_jars.JARS_VARIABLE: str(tmp_path)})
+    assert told(spark.check_jars, named)[0] == ("error", f"{tmp_path} lacks {', '.join(connector_jars.jar_names())}")
+    for name in connector_jars.jar_names():
+        (tmp_path / name).touch()
+    assert told(spark.check_jars, named)[0][0] == "ok"
+
+
+def test_what_is_installed_here_is_what_logbus_was_made_for() -> None:
+    ((severity, message),) = told(versions.check_versions, around())
+    assert severity == "ok"
+    assert f"Python {sys.version.split()[0]}" in message
+
+
+def test_a_requirement_that_is_not_met_is_an_error_with_the_version_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        versions.metadata, "requires", lambda name: ["click>=999", "no-such-thing==1", "duckdb>=999; extra == 'x'"]
+    )
+    found = told(versions.check_versions, around())
+    assert [message.split(", logbus")[0].split(" is ")[0] for _, message in found] == ["click", "no-such-thing"]
+    assert found[1][1] == "no-such-thing is not installed, logbus was made for no-such-thing==1"
+
+
+def airflow(tmp_path: Path, found: Mapping[str, Any] | str) -> list[tuple[str, str]]:
+    (tmp_path / "airflow").mkdir(exist_ok=True)
+    (tmp_path / "airflow" / "airflow.cfg").touch()
+    said = found if isinstance(found, str) else f"a warning\n{airflow_home.MARK}{json.dumps(found)}\n"
+    return told(airflow_home.check_airflow, around({Path(sys.executable).name: said}, home=tmp_path))
+
+
+def test_an_airflow_that_is_not_set_up_is_not_asked(tmp_path: Path) -> None:
+    assert told(airflow_home.check_airflow, around(home=tmp_path))[0][0] == "note"
+
+
+def test_an_airflow_has_the_connections_and_the_pool(tmp_path: Path) -> None:
+    there = {name: {"type": kind, "place": "here"} for name, kind in airflow_home.CONNECTIONS.items()}
+    assert [severity for severity, _ in airflow(tmp_path, {"connections": there, "has_pool": True})] == ["ok"]
+    assert airflow(tmp_path, {"connections": {**there, "kafka_default": {"type": "http", "place": ""}}, "has_pool": False}) == [
+        ("error", "connection kafka_default is of type http, not kafka"),
+        ("error", "there is no pool logbus_load: loads stay in the state scheduled for ever"),
+    ]
+    missing = airflow(tmp_path, {"connections": {}, "has_pool": True})
+    assert [message for _, message in missing] == [f"there is no connection {name}" for name in airflow_home.CONNECTIONS]
+
+
+def test_an_airflow_that_cannot_be_asked_says_why(tmp_path: Path) -> None:
+    ((severity, message),) = airflow(tmp_path, "Traceback\nOperationalError: no such table: connection\n")
+    assert (severity, message.endswith("OperationalError: no such table: connection")) == ("error", True)

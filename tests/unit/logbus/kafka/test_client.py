@@ -1,0 +1,142 @@
+"""How long is waited for what a broker will know soon, and what becomes of errors that no waiting mends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from logbus.errors import AccessDenied, BrokerNotReady, BrokerUnavailable, LogbusError, TopicMissing, UserError
+from logbus.kafka.client import OF_CONSUMERS, OF_PRODUCERS, Client, noting
+
+AWAY = BrokerUnavailable("nobody there")
+SOON = BrokerNotReady("a leader is being chosen")
+
+
+@dataclass(frozen=True)
+class Reading:
+    error: LogbusError | None = None
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    monkeypatch.setattr("logbus.kafka.client.RETRY_PAUSE_SECONDS", 0.0)
+    return Client({"bootstrap.servers": "b:1"})
+
+
+def test_what_will_be_known_soon_is_read_again_until_it_is(client: Client) -> None:
+    readings = iter([[Reading(SOON), Reading()], [Reading(SOON)], [Reading(), Reading(TopicMissing("gone"))]])
+    found = client.settled(lambda: next(readings))
+    assert [type(one.error) for one in found] == [type(None), TopicMissing]
+    assert next(readings, None) is None
+
+
+def test_when_the_time_is_over_what_is_known_is_given(client: Client) -> None:
+    client.timeout_seconds = -1
+    assert client.settled(lambda: [Reading(SOON), Reading()]) == [Reading(SOON), Reading()]
+    with pytest.raises(BrokerNotReady):
+        client.patiently(raising(SOON))
+
+
+def test_an_error_that_no_waiting_mends_is_raised_at_once(client: Client) -> None:
+    with pytest.raises(BrokerUnavailable, match="no answer"):
+        client.patiently(raising(BrokerUnavailable("no answer")))
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def question() -> None:
+        raise error
+
+    return question
+
+
+class Failed:
+    """A future that ended with the client's error."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def result(self, timeout: float) -> None:
+        raise KafkaException(KafkaError(self.code))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
+        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, BrokerNotReady),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, AccessDenied),
+        (KafkaError.UNKNOWN, BrokerUnavailable),
+    ],
+)
+def test_the_error_of_one_answer_is_given_and_names_no_address(client: Client, code: int, kind: type[LogbusError]) -> None:
+    found = client.outcome(Failed(code), "t")  # type: ignore[arg-type]
+    assert type(found) is kind
+    assert re.search(r"\bt\b", str(found))
+    assert "b:1" not in str(found)
+
+
+def test_all_answers_of_a_call_or_the_error_with_what_to_do(client: Client) -> None:
+    with pytest.raises(TopicMissing, match="b:1 has no topic 't'"):
+        client.ask(lambda: {"t": Failed(KafkaError.UNKNOWN_TOPIC_OR_PART)}, "t")  # type: ignore[dict-item]
+    mine = TopicMissing("mine")
+    with pytest.raises(TopicMissing, match="mine"):
+        client.ask(lambda: {"t": Failed(KafkaError.POLICY_VIOLATION)}, "t", explained={KafkaError.POLICY_VIOLATION: mine})  # type: ignore[dict-item]
+
+
+def test_a_broker_that_was_there_is_given_time_to_come_back_and_one_that_never_was_is_not(client: Client) -> None:
+    client.away_seconds_max = 60.0
+    answers: list[str | Exception] = [AWAY, "a", AWAY, TopicMissing("made a moment ago"), "b", AccessDenied("not you")]
+
+    def next_answer() -> str:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    with pytest.raises(BrokerUnavailable, match="nobody there"):
+        client.patiently(next_answer)
+    assert [client.patiently(next_answer), client.patiently(next_answer)] == ["a", "b"]
+    with pytest.raises(AccessDenied):
+        client.patiently(next_answer)
+
+
+def test_a_handshake_that_failed_is_why_there_is_no_answer(client: Client) -> None:
+    timed_out = {"t": Failed(KafkaError._TIMED_OUT)}
+    note = noting(client._handshakes)
+    note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    with pytest.raises(BrokerUnavailable, match="b:1 did not answer"):
+        client.ask(lambda: timed_out, "t")  # type: ignore[arg-type, return-value]
+    note(KafkaError(KafkaError._SSL, "certificate verify failed"))
+    with pytest.raises(AccessDenied, match=r"no TLS connection to the broker at b:1: certificate verify failed\. Set"):
+        client.ask(lambda: timed_out, "t")  # type: ignore[arg-type, return-value]
+    found = client.outcome(timed_out["t"], "t")  # type: ignore[arg-type]
+    assert isinstance(found, AccessDenied)
+    assert "b:1" not in str(found)
+    assert isinstance(client.unavailable("nothing came"), AccessDenied)
+    client.patiently(lambda: "an answer")
+    assert type(client.unavailable("nothing came")) is BrokerUnavailable
+
+
+def test_each_kind_of_handle_gets_the_settings_that_are_its_own() -> None:
+    mixed = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "group.id": "g",
+        "isolation.level": "read_committed",
+        "acks": "all",
+        "linger.ms": 5,
+    }
+    client = Client(mixed)
+    assert set(client.settings(OF_CONSUMERS + OF_PRODUCERS)) == {"bootstrap.servers", "error_cb"}
+    reading = client.settings(OF_PRODUCERS, settings={"group.id": "ours"})
+    assert set(reading) == {"bootstrap.servers", "error_cb", "group.id", "isolation.level"}
+    sending = client.settings(OF_CONSUMERS, {"linger.ms": 9, "batch.size": 1000}, {"acks": 1})
+    assert (reading["group.id"], sending["acks"], sending["linger.ms"], sending["batch.size"]) == ("ours", 1, 5, 1000)
+    assert client.admin() is client.admin()
+
+
+def test_settings_that_no_client_takes_are_the_callers_to_mend() -> None:
+    with pytest.raises(UserError, match="the client settings cannot be used: No such configuration property"):
+        Client({"no.such.thing": 1}).admin()

@@ -1,0 +1,176 @@
+"""What is not as it should be in a cluster, from what its brokers answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaConnectionError
+from logbus.doctor.broker import GIB, room, takes
+from logbus.errors import BrokerUnavailable
+from logbus.kafka.client import Client
+from logbus.kafka.cluster import (
+    TRIES,
+    ClusterFacts,
+    DirectoryReading,
+    PartitionHolders,
+    camel_case,
+    cluster_facts,
+    eligible_replicas,
+    holders,
+    log_directory,
+    partition_bytes,
+)
+
+
+def answered(index: int, leader: int, replicas: list[int], isr: list[int]) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "leader_id": leader,
+        "replica_nodes": replicas,
+        "isr_nodes": isr,
+        "offline_replicas": [broker for broker in replicas if broker == 3],
+    }
+
+
+TOPICS = [
+    {"name": "views", "partitions": [answered(0, 1, [1, 2], [1, 2])]},
+    {
+        "name": "clicks",
+        "partitions": [
+            answered(1, -1, [3], [3]),
+            answered(0, 1, [1, 2, 3], [1, 2]),
+            answered(2, 2, [4, 2, 1], [2, 1]),
+        ],
+    },
+]
+MOVING = {("clicks", 2): {"adding_replicas": [4], "removing_replicas": [1]}}
+
+
+def facts() -> ClusterFacts:
+    found = list(holders(TOPICS, {("clicks", 0): (3,)}, MOVING))
+    return ClusterFacts(cluster_id="c", controller=1, brokers=[], partitions=found)
+
+
+def places(rows: list[PartitionHolders]) -> list[tuple[str, int]]:
+    return [(one.topic, one.partition) for one in rows]
+
+
+def test_partitions_come_in_the_order_of_topics_and_numbers() -> None:
+    assert places(list(facts().partitions)) == [("clicks", 0), ("clicks", 1), ("clicks", 2), ("views", 0)]
+
+
+def test_what_nobody_leads_is_offline_and_what_lacks_a_replica_is_under_replicated() -> None:
+    assert places(facts().offline) == [("clicks", 1)]
+    assert places(facts().under_replicated) == [("clicks", 0)]
+
+
+def test_a_replica_that_is_being_added_is_not_missing_before_it_is_in_sync() -> None:
+    (moving,) = facts().moving
+    assert (moving.topic, moving.partition, moving.adding, moving.removing) == ("clicks", 2, (4,), (1,))
+    assert not moving.is_under_replicated
+
+
+def test_eligible_replicas_are_unknown_where_the_broker_does_not_tell() -> None:
+    by_place = {(one.topic, one.partition): one.eligible for one in facts().partitions}
+    assert by_place[("clicks", 0)] == (3,)
+    assert by_place[("views", 0)] is None
+
+
+def test_each_broker_is_counted_by_what_it_has_leads_and_lacks() -> None:
+    assert facts().counts(1) == (3, 2, 0)
+    assert facts().counts(3) == (2, 0, 1)
+
+
+class Pages:
+    """A broker that describes one topic an answer."""
+
+    def describe_topic_partitions(self, names: list[str], cursor: dict[str, Any] | None = None) -> dict[str, Any]:
+        name = cursor["topic_name"] if cursor else names[0]
+        row = {"name": name, "partitions": [{"partition_index": 0, "eligible_leader_replicas": [len(name)]}]}
+        rest = names[names.index(name) + 1 :]
+        return {"topics": [row], "next_cursor": {"topic_name": rest[0], "partition_index": 0} if rest else None}
+
+
+def test_eligible_replicas_of_a_large_cluster_come_in_pages() -> None:
+    assert eligible_replicas(Pages(), ["a", "bb", "ccc"]) == {("a", 0): (1,), ("bb", 0): (2,), ("ccc", 0): (3,)}
+    assert eligible_replicas(Pages(), []) == {}
+
+
+class Brokers:
+    """Admin clients, of which the first draw a broker that is dead."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+        self.asked = 0
+
+    @contextmanager
+    def begin(self, client: Client) -> Iterator[Brokers]:
+        self.asked += 1
+        yield self
+
+    def describe_cluster(self) -> dict[str, Any]:
+        if self.asked <= self.refused:
+            raise KafkaConnectionError("111 ECONNREFUSED")
+        return {"cluster_id": "c", "controller_id": 1, "brokers": [{"broker_id": 1, "host": "h", "port": 1, "rack": None}]}
+
+    def describe_topics(self) -> list[dict[str, Any]]:
+        return []
+
+    def list_partition_reassignments(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_broker_that_died_a_moment_ago_does_not_hide_the_others() -> None:
+    brokers = Brokers(refused=2)
+    assert cluster_facts(Client({}), brokers.begin).controller == 1
+    assert brokers.asked == 3
+
+
+def test_where_everybody_refuses_it_is_said() -> None:
+    brokers = Brokers(refused=100)
+    with pytest.raises(BrokerUnavailable, match="ECONNREFUSED"):
+        cluster_facts(Client({"bootstrap.servers": "h:1"}), brokers.begin)
+    assert brokers.asked == TRIES
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled"), [("LIST_OFFSETS", "ListOffsets"), ("FETCH", "Fetch"), ("ListOffsets", "ListOffsets")]
+)
+def test_requests_are_named_as_the_protocol_names_them(name: str, spelled: str) -> None:
+    assert camel_case(name) == spelled
+
+
+def directory(**changes: Any) -> DirectoryReading:
+    values = {"broker_id": 0, "path": "/log", "total_bytes": 100 * GIB, "usable_bytes": 50 * GIB, "partition_bytes": {}}
+    return DirectoryReading(**{**values, **changes})
+
+
+def test_an_answer_becomes_sizes_by_partition_and_what_a_broker_does_not_know_is_none() -> None:
+    topics = [{"name": "t", "partitions": [{"partition_index": 1, "partition_size": 7}]}]
+    found = log_directory(2, {"log_dir": "/log", "topics": topics, "total_bytes": -1})
+    assert found == directory(broker_id=2, total_bytes=None, usable_bytes=None, partition_bytes={("t", 1): 7})
+    larger = directory(partition_bytes={("t", 1): 9, ("t", 0): 1})
+    assert partition_bytes([found, larger]) == {("t", 1): 9, ("t", 0): 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({}, "ok"),
+        ({"usable_bytes": 15 * GIB}, "ok"),
+        ({"usable_bytes": 14 * GIB}, "warning"),
+        ({"usable_bytes": 4 * GIB}, "error"),
+        ({"usable_bytes": 0}, "error"),
+        ({"total_bytes": None}, "note"),
+    ],
+)
+def test_a_disk_that_fills_is_said_before_it_is_full(changes: dict[str, Any], severity: str) -> None:
+    assert str(room(directory(**changes)).severity) == severity
+
+
+def test_a_request_is_taken_in_a_version_or_not_at_all() -> None:
+    versions = {"Fetch": (4, 17)}
+    assert [takes(versions, "Fetch", 4), takes(versions, "Fetch", 18), takes(versions, "Produce", 3)] == [True, False, False]

@@ -1,0 +1,97 @@
+"""What is said of a broker's refusal: whose fault it is, and what to do about it."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from confluent_kafka import KafkaError
+from logbus.errors import AccessDenied, BrokerNotReady, BrokerUnavailable, LogbusError, UserError
+from logbus.exit_codes import ExitCode, of_error
+from logbus.kafka.errors import COMING, CONNECTING, MEANINGS, MISSING, explain, explain_code, failed_handshake
+
+AT = "the broker at b:1"
+
+
+def test_every_sentence_can_be_filled_in_and_says_what_it_is_about() -> None:
+    for code, (kind, sentence) in MEANINGS.items():
+        found = explain_code(code, "SAID", "orders", broker=AT, needs="Write")
+        assert type(found) is kind
+        fields = {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
+        assert fields <= {"broker", "about", "needs", "said"}
+        assert "{" not in str(found)
+        assert ("orders" in str(found)) or "about" not in fields
+        assert ("SAID" in str(found)) or code in MISSING
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (KafkaError._SSL, ("no TLS connection to the broker at b:1", "security.protocol", "ssl.ca.location")),
+        (KafkaError._AUTHENTICATION, ("refuses the login", "sasl.username", "sasl.password")),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, ("refuses the login", "sasl.username", "sasl.password")),
+        (KafkaError.UNSUPPORTED_SASL_MECHANISM, ("sasl.mechanism", "sasl.enabled.mechanisms")),
+        (KafkaError.ILLEGAL_SASL_STATE, ("wants a login first", "SASL_SSL")),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ("lacks Write on topic orders", "--operation Write --topic orders")),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, ("lacks Write on group orders", "--operation Write --group orders")),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, ("lacks Write on the cluster", "--operation Write --cluster")),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ("transactional.id", "--operation Write")),
+    ],
+)
+def test_who_is_not_let_in_is_told_which_setting_or_grant_is_missing(code: int, words: tuple[str, ...]) -> None:
+    found = explain_code(code, "said", "orders", broker=AT, needs="Write")
+    assert type(found) is AccessDenied
+    for word in words:
+        assert word in str(found)
+
+
+def test_waiting_does_not_help_who_is_not_let_in() -> None:
+    assert of_error(explain_code(KafkaError.TOPIC_AUTHORIZATION_FAILED, "")) is ExitCode.FAILED
+    assert of_error(explain_code(KafkaError._TRANSPORT, "")) is ExitCode.NOT_REACHABLE
+    assert all(MEANINGS[code][0] is AccessDenied for code in CONNECTING)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (KafkaError(KafkaError.REQUEST_TIMED_OUT), BrokerUnavailable),
+        (KafkaError(KafkaError.REQUEST_TIMED_OUT, "later", False, True), BrokerNotReady),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no", False, True), AccessDenied),
+        *((KafkaError(code), BrokerNotReady) for code in COMING),
+    ],
+)
+def test_what_the_broker_knows_soon_is_worth_asking_again(error: KafkaError, kind: type[LogbusError]) -> None:
+    assert type(explain(error, "t")) is kind
+
+
+def test_a_code_that_is_not_known_comes_with_the_brokers_own_words() -> None:
+    found = explain_code(999, "a word of a later release", "orders")
+    assert type(found) is BrokerUnavailable
+    assert str(found).startswith("the broker did not answer what was asked about 'orders': a word of a later release.")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "told"),
+    [
+        (
+            KafkaError._SSL,
+            "ssl://b:1/bootstrap: SSL handshake failed: certificate verify failed (after 1ms in state SSL_HANDSHAKE)",
+            (KafkaError._SSL, "SSL handshake failed: certificate verify failed"),
+        ),
+        (
+            KafkaError._TRANSPORT,
+            "ssl://b:1/7: SSL handshake failed: connecting to a PLAINTEXT broker listener? (after 0ms in state SSL_HANDSHAKE)",
+            (KafkaError._SSL, "SSL handshake failed: connecting to a PLAINTEXT broker listener?"),
+        ),
+        (KafkaError._AUTHENTICATION, "sasl_ssl://b:1/7: no such user", (KafkaError._AUTHENTICATION, "no such user")),
+        (KafkaError._ALL_BROKERS_DOWN, "2/2 brokers are down", None),
+    ],
+)
+def test_why_no_connection_came_about_is_told_without_the_address(code: int, said: str, told: tuple[int, str] | None) -> None:
+    found = failed_handshake(KafkaError(code, said))
+    assert (None if found is None else (found.code(), found.str())) == told
+
+
+def test_a_name_with_braces_is_a_name() -> None:
+    assert "{broker}" in str(explain_code(KafkaError.INVALID_CONFIG, "{said}", "{broker}"))
+    assert isinstance(explain_code(KafkaError._SSL, "{about}"), UserError)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from confluent_kafka import KafkaError
+from logbus.errors import BrokerNotReady, GroupMissing
+from logbus.kafka.groups import GroupMember, GroupReading, end_offsets_of, group_json, to_group
+
+from tests.support.fake_batches import FakeBatches
+from tests.support.fake_log import FakeLog
+
+ENDS = {("t", 0): 100, ("t", 1): 50, ("u", 0): 7}
+
+
+def member(name: str, *places: tuple[str, int]) -> GroupMember:
+    return GroupMember(member_id=f"{name}-1", client_id=name, host="10.0.0.1", assignments=places)
+
+
+def test_lag_is_told_of_each_partition_each_member_and_the_group() -> None:
+    group = GroupReading(
+        name="g",
+        state="Stable",
+        protocol="range",
+        members=(member("a", ("t", 0)), member("b", ("t", 1))),
+        committed={("t", 0): 90, ("t", 1): 50, ("u", 0): 3},
+    )
+    found = group_json(group, ENDS)
+    assert [(one["topic"], one["partition"], one["lag"], one["member_id"]) for one in found["partitions"]] == [
+        ("t", 0, 10, "a-1"),
+        ("t", 1, 0, "b-1"),
+        ("u", 0, 4, None),
+    ]
+    assert [(one["client_id"], one["lag"]) for one in found["members"]] == [("a", 10), ("b", 0)]
+    assert (found["lag"], found["state"], found["protocol"]) == (14, "Stable", "range")
+
+
+def test_a_group_without_offsets_has_a_lag_that_nobody_knows() -> None:
+    group = GroupReading(name="g", state="Stable", members=(member("a", ("t", 0)),))
+    found = group_json(group, ENDS)
+    assert (found["lag"], found["members"][0]["lag"]) == (None, None)
+    assert (found["partitions"][0]["committed_offset"], found["partitions"][0]["end_offset"]) == (None, 100)
+    nothing = group_json(GroupReading(name="g", state="Empty"), ENDS)
+    assert (nothing["lag"], nothing["partitions"], nothing["members"]) == (None, [], [])
+
+
+def test_offsets_of_a_topic_that_is_gone_or_was_made_again_are_no_lag() -> None:
+    group = GroupReading(name="g", state="Empty", committed={("gone", 0): 5, ("u", 0): 5000})
+    found = group_json(group, ENDS)
+    assert [(one["topic"], one["lag"]) for one in found["partitions"]] == [("gone", None), ("u", 0)]
+    assert found["lag"] == 0
+
+
+def test_ends_are_those_of_the_partitions_that_somebody_reads_and_that_can_be_asked_for() -> None:
+    log = FakeLog()
+    log.create("t", 3)
+    for part in range(3):
+        log.append("t", 1, 2, partition=part)
+    group = GroupReading(name="g", state="Empty", committed={("t", 0): 1, ("t", 1): 1, ("gone", 0): 5, ("t", 7): 1})
+    assert end_offsets_of(FakeBatches(log, [("t", 1)]), [group]) == {("t", 0): 2}
+
+
+def described(state: str, *members: Any) -> Any:
+    node = SimpleNamespace(host="b", port=9092, id=1)
+    return SimpleNamespace(state=SimpleNamespace(name=state), partition_assignor="range", coordinator=node, members=members)
+
+
+def answered(*parts: tuple[str, int, int, Any]) -> Any:
+    fields = ("topic", "partition", "offset", "error")
+    return SimpleNamespace(topic_partitions=[SimpleNamespace(**dict(zip(fields, part, strict=True))) for part in parts])
+
+
+def test_a_group_is_told_in_kafkas_words() -> None:
+    held = SimpleNamespace(topic_partitions=[SimpleNamespace(topic="t", partition=1), SimpleNamespace(topic="t", partition=0)])
+    members = [SimpleNamespace(member_id=name, client_id="c", host="/10.0.0.1", assignment=held) for name in ("z", "a")]
+    found = to_group("g", described("COMPLETING_REBALANCING", *members), answered(("t", 0, 5, None), ("t", 1, -1001, None)))
+    assert (found.state, found.protocol, found.coordinator, found.error) == ("CompletingRebalance", "range", "b:9092 (1)", None)
+    assert [(one.member_id, one.host, one.address) for one in found.members] == [
+        ("a", "/10.0.0.1", "10.0.0.1"),
+        ("z", "/10.0.0.1", "10.0.0.1"),
+    ]
+    assert (found.members[0].assignments, dict(found.committed)) == ((("t", 0), ("t", 1)), {("t", 0): 5})
+
+
+def test_what_is_not_told_of_a_group_is_its_error() -> None:
+    assert isinstance(to_group("g", described("DEAD"), answered()).error, GroupMissing)
+    gone = to_group("g", GroupMissing("no such group"), answered())
+    assert (gone.state, str(gone.error)) == ("Dead", "no such group")
+    coming = to_group("g", BrokerNotReady("soon"), answered(("t", 0, 5, None)))
+    assert (coming.state, dict(coming.committed), type(coming.error)) == ("Unknown", {("t", 0): 5}, BrokerNotReady)
+    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    some = to_group("g", described("EMPTY"), answered(("t", 0, 5, None), ("u", 0, 5, refused)))
+    assert (some.state, dict(some.committed)) == ("Empty", {("t", 0): 5})
+    assert "does not tell all offsets of 'g': this user lacks Describe on topic u" in str(some.error)

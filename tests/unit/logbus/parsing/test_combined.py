@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from logbus.parsing import Unparsable, parser_for
+
+PARSER = parser_for("combined", {})
+REAL_LOG = Path(__file__).parents[5] / "shared" / "data" / "apache_access.log"
+
+LINE = (
+    b'83.149.9.216 - frank [17/May/2015:10:05:03 +0000] "GET /images/kibana.png HTTP/1.1" 200 203023 '
+    b'"http://semicomplete.com/" "Mozilla/5.0 (X11; Linux)"'
+)
+
+
+def parse(line: bytes) -> dict[str, object]:
+    return dict(zip(PARSER.columns, PARSER.parse(line), strict=True))
+
+
+def with_request(request: bytes) -> bytes:
+    return b'h - - [17/May/2015:10:05:03 +0000] "' + request + b'" 200 1 "-" "-"'
+
+
+def test_a_line_becomes_its_columns() -> None:
+    assert parse(LINE) == {
+        "host": "83.149.9.216",
+        "ident": None,
+        "username": "frank",
+        "time": datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC),
+        "method": "GET",
+        "path": "/images/kibana.png",
+        "protocol": "HTTP/1.1",
+        "status": 200,
+        "bytes": 203023,
+        "referer": "http://semicomplete.com/",
+        "agent": "Mozilla/5.0 (X11; Linux)",
+    }
+
+
+def test_the_common_format_has_no_referer_and_agent() -> None:
+    row = parse(b'h - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.0" 304 -')
+    assert (row["status"], row["bytes"], row["referer"], row["agent"]) == (304, None, None, None)
+
+
+def test_a_zone_is_kept_as_the_instant_it_means() -> None:
+    row = parse(LINE.replace(b"+0000", b"-0730"))
+    assert row["time"] == datetime(2015, 5, 17, 10, 5, 3, tzinfo=timezone(-timedelta(hours=7, minutes=30)))
+
+
+@pytest.mark.parametrize(
+    ("request_text", "method", "path", "protocol"),
+    [
+        (b"GET /a b c HTTP/1.1", "GET", "/a b c", "HTTP/1.1"),
+        (b"GET /old", "GET", "/old", None),
+        (b"PRI * HTTP/2.0", "PRI", "*", "HTTP/2.0"),
+        (b"GET / HTTP/2", "GET", "/", "HTTP/2"),
+        (b"M-SEARCH * HTTP/1.1", "M-SEARCH", "*", "HTTP/1.1"),
+        (b"-", None, None, None),
+        (b"", None, "", None),
+        (rb"\x16\x03\x01", None, r"\x16\x03\x01", None),
+        (rb"GET /say=\"hi\" HTTP/1.1", "GET", '/say="hi"', "HTTP/1.1"),
+        (rb"GET /back\\slash HTTP/1.1", "GET", "/back\\slash", "HTTP/1.1"),
+    ],
+)
+def test_requests_as_clients_really_send_them(
+    request_text: bytes, method: str | None, path: str | None, protocol: str | None
+) -> None:
+    row = parse(with_request(request_text))
+    assert (row["method"], row["path"], row["protocol"]) == (method, path, protocol)
+
+
+def test_an_escaped_quote_does_not_end_a_field() -> None:
+    assert parse(LINE.replace(b"(X11; Linux)", rb"\"Nice\" (X11)"))["agent"] == 'Mozilla/5.0 "Nice" (X11)'
+
+
+def test_a_username_may_hold_spaces() -> None:
+    assert parse(LINE.replace(b"frank", b"frank the tank"))["username"] == "frank the tank"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b"", "NotCombinedLogLine"),
+        (b"hello", "NotCombinedLogLine"),
+        (LINE[:-1], "NotCombinedLogLine"),
+        (LINE + b" more", "NotCombinedLogLine"),
+        (LINE.replace(b" 200 ", b" two "), "NotCombinedLogLine"),
+        (LINE.replace(b"203023", b"9" * 30), "NotCombinedLogLine"),
+        (LINE.replace(b"17/May", b"31/Feb"), "NoSuchTime"),
+        (LINE.replace(b"May", b"Mai"), "NoSuchTime"),
+        (LINE.replace(b"10:05:03", b"25:05:03"), "NoSuchTime"),
+        (LINE.replace(b"+0000", b"+9900"), "NoSuchTime"),
+        (LINE.replace(b"Linux", b"Li\0ux"), "NulCharacter"),
+        (LINE.replace(b"Linux", b"Li\xffux"), "NotUtf8"),
+    ],
+)
+def test_what_is_no_log_line_says_why(line: bytes, kind: str) -> None:
+    with pytest.raises(Unparsable) as caught:
+        PARSER.parse(line)
+    assert caught.value.kind == kind
+
+
+@pytest.mark.timeout(10)
+def test_a_hostile_line_costs_no_more_than_its_length() -> None:
+    with pytest.raises(Unparsable):
+        PARSER.parse(b"h - " + b"a [" * 50_000 + b'"' + b"\\" * 50_001)
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not beside the checkout")
+def test_all_but_the_one_cut_line_of_a_real_log_parse() -> None:
+    failed = []
+    for line in REAL_LOG.read_bytes().splitlines():
+        try:
+            PARSER.parse(line)
+        except Unparsable:
+            failed.append(line)
+    assert len(failed) == 1
+    assert failed[0].endswith(b"bot.html")

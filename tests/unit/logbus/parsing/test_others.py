@@ -1,0 +1,107 @@
+"""The raw parser, parsers of the user's own, and the filter over any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from logbus.errors import UserError
+from logbus.parsing import Filtered, Parser, Unparsable, parser_for
+from logbus.parsing.chunks import parse_chunk
+from logbus.parsing.schemas import column_field
+
+
+def length_parser(settings: Mapping[str, Any]) -> Parser:
+    """A user's own."""
+    return Parser(columns={"length": settings.get("kind", "integer")}, parse=parse_length)
+
+
+def parse_length(value: bytes) -> Sequence[Any]:
+    if not value:
+        raise ZeroDivisionError("an empty value")
+    return (len(value),)
+
+
+def not_a_parser(settings: Mapping[str, Any]) -> str:
+    return "nothing"
+
+
+MINE = "tests.unit.logbus.parsing.test_others"
+
+
+def test_raw_keeps_every_byte_and_a_missing_value_as_null() -> None:
+    parser = parser_for("raw", {})
+    schema = pa.schema([column_field(name, kind) for name, kind in parser.columns.items()])
+    values = [b"\xff\0", b"", None]
+    parsed = parse_chunk(parser, schema, values)
+    assert parsed.rows["value"].to_pylist() == values
+    assert not parsed.refused
+
+
+def test_a_parser_of_the_users_own_is_imported_by_its_name() -> None:
+    parser = parser_for(f"{MINE}:length_parser", {})
+    assert parser.parse(b"four") == (4,)
+
+
+def test_whatever_the_users_own_parser_raises_makes_a_dead_letter() -> None:
+    with pytest.raises(Unparsable, match="an empty value") as caught:
+        parser_for(f"{MINE}:length_parser", {}).parse(b"")
+    assert caught.value.kind == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        ("nowhere.at_all:parser", {}, "cannot be imported"),
+        (f"{MINE}:nobody", {}, "cannot be imported"),
+        (f"{MINE}:not_a_parser", {}, "gave str"),
+        (f"{MINE}:length_parser", {"kind": "varchar"}, "varchar"),
+    ],
+)
+def test_a_parser_that_cannot_be_had_is_refused(name: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        parser_for(name, settings)
+
+
+def test_the_filter_leaves_out_rows_of_other_values_and_keeps_dead_letters_dead() -> None:
+    settings = {"columns": {"status": "integer", "host": "text"}, "filter": {"status": [500, 503], "host": ["a", None]}}
+    parser = parser_for("json", settings)
+    assert parser.parse(b'{"status": 503}') == [503, None]
+    for other in (b'{"status": 200, "host": "a"}', b'{"status": 500, "host": "b"}'):
+        with pytest.raises(Filtered):
+            parser.parse(other)
+    with pytest.raises(Unparsable):
+        parser.parse(b'{"status": "500"}')
+
+
+def careless_parser(settings: Mapping[str, Any]) -> Parser:
+    """Gives what it likes, and fails over many values at once."""
+    return Parser(
+        columns={"size": "integer"}, parse=lambda value: (value.decode() if value == b"text" else len(value),), quick=fail
+    )
+
+
+def fail(values: Sequence[bytes]) -> None:
+    raise RuntimeError("too many")
+
+
+def test_values_that_are_not_of_their_columns_types_make_dead_letters_and_stop_nothing() -> None:
+    parser = parser_for(f"{MINE}:careless_parser", {})
+    schema = pa.schema([column_field(name, kind) for name, kind in parser.columns.items()])
+    parsed = parse_chunk(parser, schema, [b"four", b"text", b"sixsix"])
+    assert parsed.rows["size"].to_pylist() == [4, 6]
+    assert list(parsed.places) == [0, 2]
+    assert [(place, error.kind) for place, error in parsed.refused] == [(1, "WrongType")]
+
+
+@pytest.mark.parametrize("wanted", [{"stranger": [1]}, {"line": "x"}, ["line"]])
+def test_a_filter_over_no_column_is_refused(wanted: Any) -> None:
+    with pytest.raises(UserError, match=r"settings\.filter"):
+        parser_for("lines", {"filter": wanted})
+
+
+def test_a_parser_nobody_knows_is_the_callers_mistake() -> None:
+    with pytest.raises(UserError, match="combined, json"):
+        parser_for("cobol", {})

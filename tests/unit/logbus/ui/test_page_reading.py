@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+from logbus.ui.page_reading import KEPT_SECONDS, STALE_SECONDS_MAX, THREAD_NAME, PageReading
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Reader:
+    """Counts; waits for the gate where a test closes it."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.began = threading.Event()
+        self.error: Exception | None = None
+
+    def __call__(self) -> int:
+        self.reads += 1
+        self.began.set()
+        self.gate.wait()
+        if self.error:
+            raise self.error
+        return self.reads
+
+
+def test_many_looks_within_some_seconds_are_one_reading() -> None:
+    clock, reader = Clock(), Reader()
+    shared = PageReading(reader, clock)
+    assert [shared.get() for _ in range(20)] == [1] * 20
+    clock.now += KEPT_SECONDS
+    assert shared.get() == 2
+
+
+def test_a_failure_is_kept_like_an_answer() -> None:
+    clock, reader = Clock(), Reader()
+    reader.error = ValueError("down")
+    shared = PageReading(reader, clock)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="down"):
+            shared.get()
+    assert reader.reads == 1
+
+
+def begin(shared: PageReading[int], answers: list[int]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: answers.append(shared.get()))
+    thread.start()
+    return thread
+
+
+def join_readers() -> None:
+    for thread in threading.enumerate():
+        if thread.name == THREAD_NAME:
+            thread.join()
+
+
+def test_those_who_come_while_it_is_read_get_what_was_before() -> None:
+    clock, reader = Clock(), Reader()
+    shared = PageReading(reader, clock, patience_seconds=0)
+    shared.get()
+    clock.now += KEPT_SECONDS
+    reader.gate.clear()
+    assert [shared.get(), shared.get()] == [1, 1]
+    reader.gate.set()
+    join_readers()
+    assert (shared.get(), reader.reads) == (2, 2)
+
+
+def test_who_has_patience_gets_what_is_new() -> None:
+    clock, reader = Clock(), Reader()
+    shared = PageReading(reader, clock, patience_seconds=60)
+    shared.get()
+    clock.now += KEPT_SECONDS
+    assert shared.get() == 2
+
+
+def test_patience_is_counted_from_when_the_reading_began() -> None:
+    clock, reader = Clock(), Reader()
+    shared = PageReading(reader, clock, patience_seconds=20)
+    shared.get()
+    clock.now += KEPT_SECONDS
+    reader.gate.clear()
+    shared.begin()
+    clock.now += 20
+    assert shared.get() == 1
+    reader.gate.set()
+    join_readers()
+
+
+def test_what_is_begun_is_read_once_and_there_for_who_gets_it() -> None:
+    clock, reader = Clock(), Reader()
+    shared = PageReading(reader, clock)
+    assert shared.before() is None
+    shared.begin()
+    shared.begin()
+    assert (shared.get(), reader.reads, shared.before()) == (1, 1, 1)
+    shared.begin()
+    assert reader.reads == 1
+
+
+def test_the_first_ones_wait_for_one_reading() -> None:
+    clock, reader, answers = Clock(), Reader(), list[int]()
+    shared = PageReading(reader, clock)
+    reader.gate.clear()
+    threads = [begin(shared, answers) for _ in range(5)]
+    reader.began.wait()
+    reader.gate.set()
+    for thread in threads:
+        thread.join()
+    assert (answers, reader.reads) == ([1] * 5, 1)
+
+
+def test_what_is_too_old_is_nobodys_answer() -> None:
+    clock, reader, answers = Clock(), Reader(), list[int]()
+    shared = PageReading(reader, clock, patience_seconds=0)
+    shared.get()
+    clock.now += STALE_SECONDS_MAX + 1
+    threads = [begin(shared, answers) for _ in range(2)]
+    for thread in threads:
+        thread.join()
+    assert answers == [2, 2]
