@@ -252,7 +252,7 @@ def _one_read(kind: Any, field: Field, version: int, names: dict[str, Any], targ
         names[f"read_{field.name}"] = reader(getattr(kind, field.kind), version)
         return [f"{target}, at = read_{field.name}(data, at, budget)"]
     if field.kind in _BLOBS:
-        width = None if version in kind.flexible else "INT16" if field.kind == "string" else "INT32"
+        width = _width(field, version in kind.flexible)
         call = "text" if field.kind == "string" else "blob"
         return [f"{target}, at = {call}(data, at, {width}, {field.name!r}, {nullable})"]
     if field.kind == "uuid":
@@ -287,9 +287,6 @@ def _put_length(out: bytearray, count: int, pack: Any) -> None:
 
 
 def _put_blob(out: bytearray, value: Any, pack: Any) -> None:
-    if value is None:
-        _put_length(out, -1, pack)
-        return
     raw = value.encode() if isinstance(value, str) else value
     _put_length(out, len(raw), pack)
     out += raw
@@ -322,17 +319,24 @@ def _writing(kind: Any, field: Field, version: int, names: dict[str, Any]) -> li
         lines = _one_written(kind, field, version, names, source)
         if field.fields and nullable:
             return [f"if {source} is None: out.append(255)", "else:", " out.append(1)", *_in(lines)]
-        return lines
+        return _or_null(lines, source, _width(field, flexible)) if field.kind in _BLOBS and nullable else lines
     width = None if flexible else "INT32"
-    lines = [
-        f"items = {source}",
-        f"if items is None: put_length(out, -1, {width})",
-        "else:",
-        f" put_length(out, len(items), {width})",
-    ]
+    lines = [f"items = {source}", f"put_length(out, len(items), {width})"]
     if field.kind in _FIXED:
-        return [*lines, f" out += pack(f'>{{len(items)}}{_FIXED[field.kind]}', *items)"]
-    return [*lines, " for item in items:", *_in(_in(_one_written(kind, field, version, names, "item")))]
+        lines.append(f"out += pack(f'>{{len(items)}}{_FIXED[field.kind]}', *items)")
+    else:
+        lines += ["for item in items:", *_in(_one_written(kind, field, version, names, "item"))]
+    return _or_null(lines, source, width) if nullable else lines
+
+
+def _or_null(lines: list[str], source: str, width: str | None) -> list[str]:
+    """Null where the description has it; elsewhere a None is a fault of ours, and the length of None a TypeError."""
+    return [f"if {source} is None: put_length(out, -1, {width})", "else:", *_in(lines)]
+
+
+def _width(field: Field, flexible: bool) -> str | None:
+    """What packs or unpacks the length of a string or bytes: None in the flexible encoding."""
+    return None if flexible else "INT16" if field.kind == "string" else "INT32"
 
 
 def _one_written(kind: Any, field: Field, version: int, names: dict[str, Any], source: str) -> list[str]:
@@ -340,8 +344,7 @@ def _one_written(kind: Any, field: Field, version: int, names: dict[str, Any], s
         names[f"write_{field.name}"] = writer(getattr(kind, field.kind), version)
         return [f"write_{field.name}(out, {source})"]
     if field.kind in _BLOBS:
-        width = None if version in kind.flexible else "INT16" if field.kind == "string" else "INT32"
-        return [f"put_blob(out, {source}, {width})"]
+        return [f"put_blob(out, {source}, {_width(field, version in kind.flexible)})"]
     if field.kind == "uuid":
         return [f"out += zeros if {source} is None else {source}.bytes"]
     names[f"fixed_{field.name}"] = struct.Struct(">" + _FIXED[field.kind]).pack
