@@ -150,7 +150,7 @@ def hours_of(facts: Facts, name: str, since: datetime, until: datetime, at: date
 
 def unfrozen(facts: Facts, name: str, start: datetime, at: datetime) -> Hour:
     if problem(facts, name) is not None:
-        return Hour(start=start, state="closed", note="not frozen; nobody knows what it holds")
+        return Hour(start=start, state="closed", note="not frozen; record count unknown")
     state = "expiring" if expires_soon(facts, name, start, at) else "closed"
     return Hour(start=start, state=state, note="not frozen yet")
 

@@ -68,7 +68,7 @@ def between(parts: list[Text]) -> Text:
 
 def verdict(view: View) -> list[Text]:
     hours = known(one.hours for one in view.behind().values())
-    return ["Nobody knows how far behind" if hours is None else (many(hours, "hour"), " not in yet")]
+    return ["How far behind is unknown" if hours is None else (many(hours, "hour"), " not in yet")]
 
 
 def verdict_reasons(view: View) -> list[Text]:

@@ -224,14 +224,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         sabotage_step(orders, step)
     for constant in own.set:
         set_constant(constant)
-    build = broker.node.Node
+    build = broker.node.LogBroker
 
     def sabotaged_node(config: Any) -> Any:
         filesystem = SabotagedFileSystem(orders, config.log_dirs)
         sabotage_kernel(filesystem)
         return build(config, filesystem=filesystem)
 
-    broker.node.Node = sabotaged_node  # type: ignore[assignment,misc]
+    broker.node.LogBroker = sabotaged_node  # type: ignore[assignment,misc]
     threading.Thread(target=take_orders, args=(orders,), daemon=True).start()
     cli.main(rest)
 

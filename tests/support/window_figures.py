@@ -163,7 +163,7 @@ def notices(view: View) -> list[Text]:
     if view.hour.lost:
         note = view.hour.note or ""
         found += [(many(view.hour.lost, "record"), f" lost{note[0].upper()}{note[1:]}.")]
-    head = "Records were gone, or may have been, before they were read; how many were its own nobody can know."
+    head = "Records were gone, or may have been, before they were read; how many were its own is unknown."
     return found + ([f"Records may be missing at its beginning{head}"] if view.window["head_unknown"] else [])
 
 

@@ -26,7 +26,7 @@ class Unloaded:
 
     def __str__(self) -> str:
         if self.records is None:
-            return f"{self.pipeline} (nobody knows how many: {self.problem})"
+            return f"{self.pipeline} (how many is unknown: {self.problem})"
         return f"{self.pipeline} ({self.records} records in {self.hours} closed hours and the open one)"
 
     def summary(self) -> dict[str, Any]:

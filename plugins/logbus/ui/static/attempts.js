@@ -54,7 +54,7 @@ export function attemptsPanel(data) {
           { class: "attempts", reversed: true },
           attempts.map((attempt) => one(attempt, data)),
         )
-      : h("p", { class: "quiet" }, "Nobody has tried to load this hour yet."),
+      : h("p", { class: "quiet" }, "No attempt at this hour yet."),
   );
 }
 

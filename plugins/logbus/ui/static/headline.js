@@ -44,7 +44,7 @@ export function verdict(found, count) {
     return {
       kind: "warn",
       sign: "?",
-      title: "Nobody knows how far behind",
+      title: "How far behind is unknown",
       more: "the broker and the ledger have to answer both",
     };
   const unknown = found.unknown ? `nothing is known of ${many(found.unknown, "pipeline")}` : null;

@@ -132,7 +132,7 @@ function members(group) {
   ]);
   return [
     trouble(group.problem),
-    rows.length ? small(["member", "host", "assigned", "lag"], rows) : h("p", { class: "quiet" }, "Nobody is in this group now."),
+    rows.length ? small(["member", "host", "assigned", "lag"], rows) : h("p", { class: "quiet" }, "No members now."),
     offsets.length
       ? h("p", {}, small(["partition", "committed", "end", "lag", "read by"], offsets))
       : h("p", { class: "quiet" }, "It has committed no offsets."),

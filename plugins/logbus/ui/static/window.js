@@ -99,7 +99,7 @@ function warnings(data) {
           "Records may be missing at its beginning",
           data.loss_accepted
             ? `The loss was accepted by ${data.loss_accepted.by} at ${data.loss_accepted.at}: ${data.loss_accepted.reason}.`
-            : "Records were gone, or may have been, before they were read; how many were its own nobody can know.",
+            : "Records were gone, or may have been, before they were read; how many were its own is unknown.",
         )
       : null,
     ...(data.other_records ?? []).map((one) =>
