@@ -175,6 +175,8 @@ def _blob(data: bytes, at: int, unpack: Any, name: str, nullable: bool) -> tuple
 
 def _text(data: bytes, at: int, unpack: Any, name: str, nullable: bool) -> tuple[Any, int]:
     raw, at = _blob(data, at, unpack, name, nullable)
+    if raw is not None and len(raw) > 0x7FFF:  # in the flexible encoding only; no answer of another version could hold it
+        raise ValueError(f"whose {name} has {len(raw)} bytes")
     return (None if raw is None else raw.decode()), at
 
 
@@ -230,7 +232,8 @@ def _reading(kind: Any, field: Field, version: int, names: dict[str, Any]) -> li
     if not field.is_array:
         if field.fields and nullable:
             lines = _one_read(kind, field, version, names, "item", nullable=False)
-            return ["there = data[at]", "at += 1", f"if there == 255: {target} = None", "else:", *_in(lines), f" {target} = item"]
+            # -1 is written for null; Kafka reads any negative byte so.
+            return ["there = data[at]", "at += 1", f"if there > 127: {target} = None", "else:", *_in(lines), f" {target} = item"]
         return _one_read(kind, field, version, names, target, nullable=nullable)
     null = f"{target} = None" if nullable else f"raise ValueError('whose {field.name} is null')"
     lines = [
