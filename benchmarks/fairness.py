@@ -171,7 +171,6 @@ def ask(broker: LogbusBroker, api_key: ApiKey, version: int, **values: Any) -> A
 
 def request_frame(api_key: ApiKey, version: int, **values: Any) -> bytes:
     message = request_class(api_key)(**values)
-    message._header = None
     return frame(api_key, bytes(message.encode(version=version)), version)
 
 

@@ -32,7 +32,6 @@ from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
-_NOT_ASKED = None  # authorized operations: the codec writes the smallest integer
 _TYPE = "classic"  # the other types of Kafka's (consumer, share, streams) belong to protocols that are not offered
 
 
@@ -92,7 +91,6 @@ def _described(group_id: str, version: int, context: Context) -> Any:
         protocol_type=found.protocol_type,
         protocol_data=found.protocol_name,
         members=members,
-        authorized_operations=_NOT_ASKED,
     )
 
 

@@ -27,7 +27,6 @@ from broker.protocol.api import APIS, ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
-_NOT_ASKED = None  # authorized operations, where the client did not ask for them: the codec writes the smallest integer
 _NO_ID = uuid.UUID(int=0)
 _CREATED_PER_REQUEST_MAX = 10  # a question that names thousands by mistake should not make them all; clients ask again
 
@@ -122,7 +121,6 @@ def _metadata_response(topics: list[Any], listener: str, context: Context) -> An
         cluster_id=context.view.cluster_id,
         controller_id=context.view.controller_id,
         topics=topics,
-        authorized_operations=_NOT_ASKED,
         error_code=0,
     )
 
@@ -153,7 +151,6 @@ def _topic_row(topic: Topic, context: Context) -> Any:
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=partitions,
-        authorized_operations=_NOT_ASKED,
     )
 
 
@@ -165,7 +162,6 @@ def _missing_row(asked: Any, error: int) -> Any:
         topic_id=asked.topic_id or _NO_ID,
         is_internal=False,
         partitions=[],
-        authorized_operations=_NOT_ASKED,
     )
 
 
@@ -183,6 +179,5 @@ def handle_describe_cluster(request: Request, context: Context) -> Parts:
             response.DescribeClusterBroker(broker_id=broker_id, host=host, port=port, rack=rack)
             for broker_id, host, port, rack in context.view.brokers(request.origin.listener)
         ],
-        authorized_operations=_NOT_ASKED,
     )
     return [encode_response(answer, request.version)]

@@ -23,7 +23,6 @@ from broker.protocol.control import decode_request, response_class
 from broker.protocol.framing import Request
 
 _PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a large cluster is described in pages
-_NOT_ASKED = -(1 << 31)  # authorized operations, which this request cannot ask for
 
 
 def handle_create_partitions(request: Request, context: Context) -> Parts | Pending:
@@ -110,7 +109,6 @@ def _missing_row(name: str, code: int) -> Any:
         topic_id=uuid.UUID(int=0),
         is_internal=False,
         partitions=[],
-        topic_authorized_operations=_NOT_ASKED,
     )
 
 
@@ -136,5 +134,4 @@ def _topic_row(topic: Topic, indexes: range, context: Context) -> Any:
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=partitions,
-        topic_authorized_operations=_NOT_ASKED,
     )

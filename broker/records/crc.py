@@ -3,11 +3,9 @@ which takes longer than half of the broker's modules: only its compiled part is 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
-from broker.light_package import import_lightly
+from broker.compiled_module import load_compiled
 
-import_lightly("crc32c")
-crc32c: Callable[..., int] = importlib.import_module("crc32c._crc32c").crc32c
+crc32c: Callable[..., int] = load_compiled("crc32c", "_crc32c").crc32c
 """The checksum of data, going on from a checksum where one is given."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from broker.light_package import import_lightly
+from broker.compiled_module import load_compiled
 from broker.storage.filesystem import OpenFile
 
 logger = logging.getLogger("broker.storage.kernel_sync")
@@ -36,10 +36,8 @@ class KernelSync:
     def open(cls, requests_max: int = REQUESTS_MAX) -> KernelSync | None:
         """None where the system does not offer it, or has none left."""
         try:
-            import_lightly("caio")
-            from caio.linux_aio import Context, Operation
-
-            return cls(Context(requests_max), Operation)
+            linux_aio = load_compiled("caio", "linux_aio")
+            return cls(linux_aio.Context(requests_max), linux_aio.Operation)
         except (ImportError, SystemError):
             return None
 

@@ -56,7 +56,6 @@ def test_deleted_records_are_gone_at_every_replica_when_the_client_is_told(stage
     row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
     part = row.DeleteRecordsPartition(partition_index=0, offset=3)
     message = request_class(ApiKey.DELETE_RECORDS)(topics=[row(name=TOPIC, partitions=[part])], timeout_ms=10_000)
-    message._header = None
     body = memoryview(bytes(message.encode(version=2)))
     began = stage.world.now
     answer = engine.dispatch(Request(int(ApiKey.DELETE_RECORDS), 2, 1, "test", body))

@@ -120,7 +120,6 @@ class Harness:
     def ask(self, api_key: ApiKey, version: int, **values: Any) -> Any:
         """Send a control request and give its decoded response."""
         body = request_class(api_key)(**values)
-        body._header = None
         answer = self.dispatch(api_key, version, bytes(body.encode(version=version)))
         return response_class(api_key).decode(self.bytes_of(answer), version=version)
 

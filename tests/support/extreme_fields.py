@@ -1,7 +1,7 @@
 """Requests whose fields are legal and extreme, of any API and version: the longest strings, the largest and least numbers, empty and
 repeated elements, null wherever it may be.
 
-The shape of a message comes from kafka-python's schemas; the bytes are written here, since no client library would write most of
+The shape of a message comes from Kafka's descriptions; the bytes are written here, since no client library would write most of
 this. `requests` makes one field extreme with all others sensible, so that a request gets as far as a handler goes, and then all
 of them at once.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 from broker.protocol.api import APIS, ApiKey
 from broker.protocol.control import request_class
+from broker.protocol.schema import Field as Described
 from broker.records.builder import NewRecord, build_batch
 
 TOPIC, COMPACTED, DOOMED = "clicks", "compacted", "doomed"
@@ -43,26 +44,23 @@ class Field:
 
 def fields_of(api_key: int, version: int) -> tuple[Field, ...]:
     """What a request consists of."""
-    return _fields(request_class(api_key)._struct, version)
+    kind = request_class(api_key)
+    return _fields(kind.fields, version, is_flexible=version in kind.flexible)
 
 
-def _fields(found: Any, version: int) -> tuple[Field, ...]:
-    fields = []
-    for field in found._fields:
-        if not field.for_version_q(version):
-            continue
-        inner = field.array_of if field.is_array() else field
-        fields.append(
-            Field(
-                name=field.name,
-                kind="struct" if inner.is_struct() else inner._type_str,
-                is_array=field.is_array(),
-                nullable=field.nullable_for_version_q(version),
-                tag=field.tag if field.tagged_field_q(version) else None,
-                inside=_fields(inner, version) if inner.is_struct() else (),
-            )
+def _fields(found: tuple[Described, ...], version: int, *, is_flexible: bool) -> tuple[Field, ...]:
+    return tuple(
+        Field(
+            name=field.name,
+            kind="struct" if field.fields else field.kind,
+            is_array=field.is_array,
+            nullable=version in field.nullable,
+            tag=field.tag if is_flexible and version in field.tagged else None,
+            inside=_fields(field.fields, version, is_flexible=is_flexible),
         )
-    return tuple(fields)
+        for field in found
+        if version in field.versions
+    )
 
 
 # -- what makes sense ----------------------------------------------------------------------------------------------------------------

@@ -169,7 +169,6 @@ class WireClient(Client):
 
 def encode(api_key: ApiKey, version: int, values: dict[str, Any]) -> bytes:
     message = request_class(api_key)(**values)
-    message._header = None
     return bytes(message.encode(version=version))
 
 

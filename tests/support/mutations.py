@@ -44,7 +44,6 @@ def _offered() -> list[tuple[int, int]]:
 def _empty_body(key: int, version: int) -> bytes | None:
     """The request with its default values; None where the message class has none that can be written."""
     message = request_class(key)()
-    message._header = None
     try:
         return bytes(message.encode(version=version))
     except Exception:

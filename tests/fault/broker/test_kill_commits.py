@@ -32,7 +32,6 @@ def commit_body(offset: int) -> bytes:
 
 def encode(api_key: ApiKey, **values: object) -> bytes:
     message = request_class(api_key)(**values)
-    message._header = None
     return bytes(message.encode(version=VERSION))
 
 

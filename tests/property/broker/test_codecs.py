@@ -1,6 +1,7 @@
 """Every control API in every version that is offered, against another implementation of the protocol (kio), byte for byte.
 
-Produce and Fetch have codecs of their own and tests of their own: tests/unit/broker/protocol.
+kio does not read the descriptions that our codec reads. Produce and Fetch have codecs of their own and tests of their own:
+tests/unit/broker/protocol.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from broker.protocol.control import decode_request, encode_response, response_cl
 from tests.support.examples import examples
 from tests.support.kio_messages import requests, responses, written
 
-EXAMPLES = 8  # of each of nearly three hundred: enough to see every field, array and null
+EXAMPLES = 5  # of each of nearly three hundred; test_control_codec.py sees more nulls and empty arrays
 BY_HAND = {ApiKey.PRODUCE, ApiKey.FETCH}
 OFFERED = [
     pytest.param(int(key), version, id=f"{ApiKey(key).name}-v{version}")
@@ -30,14 +31,12 @@ def test_a_request_is_read_as_it_was_written(api_key: int, version: int) -> None
     def check(message: object) -> None:
         raw = written(message)
         read = decode_request(api_key, version, memoryview(raw))
-        read._header = None
         assert bytes(read.encode(version=version)) == raw
 
     check()
 
 
-# kafka-python reads an ApiVersions response in the oldest form where it holds an error, so that one cannot come back.
-@pytest.mark.parametrize(("api_key", "version"), [one for one in OFFERED if one.values[0] != ApiKey.API_VERSIONS])
+@pytest.mark.parametrize(("api_key", "version"), OFFERED)
 def test_a_response_is_written_as_another_implementation_writes_it(api_key: int, version: int) -> None:
     @settings(max_examples=examples(EXAMPLES))
     @given(responses(api_key, version))

@@ -20,7 +20,6 @@ from tests.support.engine import Harness
 
 def asked(broker: Harness, api_key: ApiKey, version: int, listener: str = "", **values: Any) -> bytes:
     body = request_class(api_key)(**values)
-    body._header = None
     raw = memoryview(bytes(body.encode(version=version)))
     answer = broker.engine.dispatch(Request(int(api_key), version, 1, "test", raw, origin=Origin("10.0.0.1", listener)))
     return broker.bytes_of(answer)
@@ -65,10 +64,8 @@ def test_the_metadata_of_a_broker_alone_names_it_for_everything(tmp_path: Path, 
                     )
                     for index in range(3)
                 ],
-                authorized_operations=None,
             )
         ],
-        authorized_operations=None,
         error_code=0,
     )
     assert metadata(broker, version) == encode_response(expected, version)

@@ -178,7 +178,6 @@ def test_changes_of_two_brokers_at_once_are_both_kept(cluster: ClusterOfBrokers)
         change = request.AlterConfigsResource.AlterableConfig(name=name, config_operation=0, value="2000")
         row = request.AlterConfigsResource(resource_type=2, resource_name="clicks", configs=[change])
         message = request(resources=[row], validate_only=False)
-        message._header = None
         pending.append((broker, broker.dispatch(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, bytes(message.encode(version=1)))))
     for broker, answer in pending:
         broker.bytes_of(answer)

@@ -33,7 +33,6 @@ def ask(broker: Harness, topic_id: uuid.UUID, *, index: int = 0, wait_ms: int = 
     asked = request_class(FETCH)(
         max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[row(topic_id=topic_id, partitions=[part])]
     )
-    asked._header = None
     return broker.dispatch(FETCH, version, bytes(asked.encode(version=version)))
 
 

@@ -53,7 +53,6 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]
 
 def encoded(api_key: ApiKey, version: int, **values: Any) -> bytes:
     message = request_class(api_key)(**values)
-    message._header = None
     return bytes(message.encode(version=version))
 
 

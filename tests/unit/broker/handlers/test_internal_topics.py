@@ -167,7 +167,6 @@ def test_commits_that_come_while_the_topic_is_being_made_are_all_kept(broker: Ha
             group_instance_id=None,
             topics=[topic(name="t", partitions=[part])],
         )
-        message._header = None
         pendings.append(broker.dispatch(ApiKey.OFFSET_COMMIT, 8, bytes(message.encode(version=8))))
     assert not any(pending.done for pending in pendings)
     assert all(pending.stops_reading for pending in pendings), "a question behind it waits for the answer"

@@ -41,7 +41,6 @@ def fetched(broker: ClusteredBroker, version: int, *indexes: int) -> Any:
     topic_id = broker.engine.partitions.registry.get("clicks").topic_id
     topic = row(topic_id=topic_id, partitions=parts) if version >= 13 else row(topic="clicks", partitions=parts)
     asked = request_class(ApiKey.FETCH)(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[topic])
-    asked._header = None
     answer = broker.dispatch(ApiKey.FETCH, version, bytes(asked.encode(version=version)))
     return read_response(ApiKey.FETCH, version, broker.bytes_of(answer))
 
@@ -90,7 +89,6 @@ def test_a_topic_that_is_not_there_has_no_leader(cluster: ClusterOfBrokers) -> N
     part = row.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     topics = [row(topic_id=uuid.UUID(int=77), partitions=[part])]
     asked = request_class(ApiKey.FETCH)(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics)
-    asked._header = None
     broker = cluster.brokers[1]
     raw = broker.bytes_of(broker.dispatch(ApiKey.FETCH, 17, bytes(asked.encode(version=17))))
     (part,) = read_response(ApiKey.FETCH, 17, raw).responses[0].partitions

@@ -40,7 +40,6 @@ def begin_commit(broker: Harness, group: str = "g") -> Pending:
         group_instance_id=None,
         topics=[topic(name="wide", partitions=parts)],
     )
-    message._header = None
     pending = broker.dispatch(ApiKey.OFFSET_COMMIT, 8, bytes(message.encode(version=8)))
     assert isinstance(pending, Pending)
     return pending

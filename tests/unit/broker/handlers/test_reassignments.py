@@ -141,7 +141,6 @@ def test_two_brokers_that_move_the_same_topic_at_once_both_succeed(cluster: Clus
         part = row.ReassignableTopic.ReassignablePartition(partition_index=index, replicas=[3, 1])
         topics = [row.ReassignableTopic(name="clicks", partitions=[part])]
         message = row(timeout_ms=5_000, allow_replication_factor_change=True, topics=topics)
-        message._header = None
         pending.append((broker, broker.dispatch(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, bytes(message.encode(version=1)))))
     for broker, answer in pending:
         broker.bytes_of(answer)

@@ -80,7 +80,6 @@ def latest(broker: Harness, *, version: int = 7) -> Pending:
         name="clicks", partitions=[row.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=LATEST)]
     )
     body = request_class(ApiKey.LIST_OFFSETS)(replica_id=-1, isolation_level=0, topics=[asked])
-    body._header = None
     answer = broker.dispatch(ApiKey.LIST_OFFSETS, version, bytes(body.encode(version=version)))
     assert isinstance(answer, Pending)
     return answer

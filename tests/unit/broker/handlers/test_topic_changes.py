@@ -90,7 +90,6 @@ def test_a_hundred_topics_take_one_write_and_three_flushes(broker: Harness, disk
 
 def test_nobody_is_shown_a_topic_before_it_is_on_the_disk(broker: Harness) -> None:
     message = CREATE(topics=[wanted("t")], timeout_ms=1000, validate_only=False)
-    message._header = None
     pending = broker.dispatch(ApiKey.CREATE_TOPICS, 7, bytes(message.encode(version=7)))
     assert isinstance(pending, Pending)
     for _ in range(3):

@@ -60,7 +60,6 @@ class Deleting:
         row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
         part = row.DeleteRecordsPartition(partition_index=0, offset=offset)
         message = request_class(ApiKey.DELETE_RECORDS)(topics=[row(name="clicks", partitions=[part])], timeout_ms=TIMEOUT_MS)
-        message._header = None
         answer = self.broker.dispatch(ApiKey.DELETE_RECORDS, 2, bytes(message.encode(version=2)))
         assert isinstance(answer, Pending)
         self.turn()
