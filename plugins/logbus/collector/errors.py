@@ -9,6 +9,10 @@ class UnreadableLog(UserError):
     """A file is missing, a directory, not readable, or damaged."""
 
 
+class UndatedLog(UserError):
+    """Most lines of a file have no time that is understood."""
+
+
 class StateInUse(UserError):
     """Another run ships with the same state file."""
 

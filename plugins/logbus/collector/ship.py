@@ -21,8 +21,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from logbus.collector import sources as files_seen
+from logbus.collector.clocks import Clock, TimeOptions, clock_of, refuse_undated
 from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
 from logbus.collector.errors import UnreadableLog
+from logbus.collector.line_reader import text_bytes
 from logbus.collector.numbering import Numbering
 from logbus.collector.shipment import Progress, Shipment
 from logbus.collector.shortened import Shortened, rewound
@@ -76,6 +78,9 @@ def ship(
     server_name: str | None = None,
     include_partial_line: bool = False,
     zone: ZoneInfo | None = None,
+    time_format: str | None = None,
+    time_field: str | None = None,
+    allow_undated: bool = False,
     line_bytes_max: int = LINE_BYTES_MAX,
     checkpoint_lines: int = CHECKPOINT_LINES,
     accept_loss: bool = False,
@@ -83,14 +88,16 @@ def ship(
     stop: Callable[[], bool] = lambda: False,
 ) -> ShipReport:
     """Send what the topic does not hold yet of these files. Returns when all of it is acknowledged, or all before `stop` said so.
-    `zone` is that of times which are written without one; UTC unless somebody names it.
+    `zone` is that of times which are written without one; UTC unless somebody names it. `time_format` (strptime's directives) or
+    `time_field` say how a line's time is written, where that is not recognised.
 
-    Raises UnreadableLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed when the broker went
-    away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends.
+    Raises UnreadableLog, UndatedLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed when
+    the broker went away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends.
     """
     started = clock()
     paths = _checked(files)
     client = TopicClient(topic, client_config)
+    times = TimeOptions(format_of=time_format, field=time_field, zone=zone or UTC, allows_undated=allow_undated)
     with open_state(Path(state_path)) as state:
         if not client.exists():
             if not create_topic:
@@ -101,6 +108,7 @@ def ship(
         before, lost = recover(noted, client, sleep=time.sleep, accept_loss=accept_loss)
         known = list(before.sources.values())
         sources = files_seen.identify(paths, known, new_id=lambda: secrets.token_hex(8))
+        clocks = clocks_of_unsent(sources, line_bytes_max, times)
         delivery = open_delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
         checkpoints.begin(sources)
@@ -114,7 +122,7 @@ def ship(
             numbering=numbering(len(before.next_offsets), producer_config or {}),
             stop=stop,
         )
-        sent = shipment.run(LineReading(int(started * 1000), line_bytes_max, include_partial_line, zone or UTC))
+        sent = shipment.run(LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, clocks))
     named = {source.source_id for source in sources}
     return ShipReport(
         files=len(paths),
@@ -125,6 +133,18 @@ def ship(
         unnamed=tuple(source.path for source in known if lost.records and source.source_id not in named),
         **sent.as_dict(),
     )
+
+
+def clocks_of_unsent(sources: Sequence[Source], line_bytes_max: int, times: TimeOptions) -> dict[str, Clock]:
+    """The clock of each file that holds anything new. UndatedLog where most lines of one have no time, unless that is allowed."""
+    found = {}
+    for source in sources:
+        path = Path(source.path)
+        if text_bytes(path) > source.position:
+            found[source.source_id] = clock_of(path, line_bytes_max, times)
+            if not times.allows_undated:
+                refuse_undated(path, found[source.source_id])
+    return found
 
 
 def recover(

@@ -5,7 +5,8 @@ second one late. Merged by time they lie in the topic as they happened; each fil
 time has that of the line before it; the first lines of a file have that of the first line with one, and a file where no line
 has one has the time it was last written. A time further ahead of the clock than brokers accept is not believed.
 
-A time without a zone is taken in the zone that the caller names, or as UTC. In the hour that comes twice in autumn a file's
+How a file writes its times is chosen once for it (clocks.py). A time without a zone is taken in the zone that the caller names,
+or as UTC. In the hour that comes twice in autumn a file's
 lines go on: a time that would lie five minutes before the line before is that of the second time round.
 """
 
@@ -13,19 +14,19 @@ from __future__ import annotations
 
 import heapq
 import zlib
-from collections.abc import Iterable, Iterator
-from datetime import UTC, tzinfo
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from logbus.collector import line_reader
+from logbus.collector.clocks import LOOKED_AT_LINES, Clock, TimeOptions, clock_of
 from logbus.collector.sources import Source
-from logbus.collector.timestamps import NO_STAMP, Stamp, recognise
+from logbus.collector.timestamps import NO_STAMP, Stamp
 
 AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses what lies further ahead
-LOOK_AHEAD_LINES = 1000  # a banner is shorter than this
 OUT_OF_ORDER_MS = 300_000  # further back than this is the second time round of an hour that comes twice
 
 
@@ -57,7 +58,8 @@ class LineReading(NamedTuple):
     now_ms: int
     line_bytes_max: int
     include_partial_line: bool
-    zone: tzinfo = UTC  # of times that are written without one
+    times: TimeOptions = TimeOptions()
+    clocks: Mapping[str, Clock] = MappingProxyType({})  # by source; of others they are chosen when they are read
 
 
 def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[StampedLine]:
@@ -66,12 +68,13 @@ def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[StampedL
 
 
 def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
+    clock = reading.clocks.get(source.source_id) or clock_of(Path(source.path), reading.line_bytes_max, reading.times)
     timestamp_ms, borrowed_of = source.timestamp_ms, TimeOf.LINE_BEFORE
     if timestamp_ms is None:
-        timestamp_ms, borrowed_of = _first_time(source, reading)
+        timestamp_ms, borrowed_of = _first_time(source, reading, clock)
     latest_ms = reading.now_ms + AHEAD_MS_MAX
     for position, end, text in _lines(source, reading):
-        stamp = recognise(text, reading.zone) if text is not None else NO_STAMP
+        stamp = clock.stamp(text) if text is not None else NO_STAMP
         own_ms = stamp.timestamp_ms
         if stamp.again_ms is not None and borrowed_of is TimeOf.LINE_BEFORE:
             own_ms = _one_of_two(stamp, timestamp_ms)
@@ -88,10 +91,10 @@ def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
     return first_ms if first_ms is None or first_ms > before_ms - OUT_OF_ORDER_MS else stamp.again_ms
 
 
-def _first_time(source: Source, reading: LineReading) -> tuple[int, TimeOf]:
+def _first_time(source: Source, reading: LineReading, clock: Clock) -> tuple[int, TimeOf]:
     """For lines before any that has a time."""
-    for _, _, text in islice(_lines(source, reading), LOOK_AHEAD_LINES):
-        own_ms = recognise(text, reading.zone).timestamp_ms if text is not None else None
+    for _, _, text in islice(_lines(source, reading), LOOKED_AT_LINES):
+        own_ms = clock.stamp(text).timestamp_ms if text is not None else None
         if own_ms is not None and 0 <= own_ms <= reading.now_ms + AHEAD_MS_MAX:
             return own_ms, TimeOf.LINE_BEHIND
     written_ms = Path(source.path).stat().st_mtime_ns // 1_000_000

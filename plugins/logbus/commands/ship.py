@@ -46,6 +46,13 @@ def default_state_path(topic: str) -> Path:
     help="Of times that are written without a zone: Europe/Berlin  [default: UTC, and the summary counts them]",
 )
 @click.option(
+    "--time-format", metavar="FORMAT", help="How a line's time is written, in strptime's directives: '%d.%m.%Y %H:%M:%S'."
+)
+@click.option("--time-field", metavar="NAME", help="The field of a JSON or logfmt line that holds its time; a.b inside another.")
+@click.option(
+    "--allow-undated", is_flag=True, help="Send files most of whose lines have no time, each line with that of the line before."
+)
+@click.option(
     "--line-bytes-max", type=click.IntRange(1), default=LINE_BYTES_MAX, show_default=True, help="Pass over longer lines."
 )
 @click.option(
@@ -67,6 +74,9 @@ def command(
     server_name: str | None,
     include_partial_line: bool,
     zone: ZoneInfo | None,
+    time_format: str | None,
+    time_field: str | None,
+    allow_undated: bool,
     line_bytes_max: int,
     producer_settings: Sequence[tuple[str, str]],
     accept_loss: bool,
@@ -90,6 +100,9 @@ def command(
             server_name=server_name,
             include_partial_line=include_partial_line,
             zone=zone,
+            time_format=time_format,
+            time_field=time_field,
+            allow_undated=allow_undated,
             line_bytes_max=line_bytes_max,
             accept_loss=accept_loss,
             stop=lambda: bool(stop),
@@ -148,7 +161,7 @@ def warnings(report: ShipReport) -> Iterator[str]:
     if report.undated > report.lines / 2:
         yield (
             f"{report.undated} of {report.lines} lines have no time that is understood, so their hours are not those they were "
-            "written in. Times are found in access logs, ISO 8601 near the line's beginning, and JSON fields such as timestamp"
+            "written in: --time-format or --time-field say how it is written, `logbus try FILE` shows what is understood"
         )
 
 

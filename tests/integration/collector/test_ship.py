@@ -161,7 +161,7 @@ def test_lines_that_are_too_long_are_counted_and_the_others_sent(
 def test_the_longest_line_allowed_arrives(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     log.write_text("z" * 900_000 + "\n")
-    assert run(log).lines == 1
+    assert run(log, allow_undated=True).lines == 1
     assert [len(value) for value in values(broker, topic)] == [900_000]
 
 
@@ -337,15 +337,47 @@ def test_a_zone_that_nobody_knows_is_refused(broker: AnyBroker, topic: str, tmp_
     assert "write it like Europe/Berlin" in done.stderr
 
 
-def test_a_file_of_which_no_time_is_understood_is_warned_of_and_nothing_untrue_is_said(
+def test_a_file_of_which_no_time_is_understood_is_refused_and_nothing_of_any_file_is_sent(
+    broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    log, fine = tmp_path / "auth.log", tmp_path / "fine.log"
+    log.write_text("on the 22nd at ten: Accepted publickey\n" * 3)
+    fine.write_text(line(1))
+    done = shipped(broker, topic, fine, str(log))
+    assert done.exit_code == 1
+    assert f"error: {log}: 3 of the first 3 lines have no time that is understood, such as line 1: 'on the 22nd" in done.stderr
+    assert "--time-format" in done.stderr
+    assert values(broker, topic) == []
+
+
+def test_a_file_without_times_is_sent_where_that_is_allowed_and_nothing_untrue_is_said(
     broker: AnyBroker, topic: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "auth.log"
-    log.write_text("Nov 22 10:00:00 web1 sshd[1]: Accepted publickey\n" * 3)
-    done = shipped(broker, topic, log)
+    log.write_text("on the 22nd at ten: Accepted publickey\n" * 3)
+    done = shipped(broker, topic, log, "--allow-undated")
     assert "3 lines without a believable time took the time at which their file was last written" in done.stdout
     assert "of the line before" not in done.stdout
     assert "warning: 3 of 3 lines have no time that is understood" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("17.05.2015 10:00:01 started\n", ("--time-format", "%d.%m.%Y %H:%M:%S")),
+        ('{"when": {"at": 1431856801}, "x": 1}\n', ("--time-field", "when.at")),
+        ('level=info when="17.05.2015 10:00:01" x=1\n', ("--time-field", "when", "--time-format", "%d.%m.%Y %H:%M:%S")),
+    ],
+)
+def test_the_option_that_the_error_names_dates_the_lines(
+    text: str, option: tuple[str, ...], broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(text)
+    refused, done = shipped(broker, topic, log), shipped(broker, topic, log, *option)
+    assert (refused.exit_code, done.exit_code) == (1, 0), done.output
+    assert option[0] in refused.stderr
+    assert [one.timestamp()[1] for one in records(broker, topic)] == [ms(10, 0, 1)]
 
 
 def test_whose_time_the_lines_without_one_took_is_said_of_each_kind(broker: AnyBroker, topic: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from logbus.collector.clocks import TimeOptions
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.sources import Fingerprint, Source
 from logbus.collector.stamped_lines import AHEAD_MS_MAX, LineReading, StampedLine, TimeOf, merged
@@ -55,7 +56,7 @@ def test_a_file_without_any_time_has_the_time_it_was_written(tmp_path: Path) -> 
     assert [(line.timestamp_ms, line.time_of) for line in lines] == [(1_234_000, TimeOf.FILE)] * 2
 
 
-BERLIN = READING._replace(zone=ZoneInfo("Europe/Berlin"))
+BERLIN = READING._replace(times=TimeOptions(zone=ZoneInfo("Europe/Berlin")))
 
 
 def local(*times: str) -> list[str]:

@@ -1,0 +1,126 @@
+"""By which clock are a file's lines read? Chosen once for the file, from its first lines, or named by whoever sends it.
+
+A file is written by one program, so nearly all of its lines write their time in one way, and now and then in a second one (a
+banner, another library). A format that fewer than a tenth of the lines are written in is data, not a clock: one message that
+quotes a date would otherwise stamp the lines around it, and put them into an hour years away, without a word.
+
+Lines that go on with the one before (they are indented, as stack traces are, or empty) need no time of their own. Of the others
+more than half must have one, or the file is refused before anything of it is sent: windows are cut by these times, and what lies
+in the wrong hour is not found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from itertools import islice
+from pathlib import Path
+
+from logbus.collector import line_reader
+from logbus.collector.errors import UndatedLog
+from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Recogniser, Stamp, TimeContext, by_field, by_format
+from logbus.errors import UserError
+from logbus.model import many
+
+LOOKED_AT_LINES = 1000  # a banner is shorter than this
+SHARE_MIN = 0.1
+SHOWN_CHARACTERS = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeOptions:
+    """What somebody has said about the times: `format_of` in strptime's directives, `field` of a JSON or logfmt line, the `zone`
+    of those that are written without one; `allows_undated`: a file without times may be sent."""
+
+    format_of: str | None = None
+    field: str | None = None
+    zone: tzinfo = UTC
+    allows_undated: bool = False
+
+    def given(self) -> dict[str, Recogniser]:
+        """The one way that was named, if any was; `UserError` for a format that cannot be."""
+        try:
+            if self.field is not None:
+                return {f"the field {self.field}": by_field(self.field, self.format_of)}
+            return {} if self.format_of is None else {self.format_of: by_format(self.format_of)}
+        except ValueError as error:
+            raise UserError(f"the time format {self.format_of!r}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """How a file's lines say when they were written. `dated` of the `looked_at` lines had a time; `undated_line` is the first of
+    those that had not, with its number."""
+
+    names: tuple[str, ...]
+    recognisers: tuple[Recogniser, ...]
+    around: TimeContext
+    looked_at: int = 0
+    dated: int = 0
+    undated_line: tuple[int, bytes] | None = None
+
+    def stamp(self, line: bytes) -> Stamp:
+        """What the line says of itself."""
+        for recogniser in self.recognisers:
+            found = recogniser(line, self.around)
+            if found is not None:
+                return found
+        return NO_STAMP
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether most lines have a time; of a file without lines nobody can tell."""
+        return self.dated * 2 >= self.looked_at
+
+
+def clock_of(path: Path, line_bytes_max: int, options: TimeOptions) -> Clock:
+    """The file's clock."""
+    with line_reader.open_log(path) as file:
+        lines = line_reader.read_lines(file, position=0, line_bytes_max=line_bytes_max, last_line_is_complete=True)
+        texts = [line.text for line in islice(lines, LOOKED_AT_LINES) if line.text is not None]
+    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return choose(texts, TimeContext(options.zone, written), options)
+
+
+def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) -> Clock:
+    """The ways of writing a time that these lines are written in, the commonest first."""
+    choices = options.given() or RECOGNISERS
+    counted = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line[:1].isspace()]
+    least = 0.0 if options.given() else SHARE_MIN * len(counted)
+    counts = {name: sum(has_time(recogniser, line, around) for _, line in counted) for name, recogniser in choices.items()}
+    # Of two that know as many lines the one that the table has first: sorting keeps their order.
+    names = sorted((name for name, count in counts.items() if count and count >= least), key=lambda name: -counts[name])
+    clock = Clock(names=tuple(names), recognisers=tuple(choices[name] for name in names), around=around)
+    undated = [(number, line) for number, line in counted if clock.stamp(line).timestamp_ms is None]
+    return Clock(
+        names=clock.names,
+        recognisers=clock.recognisers,
+        around=around,
+        looked_at=len(counted),
+        dated=len(counted) - len(undated),
+        undated_line=undated[0] if undated else None,
+    )
+
+
+def has_time(recogniser: Recogniser, line: bytes, around: TimeContext) -> bool:
+    found = recogniser(line, around)
+    return found is not None and found.timestamp_ms is not None
+
+
+def refuse_undated(path: Path, clock: Clock) -> None:
+    """`UndatedLog` says what was seen and which option would tell."""
+    if not clock.is_understood:
+        raise UndatedLog(why_undated(path, clock))
+
+
+def why_undated(path: Path, clock: Clock) -> str:
+    number, line = clock.undated_line or (0, b"")
+    shown = line[:SHOWN_CHARACTERS].decode(errors="replace")
+    some = f" ({', '.join(clock.names)} in the others)" if clock.names else ""
+    return (
+        f"{path}: {clock.looked_at - clock.dated} of the first {many(clock.looked_at, 'line')} have no time that is understood"
+        f"{some}, such as line {number}: {shown!r}. Say how it is written: --time-format '%d.%m.%Y %H:%M:%S', or in which field: "
+        f"--time-field NAME. `logbus try {path}` shows what is understood; --allow-undated sends such lines with the time of the "
+        "line before. Nothing was sent"
+    )
