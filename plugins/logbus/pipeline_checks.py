@@ -20,7 +20,7 @@ from logbus.ledger.registration import refuse_nonsense
 from logbus.model import Pipeline
 
 # Those of logbus.parsing, sinks and readers, which a DAG file shall not import (Arrow); a test holds the names together.
-PARSERS = ("combined", "json", "lines", "logfmt", "raw", "regex")
+PARSERS = ("combined", "csv", "json", "lines", "logfmt", "nginx_json", "raw", "regex", "syslog")
 SINKS = ("postgres", "iceberg", "parquet")
 READERS = ("python", "connector")
 DECLARABLE_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb")
@@ -64,6 +64,7 @@ def check_pipeline(pipeline: Pipeline, known_settings: Iterable[str]) -> None:
             check(name, pipeline.settings[name], wrong)
     refuse_idle(pipeline, wrong)
     check_pattern(pipeline, wrong)
+    check_csv(pipeline, wrong)
     check_place(pipeline.settings, wrong)
     refuse_what_json_cannot_hold(pipeline)
     refuse_nonsense(pipeline)
@@ -159,6 +160,17 @@ def check_text(name: str, value: Any, wrong: Say) -> None:
         raise wrong(f"{name} is a text; {value!r} is none")
 
 
+def check_names(name: str, value: Any, wrong: Say) -> None:
+    is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    if not is_list or not value or len({*value}) < len(value):
+        raise wrong(f"{name} is a list of names, each once, in the order of a line; {value!r} is none")
+
+
+def check_delimiter(name: str, value: Any, wrong: Say) -> None:
+    if not isinstance(value, str) or len(value) != 1:
+        raise wrong(f"{name} is one character, such as ';'; {value!r} is none")
+
+
 def check_days(name: str, value: Any, wrong: Say) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise wrong(f"{name} is a number of days, 0 or more; {value!r} is none")
@@ -168,6 +180,8 @@ CHECKS: Mapping[str, Check] = {
     "columns": check_columns,
     "infer": check_boolean,
     "filter": check_filter,
+    "fields": check_names,
+    "delimiter": check_delimiter,
     SINK: check_one_of(SINKS),
     "warehouse": check_text,
     "catalog": check_text,
@@ -181,7 +195,13 @@ CHECKS: Mapping[str, Check] = {
 
 
 # Settings that only these parsers, or only these sinks, look at.
-OF_PARSERS: Mapping[str, tuple[str, ...]] = {"columns": ("json", "logfmt", "regex"), "infer": ("json",), "pattern": ("regex",)}
+OF_PARSERS: Mapping[str, tuple[str, ...]] = {
+    "columns": ("csv", "json", "logfmt", "regex"),
+    "infer": ("json",),
+    "pattern": ("regex",),
+    "fields": ("csv",),
+    "delimiter": ("csv",),
+}
 OF_SINKS: Mapping[str, str] = {
     "directory": "parquet",
     "warehouse": "iceberg",
@@ -199,6 +219,18 @@ def refuse_idle(pipeline: Pipeline, wrong: Say) -> None:
     for name, wanted in OF_SINKS.items():
         if settings.get(name) is not None and sink != wanted:
             raise wrong(f"{name} is for sink={wanted!r}, and this pipeline's sink is {sink!r}")
+
+
+def check_csv(pipeline: Pipeline, wrong: Say) -> None:
+    """As the parser `csv` will: columns are some of the fields, which have to be there."""
+    if pipeline.parse != "csv":
+        return
+    fields = pipeline.settings.get("fields")
+    if not fields:
+        raise wrong("parse='csv' needs fields=[...], the names of a line's fields in their order")
+    for column in pipeline.settings.get("columns") or {}:
+        if column not in fields:
+            raise wrong(f"column {column!r} is not among fields: {advice(column, fields)}")
 
 
 def check_pattern(pipeline: Pipeline, wrong: Say) -> None:

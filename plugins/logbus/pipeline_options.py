@@ -26,6 +26,8 @@ SETTINGS: Mapping[str, str] = {
     "columns": "columns and their types: {'host': 'text', 'bytes': 'bigint'}",
     "infer": "take the columns of JSON from the records themselves",
     "pattern": "the regular expression of parse='regex', with named groups",
+    "fields": "the names of a line's fields in their order, for parse='csv'",
+    "delimiter": "the character between the fields of parse='csv'; a comma unless said otherwise",
     "filter": "which rows to load; the others are counted and left out",
     "sink": "where rows go: by default a table of the warehouse; iceberg, parquet",
     "warehouse": "the directory of Iceberg's tables",
@@ -52,6 +54,8 @@ class OptionsBesideNames(TypedDict, total=False):
     columns: Mapping[str, str] | None
     infer: bool | None
     pattern: str | None
+    fields: Sequence[str] | None
+    delimiter: str | None
     filter: Mapping[str, Sequence[Any]] | None
     sink: Literal["postgres", "iceberg", "parquet"] | None
     warehouse: str | None

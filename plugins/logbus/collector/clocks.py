@@ -49,7 +49,7 @@ class TimeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class LineClock:
     """How a file's lines say when they were written. `dated` of the `looked_at` lines had a time; `undated_line` is the first of
     those that had not, with its number."""
 
@@ -74,7 +74,7 @@ class Clock:
         return self.dated * 2 >= self.looked_at
 
 
-def clock_of(path: Path, line_bytes_max: int, options: TimeOptions) -> Clock:
+def clock_of(path: Path, line_bytes_max: int, options: TimeOptions) -> LineClock:
     """The file's clock."""
     with line_reader.open_log(path) as file:
         lines = line_reader.read_lines(file, position=0, line_bytes_max=line_bytes_max, last_line_is_complete=True)
@@ -83,7 +83,7 @@ def clock_of(path: Path, line_bytes_max: int, options: TimeOptions) -> Clock:
     return choose(texts, TimeContext(options.zone, written), options)
 
 
-def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) -> Clock:
+def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) -> LineClock:
     """The ways of writing a time that these lines are written in, the commonest first."""
     choices = options.given() or RECOGNISERS
     counted = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line[:1].isspace()]
@@ -91,9 +91,9 @@ def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
     counts = {name: sum(has_time(recogniser, line, around) for _, line in counted) for name, recogniser in choices.items()}
     # Of two that know as many lines the one that the table has first: sorting keeps their order.
     names = sorted((name for name, count in counts.items() if count and count >= least), key=lambda name: -counts[name])
-    clock = Clock(names=tuple(names), recognisers=tuple(choices[name] for name in names), around=around)
+    clock = LineClock(names=tuple(names), recognisers=tuple(choices[name] for name in names), around=around)
     undated = [(number, line) for number, line in counted if clock.stamp(line).timestamp_ms is None]
-    return Clock(
+    return LineClock(
         names=clock.names,
         recognisers=clock.recognisers,
         around=around,
@@ -108,13 +108,13 @@ def has_time(recogniser: Recogniser, line: bytes, around: TimeContext) -> bool:
     return found is not None and found.timestamp_ms is not None
 
 
-def refuse_undated(path: Path, clock: Clock) -> None:
+def refuse_undated(path: Path, clock: LineClock) -> None:
     """`UndatedLog` says what was seen and which option would tell."""
     if not clock.is_understood:
         raise UndatedLog(why_undated(path, clock))
 
 
-def why_undated(path: Path, clock: Clock) -> str:
+def why_undated(path: Path, clock: LineClock) -> str:
     number, line = clock.undated_line or (0, b"")
     shown = line[:SHOWN_CHARACTERS].decode(errors="replace")
     some = f" ({', '.join(clock.names)} in the others)" if clock.names else ""

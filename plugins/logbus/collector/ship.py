@@ -21,7 +21,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from logbus.collector import sources as files_seen
-from logbus.collector.clocks import Clock, TimeOptions, clock_of, refuse_undated
+from logbus.collector.clocks import LineClock, TimeOptions, clock_of, refuse_undated
 from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.line_reader import text_bytes
@@ -135,7 +135,7 @@ def ship(
     )
 
 
-def clocks_of_unsent(sources: Sequence[Source], line_bytes_max: int, times: TimeOptions) -> dict[str, Clock]:
+def clocks_of_unsent(sources: Sequence[Source], line_bytes_max: int, times: TimeOptions) -> dict[str, LineClock]:
     """The clock of each file that holds anything new. UndatedLog where most lines of one have no time, unless that is allowed."""
     found = {}
     for source in sources:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from logbus.collector import line_reader
-from logbus.collector.clocks import LOOKED_AT_LINES, Clock, TimeOptions, clock_of
+from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
 from logbus.collector.sources import Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 
@@ -59,7 +59,7 @@ class LineReading(NamedTuple):
     line_bytes_max: int
     include_partial_line: bool
     times: TimeOptions = TimeOptions()
-    clocks: Mapping[str, Clock] = MappingProxyType({})  # by source; of others they are chosen when they are read
+    clocks: Mapping[str, LineClock] = MappingProxyType({})  # by source; of others they are chosen when they are read
 
 
 def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[StampedLine]:
@@ -91,7 +91,7 @@ def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
     return first_ms if first_ms is None or first_ms > before_ms - OUT_OF_ORDER_MS else stamp.again_ms
 
 
-def _first_time(source: Source, reading: LineReading, clock: Clock) -> tuple[int, TimeOf]:
+def _first_time(source: Source, reading: LineReading, clock: LineClock) -> tuple[int, TimeOf]:
     """For lines before any that has a time."""
     for _, _, text in islice(_lines(source, reading), LOOKED_AT_LINES):
         own_ms = clock.stamp(text).timestamp_ms if text is not None else None

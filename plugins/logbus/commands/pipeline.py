@@ -39,7 +39,8 @@ def command() -> None:
 @click.option(
     "--parse",
     required=True,
-    help="How values become rows: combined, json, lines, logfmt, raw, regex, or a parser of your own, module:function.",
+    help="How values become rows: combined, csv, json, lines, logfmt, nginx_json, raw, regex, syslog, or a parser of your own, "
+    "module:function.",
 )
 @click.option(
     "--lateness-minutes", type=click.FloatRange(min=0), default=5.0, show_default=True, help="How long an hour stays open."

@@ -13,19 +13,25 @@ from typing import Any
 from logbus.errors import UserError
 from logbus.parsing.base import Filtered, Parser, Unparsable, filtering, parse_value, storable
 from logbus.parsing.combined import combined_parser
+from logbus.parsing.csv_lines import csv_parser
 from logbus.parsing.custom import custom_parser
 from logbus.parsing.expression import regex_parser
 from logbus.parsing.json_format import json_parser
 from logbus.parsing.logfmt import logfmt_parser
+from logbus.parsing.nginx_json import nginx_json_parser
 from logbus.parsing.plain import line_parser, raw_parser
+from logbus.parsing.syslog import syslog_parser
 
 PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Parser]] = {
     "combined": combined_parser,
+    "csv": csv_parser,
     "json": json_parser,
     "lines": line_parser,
     "logfmt": logfmt_parser,
+    "nginx_json": nginx_json_parser,
     "raw": raw_parser,
     "regex": regex_parser,
+    "syslog": syslog_parser,
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from logbus.collector.clocks import Clock, TimeOptions, choose, clock_of, refuse_undated
+from logbus.collector.clocks import LineClock, TimeOptions, choose, clock_of, refuse_undated
 from logbus.collector.errors import UndatedLog
 from logbus.collector.timestamps import TimeContext, by_format
 
@@ -20,7 +20,7 @@ def ms(at: datetime) -> int:
     return int(at.timestamp() * 1000)
 
 
-def clock(*lines: str, written: datetime = WRITTEN, **options: object) -> Clock:
+def clock(*lines: str, written: datetime = WRITTEN, **options: object) -> LineClock:
     times = TimeOptions(**options)  # type: ignore[arg-type]
     return choose([line.encode() for line in lines], TimeContext(times.zone, written), times)
 

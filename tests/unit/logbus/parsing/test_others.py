@@ -103,5 +103,5 @@ def test_a_filter_over_no_column_is_refused(wanted: Any) -> None:
 
 
 def test_a_parser_nobody_knows_is_the_callers_mistake() -> None:
-    with pytest.raises(UserError, match="combined, json"):
+    with pytest.raises(UserError, match="combined, csv, json"):
         parser_for("cobol", {})

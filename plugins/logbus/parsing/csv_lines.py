@@ -1,0 +1,46 @@
+"""Lines of comma-separated values (RFC 4180), one record a line, in the order that the pipeline says.
+
+    {"fields": ["time", "user", "amount"], "columns": {"time": "timestamptz", "amount": "double precision"}, "delimiter": ";"}
+
+`fields` are the columns in the order of the line, texts unless `columns` says otherwise. An empty field is null. A line with the
+fields' own names, which files begin with, is filtered: counted, and not a dead letter. A quoted field cannot go on in the next
+line: a record is a line.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from logbus.errors import UserError
+from logbus.parsing.base import Filtered, Parser, Unparsable, decode, shown
+from logbus.parsing.columns import declared_columns, from_text
+
+
+def csv_parser(settings: Mapping[str, Any]) -> Parser:
+    fields, delimiter = settings.get("fields"), settings.get("delimiter") or ","
+    if not isinstance(fields, list | tuple) or not fields or len({*fields}) < len(fields):
+        raise UserError('the parser "csv" needs settings.fields: the names of a line\'s fields, in their order, each once')
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise UserError(f"settings.delimiter is one character, such as ; or a tab; got {delimiter!r}")
+    declared = declared_columns(settings)
+    strangers = [name for name in declared if name not in fields]
+    if strangers:
+        raise UserError(f"settings.columns: {', '.join(strangers)} is not among settings.fields")
+    columns = declared_columns({"columns": {name: declared.get(name, "text") for name in fields}})
+    return Parser(columns=columns, parse=lambda value: parse_line(value, columns, delimiter))
+
+
+def parse_line(value: bytes, columns: Mapping[str, str], delimiter: str) -> Sequence[Any]:
+    text = decode(value).rstrip("\r\n")
+    try:
+        rows = list(csv.reader([text], delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise Unparsable("NotCsv", f"{error}: {shown(text)}") from None
+    row = rows[0] if rows else []
+    if row == list(columns):
+        raise Filtered
+    if len(row) != len(columns):
+        raise Unparsable("WrongNumberOfFields", f"{len(row)} fields, not {len(columns)}: {shown(text)}")
+    return [from_text(name, kind, field or None) for (name, kind), field in zip(columns.items(), row, strict=True)]

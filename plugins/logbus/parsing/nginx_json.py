@@ -1,0 +1,79 @@
+"""nginx's access log as JSON: `log_format json escape=json '{"time_iso8601":"$time_iso8601","remote_addr":"$remote_addr",...}'`.
+
+nginx writes every variable as a text, empty where there is none, and names are whatever the format says; these columns are found
+under nginx's own names of the variables. What else a line has is in `more jsonb`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from logbus.parsing.base import Parser, Unparsable, decode, shown
+from logbus.parsing.columns import from_text
+from logbus.parsing.combined import LINE as COMBINED_LINE
+from logbus.parsing.combined import split_request, to_instant
+
+# Column: its type, and the variables under which it is looked for.
+FIELDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "time": ("timestamptz", ("time_iso8601", "msec", "time_local", "time", "timestamp", "@timestamp")),
+    "host": ("text", ("remote_addr", "client", "client_ip", "http_x_real_ip")),
+    "username": ("text", ("remote_user",)),
+    "method": ("text", ("request_method", "method")),
+    "path": ("text", ("request_uri", "uri", "path")),
+    "protocol": ("text", ("server_protocol", "protocol")),
+    "status": ("integer", ("status",)),
+    "bytes": ("bigint", ("body_bytes_sent", "bytes_sent", "bytes")),
+    "request_time": ("double precision", ("request_time",)),
+    "upstream_time": ("text", ("upstream_response_time",)),  # of several upstreams, with commas between them
+    "referer": ("text", ("http_referer", "referer", "referrer")),
+    "agent": ("text", ("http_user_agent", "agent", "user_agent")),
+}
+REQUEST = ("request",)  # method, path and protocol in one
+MORE = "more"
+
+
+def nginx_json_parser(settings: Mapping[str, Any]) -> Parser:
+    return Parser(columns={**{name: kind for name, (kind, _) in FIELDS.items()}, MORE: "jsonb"}, parse=parse_line)
+
+
+def parse_line(value: bytes) -> Sequence[Any]:
+    """The columns of one line, or `Unparsable`."""
+    text = decode(value)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unparsable("NotJson", f"{error}: {shown(text)}") from None
+    if not isinstance(found, dict):
+        raise Unparsable("NotAnObject", f"a JSON {type(found).__name__}, not an object: {shown(text)}")
+    taken: set[str] = set()
+    row = {name: field(found, name, kind, names, taken) for name, (kind, names) in FIELDS.items()}
+    request = next((found[name] for name in REQUEST if isinstance(found.get(name), str)), None)
+    if request is not None:
+        taken.update(REQUEST)
+        method, path, protocol = split_request(request)
+        row |= {"method": row["method"] or method, "path": row["path"] or path, "protocol": row["protocol"] or protocol}
+    more = {name: one for name, one in found.items() if name not in taken}
+    return *row.values(), json.dumps(more, ensure_ascii=False) if more else None
+
+
+def field(found: Mapping[str, Any], name: str, kind: str, variables: Sequence[str], taken: set[str]) -> Any:
+    """The first of the variables that says something; notes it as taken."""
+    for variable in variables:
+        said = found.get(variable)
+        if said is None or isinstance(said, dict | list | bool):
+            continue
+        text = str(said)
+        taken.add(variable)
+        if text not in ("", "-"):
+            return local_time(text) if variable == "time_local" else from_text(name, kind, text)
+    return None
+
+
+def local_time(text: str) -> Any:
+    """`17/May/2015:10:05:03 +0000`, as the combined format has it."""
+    match = COMBINED_LINE.fullmatch(f'- - - [{text}] "-" - -')
+    if match is None:
+        raise Unparsable("WrongType", f"time_local is no time: {shown(text)}")
+    return to_instant(tuple(match.groups()[3:12]), text)

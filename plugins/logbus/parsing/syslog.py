@@ -1,0 +1,102 @@
+"""Lines of syslog, as daemons write them to files (RFC 3164) or send them (RFC 5424).
+
+    May 17 10:05:03 web1 sshd[7]: Accepted publickey for jane
+    <34>1 2015-05-17T10:05:03.003Z web1 su - ID47 [x@32473 class="high"] 'su root' failed
+
+The first kind says neither year nor zone, so its `time` is null: the record's own `_timestamp` is the collector's reading of it.
+Facility and severity are those of the priority in front, by their names; files seldom have one. Structured data are a `jsonb`,
+by element and name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from logbus.parsing.base import Parser, Unparsable, decode, shown
+
+COLUMNS = {
+    "facility": "text",
+    "severity": "text",
+    "time": "timestamptz",
+    "host": "text",
+    "program": "text",
+    "pid": "text",
+    "message_id": "text",
+    "data": "jsonb",
+    "message": "text",
+}
+FACILITIES = (
+    *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp", "ntp", "audit"),
+    *("alert", "clock", *(f"local{number}" for number in range(8))),
+)
+SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+
+FILE_LINE = re.compile(
+    r"(?:<(\d{1,3})>)?[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)? (\S+) (?:([^\s:\[]+)(?:\[([^\]]*)\])?: ?)?(.*)", re.DOTALL
+)
+SENT_LINE = re.compile(r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|(?:\[(?:[^\]\\]|\\.)*\])+)(?: (.*))?", re.DOTALL)
+ELEMENT = re.compile(r"\[([^ \]]+)((?:[^\]\\]|\\.)*)\]")
+PARAMETER = re.compile(r'([^ =]+)="((?:[^"\\]|\\.)*)"')
+ESCAPE = re.compile(r'\\([\\"\]])')
+
+
+def syslog_parser(settings: Mapping[str, Any]) -> Parser:
+    return Parser(columns=COLUMNS, parse=parse_line)
+
+
+def parse_line(value: bytes) -> Sequence[Any]:
+    """The columns of one line, or `Unparsable`."""
+    text = decode(value).rstrip("\r\n")
+    sent = SENT_LINE.fullmatch(text)
+    if sent is not None:
+        priority, time, host, program, pid, message_id, data, message = sent.groups()
+        return (
+            *names_of(priority, text),
+            to_instant(time, text),
+            *map(null, (host, program, pid, message_id)),
+            to_data(data),
+            message.removeprefix("\ufeff") if message is not None else None,
+        )
+    line = FILE_LINE.fullmatch(text)
+    if line is None:
+        raise Unparsable("NotSyslog", f"neither `Mon DD HH:MM:SS host program[pid]: message` nor RFC 5424: {shown(text)}")
+    priority, host, program, pid, message = line.groups()
+    return *names_of(priority, text), None, host, program, pid, None, None, message
+
+
+def null(field: str) -> str | None:
+    return None if field == "-" else field
+
+
+def names_of(priority: str | None, text: str) -> tuple[str | None, str | None]:
+    """Facility and severity."""
+    if priority is None:
+        return None, None
+    facility, severity = divmod(int(priority), 8)
+    if facility >= len(FACILITIES):
+        raise Unparsable("NoSuchPriority", f"priority {priority} in {shown(text)}")
+    return FACILITIES[facility], SEVERITIES[severity]
+
+
+def to_instant(written: str, text: str) -> datetime | None:
+    if written == "-":
+        return None
+    try:
+        found = datetime.fromisoformat(written)
+    except ValueError as error:
+        raise Unparsable("NoSuchTime", f"{error} in {shown(text)}") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def to_data(written: str) -> str | None:
+    if written == "-":
+        return None
+    elements = {
+        name: {key: ESCAPE.sub(r"\1", value) for key, value in PARAMETER.findall(parameters)}
+        for name, parameters in ELEMENT.findall(written)
+    }
+    return json.dumps(elements, ensure_ascii=False)

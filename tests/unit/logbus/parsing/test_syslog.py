@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from logbus.parsing import Unparsable, parser_for
+
+PARSER = parser_for("syslog", {})
+
+
+def row(line: str) -> dict[str, Any]:
+    found = dict(zip(PARSER.columns, PARSER.parse(line.encode()), strict=True))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "Jun 14 15:16:01 combo sshd(pam_unix)[19939]: authentication failure; rhost=218.188.2.4 ",
+            {
+                "host": "combo",
+                "program": "sshd(pam_unix)",
+                "pid": "19939",
+                "message": "authentication failure; rhost=218.188.2.4 ",
+            },
+        ),
+        (
+            "Jun  4 15:16:01 combo kernel: usb 1-1: new device",
+            {"host": "combo", "program": "kernel", "message": "usb 1-1: new device"},
+        ),
+        ("Jun 14 15:16:01 combo -- MARK --", {"host": "combo", "message": "-- MARK --"}),
+        (
+            "<34>Oct 11 22:14:15 mymachine su: 'su root' failed",
+            {"facility": "auth", "severity": "crit", "host": "mymachine", "program": "su", "message": "'su root' failed"},
+        ),
+    ],
+)
+def test_a_line_of_a_file_gives_its_parts_and_no_time(line: str, expected: dict[str, Any]) -> None:
+    assert row(line) == expected
+
+
+def test_a_line_that_was_sent_gives_its_time_and_its_structured_data() -> None:
+    found = row(
+        '<165>1 2003-10-11T22:14:15.003Z host.example.com evntslog 7 ID47 [ex@32473 iut="3" say="a \\"b\\" \\]"][b@1] \ufeffAn event'
+    )
+    assert found.pop("time") == datetime(2003, 10, 11, 22, 14, 15, 3_000, tzinfo=UTC)
+    assert json.loads(found.pop("data")) == {"ex@32473": {"iut": "3", "say": 'a "b" ]'}, "b@1": {}}
+    assert found == {
+        "facility": "local4",
+        "severity": "notice",
+        "host": "host.example.com",
+        "program": "evntslog",
+        "pid": "7",
+        "message_id": "ID47",
+        "message": "An event",
+    }
+
+
+def test_what_a_sent_line_does_not_say_is_null() -> None:
+    assert row("<0>1 - - - - - -") == {"facility": "kern", "severity": "emerg"}
+
+
+@pytest.mark.parametrize("line", ["", "no syslog at all", "<999>1 - - - - - -", "<34>1 yesterday host app - - - x"])
+def test_anything_else_is_a_dead_letter(line: str) -> None:
+    with pytest.raises(Unparsable):
+        PARSER.parse(line.encode())
