@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from logbus.collector import rotated
 from logbus.collector import sources as files_seen
 from logbus.collector.clocks import LineClock, TimeOptions, clock_of, refuse_undated
 from logbus.collector.delivery import PRODUCER_DEFAULTS, open_delivery
@@ -62,6 +63,8 @@ class ShipReport:
     timezone_assumed: bool = True  # nobody has named it
     lost: int = 0  # records that the topic had acknowledged and does not hold any more
     unnamed: tuple[str, ...] = ()  # files that hold some of those and were not named
+    rotated: tuple[str, ...] = ()  # rotated files that held lines which were not sent yet: they are among what was sent
+    rotated_before: tuple[str, ...] = ()  # rotated files of logs that were never sent: left alone
 
 
 def ship(
@@ -81,6 +84,7 @@ def ship(
     time_format: str | None = None,
     time_field: str | None = None,
     allow_undated: bool = False,
+    join_lines: bool = False,
     line_bytes_max: int = LINE_BYTES_MAX,
     checkpoint_lines: int = CHECKPOINT_LINES,
     accept_loss: bool = False,
@@ -89,7 +93,8 @@ def ship(
 ) -> ShipReport:
     """Send what the topic does not hold yet of these files. Returns when all of it is acknowledged, or all before `stop` said so.
     `zone` is that of times which are written without one; UTC unless somebody names it. `time_format` (strptime's directives) or
-    `time_field` say how a line's time is written, where that is not recognised.
+    `time_field` say how a line's time is written, where that is not recognised. `join_lines`: lines without a time of their own
+    belong to the record of the line before. Rotated files beside a named one are looked at, too (rotated.py).
 
     Raises UnreadableLog, UndatedLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed when
     the broker went away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends.
@@ -107,7 +112,9 @@ def ship(
         noted = state.topic(topic_id, topic)
         before, lost = recover(noted, client, sleep=time.sleep, accept_loss=accept_loss)
         known = list(before.sources.values())
-        sources = files_seen.identify(paths, known, new_id=lambda: secrets.token_hex(8))
+        mentioned = rotated.never_sent(paths, known)
+        found = rotated.unsent(paths, known)
+        sources = files_seen.identify([*paths, *found], known, new_id=lambda: secrets.token_hex(8))
         clocks = clocks_of_unsent(sources, line_bytes_max, times)
         delivery = open_delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
@@ -122,13 +129,15 @@ def ship(
             numbering=numbering(len(before.next_offsets), producer_config or {}),
             stop=stop,
         )
-        sent = shipment.run(LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, clocks))
+        sent = shipment.run(LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, clocks, join_lines))
     named = {source.source_id for source in sources}
     return ShipReport(
         files=len(paths),
         seconds=clock() - started,
         timezone=str(zone or UTC),
         timezone_assumed=zone is None,
+        rotated=tuple(map(str, found)),
+        rotated_before=tuple(map(str, mentioned)),
         lost=lost.records,
         unnamed=tuple(source.path for source in known if lost.records and source.source_id not in named),
         **sent.as_dict(),

@@ -97,6 +97,12 @@ def identify(paths: Iterable[Path], known: Sequence[Source], *, new_id: Callable
     return [by_path[name] for name in dict.fromkeys(str(path) for path in paths) if name in by_path]
 
 
+def found_again(path: Path, known: Sequence[Source]) -> Source | None:
+    """The known source that the file is, under whatever name; None for one that nobody has sent from."""
+    found = _identify(path, known, new_id=lambda: "")
+    return found if found.source_id else None
+
+
 def _identify(path: Path, known: Sequence[Source], *, new_id: Callable[[], str]) -> Source:
     device, inode = _device_and_inode(path)
     head = _read(path, 0, HEAD_BYTES)

@@ -27,6 +27,7 @@ from logbus.collector.sources import Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 
 AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses what lies further ahead
+JOIN_WAIT_MS = 5_000  # a stack trace is written within milliseconds; who has not gone on by then does not
 OUT_OF_ORDER_MS = 300_000  # further back than this is the second time round of an hour that comes twice
 
 
@@ -60,6 +61,7 @@ class LineReading(NamedTuple):
     include_partial_line: bool
     times: TimeOptions = TimeOptions()
     clocks: Mapping[str, LineClock] = MappingProxyType({})  # by source; of others they are chosen when they are read
+    joins: bool = False  # a line without a time of its own goes on with the record of the line before
 
 
 def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[StampedLine]:
@@ -73,7 +75,7 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
     if timestamp_ms is None:
         timestamp_ms, borrowed_of = _first_time(source, reading, clock)
     latest_ms = reading.now_ms + AHEAD_MS_MAX
-    for position, end, text in _lines(source, reading):
+    for position, end, text in _records(source, reading, clock):
         stamp = clock.stamp(text) if text is not None else NO_STAMP
         own_ms = stamp.timestamp_ms
         if stamp.again_ms is not None and borrowed_of is TimeOf.LINE_BEFORE:
@@ -99,6 +101,44 @@ def _first_time(source: Source, reading: LineReading, clock: LineClock) -> tuple
             return own_ms, TimeOf.LINE_BEHIND
     written_ms = Path(source.path).stat().st_mtime_ns // 1_000_000
     return max(0, min(written_ms, reading.now_ms)), TimeOf.FILE
+
+
+def _records(source: Source, reading: LineReading, clock: LineClock) -> Iterator[line_reader.Line]:
+    """Lines, or where they are to be joined, those that belong together as one, with the file's own line ends between them: so
+    what was sent is found again in the file byte by byte. The last record of a file that is being written waits for the next
+    run, as its next line may belong to it."""
+    if not reading.joins:
+        yield from _lines(source, reading)
+        return
+    held: line_reader.Line | None = None
+    held_text, line_end = b"", b"\n"
+    for line in _lines(source, reading):
+        if held is not None and line.text is not None and clock.stamp(line.text).timestamp_ms is None:
+            text = held_text + line_end + line.text
+            if len(text) <= reading.line_bytes_max:
+                held, held_text = line_reader.Line(held.position, line.end, text), text
+                line_end = _line_end(line)
+                continue
+        if held is not None:
+            yield held
+        if line.text is None:
+            held = None
+            yield line
+        else:
+            held, held_text, line_end = line, line.text, _line_end(line)
+    if held is not None and not _is_being_written(source, reading):
+        yield held
+
+
+def _line_end(line: line_reader.Line) -> bytes:
+    return b"\r\n" if line.text is not None and line.end - line.position - len(line.text) == 2 else b"\n"
+
+
+def _is_being_written(source: Source, reading: LineReading) -> bool:
+    path = Path(source.path)
+    if reading.include_partial_line or line_reader.is_compressed(path):
+        return False
+    return path.stat().st_mtime_ns // 1_000_000 > reading.now_ms - JOIN_WAIT_MS
 
 
 def _lines(source: Source, reading: LineReading) -> Iterator[line_reader.Line]:

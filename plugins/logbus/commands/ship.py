@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,21 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from logbus.collector.errors import DeliveryFailed
+from logbus.collector.rotated import beside
 from logbus.collector.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
 from logbus.collector.shipment import Progress as ShowProgress
+from logbus.collector.stamped_lines import JOIN_WAIT_MS
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stopped, stopping
+from logbus.errors import BrokerUnavailable
+from logbus.exit_codes import ExitCode
 from logbus.model import many
+
+FOLLOW_SECONDS = 1.0  # between two looks at the files: what is written is sent within it
+QUIET_SECONDS = JOIN_WAIT_MS / 1000 + FOLLOW_SECONDS
+AWAY_SECONDS_MAX = 30.0  # between two attempts while the broker is away
 
 
 def default_state_path(topic: str) -> Path:
@@ -53,6 +63,12 @@ def default_state_path(topic: str) -> Path:
     "--allow-undated", is_flag=True, help="Send files most of whose lines have no time, each line with that of the line before."
 )
 @click.option(
+    "--join-lines",
+    is_flag=True,
+    help="Lines without a time of their own belong to the record of the line before: stack traces stay whole.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on sending what is written, through rotations, until Ctrl-C.")
+@click.option(
     "--line-bytes-max", type=click.IntRange(1), default=LINE_BYTES_MAX, show_default=True, help="Pass over longer lines."
 )
 @click.option(
@@ -77,6 +93,8 @@ def command(
     time_format: str | None,
     time_field: str | None,
     allow_undated: bool,
+    join_lines: bool,
+    follow: bool,
     line_bytes_max: int,
     producer_settings: Sequence[tuple[str, str]],
     accept_loss: bool,
@@ -85,15 +103,17 @@ def command(
 ) -> None:
     """Send the lines of log FILEs to a topic, oldest first; run again, it sends only what is new.
 
-    Each line becomes a record: its key is the host in the line, its timestamp the line's own time. Files may be gzip.
+    Each line becomes a record: its key is the host in the line, its timestamp the line's own time. Files may be gzip; rotated
+    files beside a named one (access.log.1, access.log-20260522.gz) are found by themselves once the log has been sent from.
     """
-    with _progress_bar(topic) as show_progress, stopping() as stop:
-        report = ship(
+
+    def run(progress: ShowProgress | None, stop: Callable[[], bool]) -> ShipReport:
+        return ship(
             files,
             topic=topic,
             client_config=config,
             state_path=state or default_state_path(topic),
-            progress=show_progress,
+            progress=progress,
             create_topic=not no_create_topic,
             partitions=partitions,
             producer_config=dict(producer_settings),
@@ -103,10 +123,23 @@ def command(
             time_format=time_format,
             time_field=time_field,
             allow_undated=allow_undated,
+            join_lines=join_lines,
             line_bytes_max=line_bytes_max,
             accept_loss=accept_loss,
-            stop=lambda: bool(stop),
+            stop=stop,
         )
+
+    if follow:
+        broker = str(config["bootstrap.servers"])
+        with stopping() as stop:
+            for report in following(files, lambda: run(None, lambda: bool(stop)), lambda: bool(stop)):
+                if as_json:
+                    output.show_json({"topic": topic, "bootstrap_servers": broker, **asdict(report)})
+                else:
+                    click.echo(summary(topic, broker, report, line_bytes_max))
+        raise Stopped("stopped: what was sent is acknowledged and noted; run it again to go on", stop.exit_code or ExitCode.DONE)
+    with _progress_bar(topic) as show_progress, stopping() as stop:
+        report = run(show_progress, lambda: bool(stop))
     for warning in warnings(report):
         click.echo(f"warning: {warning}", err=True)
     if stop.exit_code is not None:
@@ -116,6 +149,48 @@ def command(
         output.show_json({"topic": topic, "bootstrap_servers": config["bootstrap.servers"], **asdict(report)})
     else:
         click.echo(summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max))
+
+
+def following(files: Sequence[Path], run: Callable[[], ShipReport], stopped: Callable[[], bool]) -> Iterator[ShipReport]:
+    """Runs whenever one of the files or of those beside it has changed; gives the reports of runs that sent something. A broker
+    that is away is waited for: nothing is lost meanwhile, since it is all in the files. A file that is being rotated may be gone
+    for a moment."""
+    seen: object = None
+    pause = FOLLOW_SECONDS
+    while not stopped():
+        now = looks(files)
+        if (now != seen or pause > FOLLOW_SECONDS) and all(path.exists() for path in files):
+            try:
+                report = run()
+            except (BrokerUnavailable, DeliveryFailed) as error:
+                if pause == FOLLOW_SECONDS:
+                    click.echo(f"warning: {error}; trying again", err=True)
+                pause = min(2 * pause, AWAY_SECONDS_MAX)
+            else:
+                # What a run holds back (the last record, where lines are joined) is looked at again though nothing changes, until
+                # it has waited long enough to be whole.
+                seen, pause = now if is_quiet(now) else None, FOLLOW_SECONDS
+                if report.lines or report.skipped:
+                    yield report
+        deadline = time.monotonic() + pause
+        while not stopped() and time.monotonic() < deadline:
+            time.sleep(min(FOLLOW_SECONDS, 0.2))
+
+
+def is_quiet(looked: Sequence[tuple[str, int, int, int]]) -> bool:
+    """Nobody has written for so long that nothing is held back."""
+    return all(written_ns / 1e9 < time.time() - QUIET_SECONDS for _, _, _, written_ns in looked)
+
+
+def looks(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:
+    """What of the files and those beside them changes when somebody writes or rotates."""
+    found = []
+    for path in files:
+        for one in (path.absolute(), *beside(path.absolute())):
+            with suppress(OSError):
+                status = one.stat()
+                found.append((str(one), status.st_ino, status.st_size, status.st_mtime_ns))
+    return found
 
 
 def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) -> str:
@@ -132,6 +207,13 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) ->
         sentences.append(f"warning: lines of these files may be among them, name them, too: {', '.join(report.unnamed)}")
     if report.recovered and not report.lost:
         sentences.append(f"{report.recovered} lines that an interrupted run had sent were found in the topic and not sent again")
+    if report.rotated:
+        sentences.append(f"of {many(len(report.rotated), 'rotated file')}, too: {', '.join(report.rotated)}")
+    if report.rotated_before:
+        sentences.append(
+            f"{many(len(report.rotated_before), 'rotated file')} beside it from before the first run: name it, too, to send "
+            f"what it holds: {' '.join(report.rotated_before)}"
+        )
     sentences += undated_sentences(report)
     if report.zoneless and not report.timezone_assumed:
         sentences.append(f"{report.zoneless} lines whose time has no zone were taken in {report.timezone}")

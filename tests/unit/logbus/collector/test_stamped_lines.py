@@ -119,3 +119,48 @@ def test_a_file_cut_off_in_the_middle_of_its_compression_says_so(tmp_path: Path)
     source = Source(source_id="a", path=str(path), device=0, inode=0, head=Fingerprint())
     with pytest.raises(UnreadableLog, match=r"a\.gz"):
         list(merged([source], READING))
+
+
+JOINING = READING._replace(joins=True)
+TRACE = ["2015-05-17T10:00:00Z ERROR failed", "java.lang.IllegalStateException: no", "\tat Main.run(Main.java:7)", ""]
+
+
+def records(source: Source, reading: LineReading = JOINING) -> list[tuple[int, int, bytes | None]]:
+    return [(line.position, line.end, line.text) for line in merged([source], reading)]
+
+
+def test_lines_that_go_on_are_one_record_with_the_line_before(tmp_path: Path) -> None:
+    source = write(tmp_path / "a", *TRACE, "2015-05-17T10:00:01Z INFO next")
+    whole = "\n".join(TRACE).encode()
+    assert records(source) == [
+        (0, len(whole) + 1, whole),
+        (len(whole) + 1, len(whole) + 32, b"2015-05-17T10:00:01Z INFO next"),
+    ]
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_a_joined_record_is_the_files_own_bytes(line_end: bytes, tmp_path: Path) -> None:
+    source = write(tmp_path / "a")
+    content = line_end.join([*(line.encode() for line in TRACE[:3]), b"2015-05-17T10:00:01Z next", b""])
+    Path(source.path).write_bytes(content)
+    os.utime(source.path, (1_700_000_000, 1_700_000_000))
+    for position, end, text in records(source):
+        assert text is not None
+        assert content[position : position + len(text)] == text
+        assert content[position + len(text) : end] == line_end
+
+
+def test_the_last_record_waits_while_its_file_is_being_written(tmp_path: Path) -> None:
+    lines = ["2015-05-17T10:00:00Z one", "  more", "2015-05-17T10:00:01Z two"]
+    fresh = write(tmp_path / "a", *lines, mtime=NOW_MS // 1000)
+    assert [text for _, _, text in records(fresh)] == [b"2015-05-17T10:00:00Z one\n  more"]
+    settled = write(tmp_path / "a", *lines, mtime=NOW_MS // 1000 - 6)
+    assert [text for _, _, text in records(settled)][1:] == [b"2015-05-17T10:00:01Z two"]
+    assert len(records(fresh, JOINING._replace(include_partial_line=True))) == 2
+
+
+def test_a_record_grows_no_longer_than_a_line_may_be(tmp_path: Path) -> None:
+    source = write(tmp_path / "a", "2015-05-17T10:00:00Z one", *["  " + "x" * 400] * 4)
+    found = records(source)
+    assert [len(text or b"") <= READING.line_bytes_max for _, _, text in found] == [True] * len(found)
+    assert b"".join((text or b"") + b"\n" for _, _, text in found) == Path(source.path).read_bytes()

@@ -1,0 +1,76 @@
+"""Rotated files of a log, found from its one name, so that a rotation between two runs of a cron job loses nothing.
+
+logrotate and its like rename `access.log` to `access.log.1` or `access.log-20260522`, perhaps compress it, and a new `access.log`
+begins. Whoever is told `access.log` alone would miss what was written between the last run and the rotation. So the names beside
+it are looked at:
+
+- one whose content is a file that was sent before (sources.py) and has more: its rest is sent;
+- one that nobody has seen, if the named file is a new one and this one was written after the last file that is known: it came and
+  went between two runs.
+
+What is older than the first run is nobody's loss: those files are only mentioned, and sent when they are named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from logbus.collector.line_reader import text_bytes
+from logbus.collector.sources import Source, check_readable, found_again
+
+# access.log.1, access.log.2.gz, access.log-20260522, access.log-20260522-1779, app.log.2026-05-22, app.log.2026-05-22_10
+_SUFFIX = re.compile(r"[.-]\d[\dT_.:-]*(\.gz)?")
+
+
+def beside(path: Path) -> list[Path]:
+    """Files that look like rotated ones of this log, the oldest writing first."""
+    try:
+        names = [one for one in path.parent.iterdir() if one.name.startswith(path.name) and one != path]
+        found = [one for one in names if _SUFFIX.fullmatch(one.name[len(path.name) :]) and one.is_file()]
+        return sorted(found, key=written)
+    except OSError:
+        return []
+
+
+def written(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def unsent(paths: Iterable[Path], known: Sequence[Source]) -> list[Path]:
+    """Rotated files of these logs that hold lines which were not sent."""
+    paths = list(paths)
+    return [one for path in paths for one in _unsent_of(path, known) if one not in paths]
+
+
+def never_sent(paths: Iterable[Path], known: Sequence[Source]) -> list[Path]:
+    """Rotated files of logs that are sent for the first time: they are left alone, and mentioned."""
+    paths = list(paths)
+    return [one for path in paths if not _known_of(path, known) for one in beside(path) if one not in paths]
+
+
+def _known_of(path: Path, known: Sequence[Source]) -> list[Source]:
+    names = {str(path), *map(str, beside(path))}
+    return [source for source in known if source.path in names]
+
+
+def _unsent_of(path: Path, known: Sequence[Source]) -> list[Path]:
+    ours = _known_of(path, known)
+    if not ours:
+        return []
+    found: list[Path] = []
+    strangers: list[Path] = []
+    newest_known = max((source.timestamp_ms or 0) / 1000 for source in ours)
+    for one in beside(path):
+        check_readable(one)
+        source = found_again(one, known)
+        if source is None:
+            strangers.append(one)
+            continue
+        newest_known = max(newest_known, written(one))
+        if text_bytes(one) > source.position:
+            found.append(one)
+    if path.exists() and found_again(path, known) is not None:
+        return found  # it has not been rotated since: strangers are older than the first run
+    return found + [one for one in strangers if written(one) > newest_known]

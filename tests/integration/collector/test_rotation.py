@@ -1,0 +1,132 @@
+"""cron and logrotate, and a shipper that follows: each line arrives once, whatever is renamed and compressed meanwhile."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from logbus.collector.ship import ShipReport, ship
+
+from benchmarks.processes import wait_until
+from tests.support.broker import AnyBroker
+from tests.support.topics import create_topic, read_topic
+
+SECONDS_MAX = 60
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic(broker: AnyBroker) -> str:
+    name = f"rotated-{next(_numbers)}"
+    create_topic(broker.bootstrap, name, partitions=1, config={"retention.ms": "-1"})
+    return name
+
+
+def values(broker: AnyBroker, topic: str) -> list[str]:
+    found = read_topic(broker.bootstrap, topic).values()
+    return sorted((message.value() or b"").decode() for messages in found for message in messages)
+
+
+class Writer:
+    """A program that writes a log, and logrotate."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.lines: list[str] = []
+
+    def write(self, count: int) -> None:
+        with self.log.open("a") as file:
+            for _ in range(count):
+                number = len(self.lines)
+                self.lines.append(f"2015-05-17T10:{number // 60 % 60:02d}:{number % 60:02d}Z line {number:05d}")
+                file.write(f"{self.lines[-1]}\n")
+
+    def rotate(self, *, compress: bool = False) -> None:
+        """access.log becomes .1, .1 becomes .2 (compressed, as logrotate's delaycompress has it), and so on."""
+        for number in (3, 2, 1):
+            for ending in ("", ".gz"):
+                old = self.log.with_name(f"{self.log.name}.{number}{ending}")
+                if old.exists():
+                    old.rename(old.with_name(f"{self.log.name}.{number + 1}{ending}"))
+        second = self.log.with_name(f"{self.log.name}.2")
+        if compress and second.exists():
+            status = second.stat()
+            packed = second.with_name(f"{second.name}.gz")
+            packed.write_bytes(gzip.compress(second.read_bytes()))
+            os.utime(packed, ns=(status.st_atime_ns, status.st_mtime_ns))
+            second.unlink()
+        self.log.rename(self.log.with_name(f"{self.log.name}.1"))
+
+
+def test_a_cron_job_that_names_the_log_alone_loses_nothing_over_rotations(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "access.log")
+
+    def run() -> ShipReport:
+        config = {"bootstrap.servers": broker.bootstrap}
+        return ship([writer.log], topic=topic, client_config=config, state_path=tmp_path / "state.json")
+
+    writer.write(400)
+    assert run().rotated == ()
+    writer.write(400)
+    writer.rotate()
+    writer.write(400)
+    assert run().rotated == (f"{writer.log}.1",)
+    writer.write(400)
+    writer.rotate(compress=True)
+    writer.write(200)  # comes and goes between two runs
+    writer.rotate(compress=True)
+    writer.write(200)
+    done = run()
+    assert sorted(Path(name).name for name in done.rotated) == ["access.log.1", "access.log.2.gz"]
+    assert run().lines == 0
+    assert values(broker, topic) == writer.lines
+
+
+@pytest.fixture
+def follower(broker: AnyBroker, topic: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    words = [
+        "ship",
+        "-f",
+        str(tmp_path / "access.log"),
+        "--topic",
+        topic,
+        "--state",
+        str(tmp_path / "state.json"),
+        "--join-lines",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "logbus", *words],
+        env={**os.environ, "LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_shipper_that_follows_sends_what_is_written_through_a_rotation_and_keeps_traces_whole(
+    broker: AnyBroker, topic: str, tmp_path: Path, follower: subprocess.Popen[str]
+) -> None:
+    writer = Writer(tmp_path / "access.log")  # which is not there yet when the shipper begins
+    writer.write(300)
+    with writer.log.open("a") as file:
+        file.write("\tat Main.java:7\n\tat Main.java:9\n")
+    writer.lines[-1] += "\n\tat Main.java:7\n\tat Main.java:9"
+    assert wait_until(lambda: len(values(broker, topic)) >= 299, deadline_seconds=SECONDS_MAX)
+    writer.write(100)
+    writer.rotate()
+    writer.write(100)
+    assert wait_until(lambda: values(broker, topic) == writer.lines, deadline_seconds=SECONDS_MAX)
+    follower.send_signal(signal.SIGINT)
+    said, _ = follower.communicate(timeout=SECONDS_MAX)
+    assert follower.returncode == 130, said
+    assert said.endswith("stopped: what was sent is acknowledged and noted; run it again to go on\n")

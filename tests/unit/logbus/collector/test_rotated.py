@@ -1,0 +1,97 @@
+"""Rotation between two runs: which files beside the named one hold lines that were not sent."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from logbus.collector.rotated import beside, never_sent, unsent
+from logbus.collector.sources import Fingerprint, Source, identify
+
+
+def write(path: Path, number: int, lines: int = 60, *, written: int) -> Path:
+    """A file of its own content, some 2 KB of it."""
+    path.write_text("".join(f"2015-05-17T10:00:00Z {number} line {line:03d} ..........\n" for line in range(lines)))
+    os.utime(path, (written, written))
+    return path
+
+
+def sent(path: Path, lines: int | None = None) -> Source:
+    """The file as a run left it that has sent so many of its lines, or all."""
+    (source,) = identify([path], [], new_id=lambda: path.name)
+    text = path.read_bytes()
+    each = len(text.splitlines(keepends=True)[0])
+    position = len(text) if lines is None else each * lines
+    last = Fingerprint.of(text[position - each : position - 1], position=position - each)
+    return replace(source, position=position, last_line=last, timestamp_ms=500_000)
+
+
+def names(paths: Sequence[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_rotated"),
+    [
+        *(("access.log.1", True), ("access.log.12.gz", True), ("access.log-20260522", True), ("access.log-20260522.gz", True)),
+        *(("access.log.2026-05-22", True), ("access.log.2026-05-22_10", True), ("access.log-20260522-1747900801", True)),
+        *(("access.log.bak", False), ("access.log.gz", False), ("access.log2", False), ("error.log.1", False)),
+    ],
+)
+def test_names_that_rotation_gives_are_known(name: str, is_rotated: bool, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    assert names(beside(tmp_path / "access.log")) == ([name] if is_rotated else [])
+
+
+def test_at_the_first_run_older_files_are_mentioned_and_left_alone(tmp_path: Path) -> None:
+    log = write(tmp_path / "a.log", 2, written=2_000)
+    write(tmp_path / "a.log.1", 1, written=1_000)
+    assert (names(unsent([log], [])), names(never_sent([log], []))) == ([], ["a.log.1"])
+    assert never_sent([log, tmp_path / "a.log.1"], []) == []  # it is named
+
+
+def test_the_rest_of_a_renamed_file_is_found(tmp_path: Path) -> None:
+    log = write(tmp_path / "a.log", 1, written=1_000)
+    known = [sent(log, lines=40)]
+    log.rename(tmp_path / "a.log.1")
+    write(log, 2, written=2_000)
+    assert names(unsent([log], known)) == ["a.log.1"]
+    assert never_sent([log], known) == []
+
+
+def test_files_that_came_and_went_between_two_runs_are_found_and_older_ones_are_not(tmp_path: Path) -> None:
+    write(tmp_path / "a.log.3", 0, written=900)  # from before the first run
+    log = write(tmp_path / "a.log", 1, written=1_000)
+    known = [sent(log)]
+    log.rename(tmp_path / "a.log.2")
+    write(tmp_path / "a.log.1", 2, written=2_000)
+    write(log, 3, written=3_000)
+    assert names(unsent([log], known)) == ["a.log.1"]
+
+
+def test_a_file_that_was_compressed_meanwhile_is_the_same_one(tmp_path: Path) -> None:
+    log = write(tmp_path / "a.log", 1, written=1_000)
+    known = [sent(log, lines=50)]
+    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
+    os.utime(tmp_path / "a.log.1.gz", (1_000, 1_000))
+    log.unlink()
+    write(log, 2, written=2_000)
+    assert names(unsent([log], known)) == ["a.log.1.gz"]
+
+
+def test_a_log_that_was_not_rotated_has_nothing_beside_it_to_send(tmp_path: Path) -> None:
+    write(tmp_path / "a.log.1", 0, written=5_000)  # written again by somebody's hand
+    log = write(tmp_path / "a.log", 1, written=1_000)
+    assert unsent([log], [sent(log, lines=10)]) == []
+
+
+def test_what_was_sent_wholly_is_not_sent_again(tmp_path: Path) -> None:
+    log = write(tmp_path / "a.log", 1, written=1_000)
+    known = [sent(log)]
+    log.rename(tmp_path / "a.log.1")
+    write(log, 2, written=2_000)
+    assert unsent([log], known) == []
