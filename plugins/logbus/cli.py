@@ -36,6 +36,7 @@ SECTIONS = {
         "produce": ("logbus.commands.produce:command", "Send lines to a topic."),
         "consume": ("logbus.commands.consume:command", "Print the records of a topic; -f follows it."),
         "ship": ("logbus.commands.ship:command", "Send log files to a topic, and go on where the last run ended."),
+        "try": ("logbus.commands.try_log:command", "Show what would become of a log: its times, its columns, what to type."),
         "sample": ("logbus.commands.sample:command", "Write a small realistic access log."),
     },
     "Load": {

@@ -111,7 +111,7 @@ def has_time(recogniser: Recogniser, line: bytes, around: TimeContext) -> bool:
 def refuse_undated(path: Path, clock: LineClock) -> None:
     """`UndatedLog` says what was seen and which option would tell."""
     if not clock.is_understood:
-        raise UndatedLog(why_undated(path, clock))
+        raise UndatedLog(f"{why_undated(path, clock)}. Nothing was sent")
 
 
 def why_undated(path: Path, clock: LineClock) -> str:
@@ -122,5 +122,5 @@ def why_undated(path: Path, clock: LineClock) -> str:
         f"{path}: {clock.looked_at - clock.dated} of the first {many(clock.looked_at, 'line')} have no time that is understood"
         f"{some}, such as line {number}: {shown!r}. Say how it is written: --time-format '%d.%m.%Y %H:%M:%S', or in which field: "
         f"--time-field NAME. `logbus try {path}` shows what is understood; --allow-undated sends such lines with the time of the "
-        "line before. Nothing was sent"
+        "line before"
     )

@@ -1,0 +1,259 @@
+"""What a clock and a parser would make of a log's first lines, and what to type to load it: for a log nobody has described yet.
+
+A parser is proposed if it takes nine in ten of the records; of several the one that says most about them, so the order of the
+table below. Two are judged by more than that, since they take nearly anything: logfmt (every word is a pair) by its `=`, CSV by
+the same number of fields in every line. Lines of a program's own, a time and then a level, get a regular expression
+to begin with. What none of them takes is kept line by line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_undated
+from logbus.collector.sources import Fingerprint, Source, check_readable
+from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
+from logbus.model import instant_text
+from logbus.parsing import Filtered, Parser, Unparsable, parser_for
+
+SHARE_MIN = 0.9
+JOINED_FROM = 0.05  # of the lines go on with the one before: joining them is worth a word
+SAMPLES = 3
+LINE_CHARACTERS = 100
+DELIMITERS = ",;\t|"
+NGINX_VARIABLES = frozenset(
+    {"remote_addr", "request", "body_bytes_sent", "request_time", "http_user_agent", "time_iso8601", "msec"}
+)
+# How the times are written that stand before a level, by the clock's name.
+WRITTEN: Mapping[str, str] = {
+    "ISO 8601": r"\d{4}-\d\d-\d\d[T ][\d:]+(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d))?",
+    "YY/MM/DD": r"\d\d(?:\d\d)?/\d\d/\d\d [\d:]+(?:[.,]\d+)?",
+    "DD Mon YYYY": r"\d{1,2}[ -][A-Z][a-z]{2}[ -]\d{4} [\d:]+(?:[.,]\d+)?",
+    "YYMMDD HHMMSS": r"\d{6} \d{6}",
+}
+LEVEL = "TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL|SEVERE|trace|debug|info|notice|warn|warning|error|fatal|crit"
+PAIR = re.compile(rb"(?:^|\s)[^\s=\"]+=(?:\"|\S)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParserTrial:
+    """A parser over the records: `parsed` of them became rows, `samples` are the first of those, `errors` the others' kinds."""
+
+    parse: str
+    settings: Mapping[str, Any]
+    columns: tuple[str, ...]
+    parsed: int
+    samples: tuple[Mapping[str, Any], ...]
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogProposal:
+    """What was found in a file's first records."""
+
+    path: Path
+    records: int
+    clock: LineClock
+    dated: int
+    zoneless: int
+    first: datetime | None
+    last: datetime | None
+    continued: int  # lines that begin as those do that go on with the one before
+    joins: bool  # whether they were joined to the records before
+    trial: ParserTrial
+    others: tuple[ParserTrial, ...]
+
+    @property
+    def name(self) -> str:
+        """For topic, table and pipeline: the file's own, as far as a name may have it."""
+        stem = re.sub(r"[^a-z0-9_]+", "_", self.path.name.lower().partition(".")[0]).strip("_")
+        return stem if stem and not stem[0].isdigit() else f"log_{stem}".rstrip("_")
+
+    @property
+    def should_join(self) -> bool:
+        return self.clock.is_understood and not self.joins and self.continued >= JOINED_FROM * self.records > 0
+
+    @property
+    def trouble(self) -> str | None:
+        """Why `logbus ship` would refuse the file."""
+        return None if self.clock.is_understood else why_undated(self.path, self.clock)
+
+
+def propose(
+    path: Path,
+    times: TimeOptions,
+    line_bytes_max: int,
+    *,
+    joins: bool = False,
+    parse: str | None = None,
+    settings: Mapping[str, Any],
+) -> LogProposal:
+    """Looks at the first records; UnreadableLog, or UserError for settings that the parser cannot use."""
+    path = path.absolute()
+    check_readable(path)
+    clock = clock_of(path, line_bytes_max, times)
+    source = Source(source_id="", path=str(path), device=0, inode=0, head=Fingerprint())
+    reading = LineReading(int(datetime.now(UTC).timestamp() * 1000), line_bytes_max, True, times, {"": clock}, joins)
+    lines = [line for line in islice(merged([source], reading), LOOKED_AT_LINES) if line.text is not None]
+    own = [line for line in lines if line.time_of is TimeOf.LINE]
+    trials = [trial(one, given, lines) for one, given in candidates(lines, clock, parse, settings)]
+    best = next((one for one in trials if one.parsed >= SHARE_MIN * len(lines)), None) or max(trials, key=lambda one: one.parsed)
+    return LogProposal(
+        path=path,
+        records=len(lines),
+        clock=clock,
+        dated=len(own),
+        zoneless=sum(line.is_zoneless for line in own),
+        first=moment(own, min),
+        last=moment(own, max),
+        continued=sum(line.time_of is not TimeOf.LINE and (line.text or b" ")[:1].isspace() for line in lines),
+        joins=joins,
+        trial=best,
+        others=tuple(one for one in trials if one is not best),
+    )
+
+
+def moment(lines: Sequence[StampedLine], which: Callable[..., int]) -> datetime | None:
+    if not lines:
+        return None
+    return datetime.fromtimestamp(which(line.timestamp_ms for line in lines) / 1000, UTC)
+
+
+def candidates(
+    lines: Sequence[StampedLine], clock: LineClock, parse: str | None, settings: Mapping[str, Any]
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """Parsers that may fit, with their settings, those that say most first; or the one that somebody asks about."""
+    if parse is not None:
+        return [(parse, settings)]
+    texts = [line.text for line in lines if line.text]
+    found: list[tuple[str, Mapping[str, Any]]] = [("combined", {})]
+    if looks_like_nginx(texts):
+        found.append(("nginx_json", {}))
+    found.append(("json", {"infer": True}))
+    found.append(("syslog", {}))
+    if sum(len(PAIR.findall(text)) >= 2 for text in texts) >= SHARE_MIN * len(texts):
+        found.append(("logfmt", {}))
+    if (of_csv := csv_settings(texts)) is not None:
+        found.append(("csv", of_csv))
+    found += [("regex", {"pattern": level_pattern(WRITTEN[name])}) for name in clock.names if name in WRITTEN]
+    return [*found, ("lines", {})]
+
+
+def level_pattern(written: str) -> str:
+    """Time, what stands between it and the level (a thread, a process id), level, and all the rest."""
+    return rf"(?s)\W?(?P<written>{written})\W+(?:(?P<before>.{{1,80}}?)\W+)??(?P<level>{LEVEL})\b\W*(?P<message>.*)"
+
+
+def looks_like_nginx(texts: Sequence[bytes]) -> bool:
+    try:
+        first = json.loads(texts[0]) if texts else None
+    except ValueError:
+        return False
+    return isinstance(first, dict) and len(NGINX_VARIABLES & first.keys()) >= 2
+
+
+def csv_settings(texts: Sequence[bytes]) -> Mapping[str, Any] | None:
+    """Where nearly all lines have the same number of one delimiter; names are the first line's, if that is one of names."""
+    for delimiter in DELIMITERS:
+        counts = Counter(text.count(delimiter.encode()) for text in texts)
+        count, often = counts.most_common(1)[0] if counts else (0, 0)
+        if count >= 2 and often >= SHARE_MIN * len(texts):
+            words = texts[0].decode(errors="replace").strip().split(delimiter)
+            is_header = len(words) == count + 1 and all(re.fullmatch(r'"?[A-Za-z][\w .-]*"?', word) for word in words)
+            names = [re.sub(r"\W+", "_", word.strip('"')).strip("_").lower() for word in words] if is_header else []
+            if len({*names}) <= count:
+                names = [f"field_{number}" for number in range(1, count + 2)]
+            return {"fields": names, **({} if delimiter == "," else {"delimiter": delimiter})}
+    return None
+
+
+def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine]) -> ParserTrial:
+    parser: Parser = parser_for(parse, settings)
+    names, errors, parsed = tuple(parser.columns), Counter[str](), 0
+    samples: list[Mapping[str, Any]] = []
+    for line in lines:
+        try:
+            row = parser.parse(line.text or b"")
+        except Unparsable as error:
+            errors[error.kind] += 1
+            continue
+        except Filtered:
+            pass
+        else:
+            if len(samples) < SAMPLES:
+                samples.append(dict(zip(names, row, strict=True)))
+        parsed += 1
+    return ParserTrial(
+        parse=parse, settings=settings, columns=names, parsed=parsed, samples=tuple(samples), errors=dict(errors.most_common())
+    )
+
+
+def commands(proposal: LogProposal, options: Sequence[str]) -> list[str]:
+    """What to type; `options` are those about times with which the file was looked at."""
+    name, found = proposal.name, proposal.trial
+    joined = ["--join-lines"] if proposal.should_join or proposal.joins else []
+    settings = ["--settings", quoted(json.dumps(found.settings))] if found.settings else []
+    ship = ["logbus ship", quoted(str(proposal.path)), "--topic", name, *map(quoted, options), *joined]
+    register = ["logbus pipeline register", name, "--topic", name, "--table", name, "--parse", found.parse, *settings]
+    return [" ".join(ship), " ".join(register), f"logbus load --pipeline {name}"]
+
+
+def quoted(word: str) -> str:
+    return word if re.fullmatch(r"[\w./:=@%+-]+", word) else "'" + word.replace("'", "'\\''") + "'"
+
+
+def dag(proposal: LogProposal) -> str:
+    """A file for Airflow's folder of DAGs."""
+    name, found = proposal.name, proposal.trial
+    words = [f'pipeline="{name}"', f'topic="{name}"', f'table="{name}"', f'parse="{found.parse}"']
+    words += [f"{key}={raw(value) if key == 'pattern' else repr(value)}" for key, value in found.settings.items()]
+    call = f"hourly_ingest({', '.join(words)})"
+    if len(call) > LINE_CHARACTERS:
+        call = "\n".join(["hourly_ingest(", *(f"    {word}," for word in words), ")"])
+    return (
+        f'"""An Airflow DAG: every hour of the topic {name} into the table {name}."""\n\n'
+        f"from logbus.pipelines import hourly_ingest\n\n{call}\n"
+    )
+
+
+def raw(pattern: str) -> str:
+    """As one writes a regular expression in Python, where that can be."""
+    return f'r"{pattern}"' if '"' not in pattern and not pattern.endswith("\\") else repr(pattern)
+
+
+def summary(proposal: LogProposal, options: Sequence[str]) -> dict[str, Any]:
+    """As JSON-ready values."""
+    return {
+        "file": str(proposal.path),
+        "records": proposal.records,
+        "clock": list(proposal.clock.names),
+        "dated": proposal.dated,
+        "zoneless": proposal.zoneless,
+        "first": proposal.first and instant_text(proposal.first),
+        "last": proposal.last and instant_text(proposal.last),
+        "trouble": proposal.trouble,
+        "join_lines": proposal.should_join,
+        "parse": proposal.trial.parse,
+        "settings": dict(proposal.trial.settings),
+        "columns": list(proposal.trial.columns),
+        "parsed": {one.parse: one.parsed for one in (proposal.trial, *proposal.others)},
+        "samples": [{name: shown(value) for name, value in one.items()} for one in proposal.trial.samples],
+        "errors": dict(proposal.trial.errors),
+        "commands": commands(proposal, options),
+        "dag": dag(proposal),
+    }
+
+
+def shown(value: Any) -> Any:
+    """A column's value as JSON has it."""
+    if isinstance(value, datetime):
+        return instant_text(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

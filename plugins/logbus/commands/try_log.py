@@ -1,0 +1,119 @@
+"""`logbus try FILE`: what a clock and a parser would make of a log, before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from logbus.collector.clocks import TimeOptions
+from logbus.collector.errors import UndatedLog
+from logbus.collector.proposal import LogProposal, commands, dag, propose, shown, summary
+from logbus.collector.ship import LINE_BYTES_MAX
+from logbus.commands import options, output
+from logbus.errors import UserError
+from logbus.model import instant_text, many
+
+VALUE_CHARACTERS = 100
+
+
+@click.command("try")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--parse", metavar="NAME", help="Try this parser alone; by default the one that fits is proposed.")
+@click.option("--settings", default="{}", help='Of that parser, as JSON: {"fields": ["time", "user"]}.')
+@click.option("--time-format", metavar="FORMAT", help="How a line's time is written: '%d.%m.%Y %H:%M:%S'.")
+@click.option("--time-field", metavar="NAME", help="The field of a JSON or logfmt line that holds its time.")
+@click.option("--timezone", "zone", type=options.TimeZone(), help="Of times that are written without a zone.")
+@click.option("--join-lines", is_flag=True, help="Lines without a time of their own belong to the line before.")
+@options.json_option
+def command(
+    file: Path,
+    parse: str | None,
+    settings: str,
+    time_format: str | None,
+    time_field: str | None,
+    zone: ZoneInfo | None,
+    join_lines: bool,
+    as_json: bool,
+) -> None:
+    """Show what would become of the first thousand lines of FILE: their times, their columns, and what to type to load them.
+
+    Nothing is sent, and neither a broker nor a warehouse is needed.
+    """
+    times = TimeOptions(format_of=time_format, field=time_field, zone=zone or ZoneInfo("UTC"))
+    named = [("--time-format", time_format), ("--time-field", time_field), ("--timezone", zone and str(zone))]
+    words = [word for option, value in named if value for word in (option, str(value))]
+    found = propose(file, times, LINE_BYTES_MAX, joins=join_lines, parse=parse, settings=read_settings(settings))
+    if as_json:
+        output.show_json(summary(found, words))
+    else:
+        show(found, words)
+
+
+def read_settings(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UserError(f'--settings is JSON, such as {{"fields": ["time"]}}: {error}') from None
+    if not isinstance(found, dict):
+        raise UserError("--settings is a JSON object")
+    return found
+
+
+def show(found: LogProposal, words: list[str]) -> None:
+    if not found.records:
+        click.echo(f"{found.path} holds no line yet")
+        return
+    for sentence in (times_of(found), parser_of(found)):
+        click.echo(sentence)
+    show_samples(found)
+    if found.trouble is not None:
+        raise UndatedLog(found.trouble)
+    click.echo("\nTo load it:\n")
+    for line in commands(found, words):
+        click.echo(f"    {line}")
+    click.echo("\nOr every hour by Airflow: the first of these, and this file among its DAGs:\n")
+    for line in dag(found).splitlines():
+        click.echo(f"    {line}".rstrip())
+
+
+def times_of(found: LogProposal) -> str:
+    clock = " and ".join(found.clock.names) or "not understood"
+    span = f", from {instant_text(found.first)} to {instant_text(found.last)}" if found.first and found.last else ""
+    sentences = [f"time      {clock}: {found.dated:,} of {many(found.records, 'record')}{span}"]
+    if found.zoneless:
+        sentences.append("          written without a zone and taken in UTC: --timezone names another, such as Europe/Berlin")
+    if found.should_join:
+        sentences.append(f"          {found.continued:,} lines go on with the one before: --join-lines keeps them together")
+    return "\n".join(sentences)
+
+
+def parser_of(found: LogProposal) -> str:
+    others = ", ".join(f"{one.parse} {one.parsed:,}" for one in found.others if one.parsed)
+    lines = [f"parse     {found.trial.parse}: {found.trial.parsed:,} of {many(found.records, 'record')}"]
+    if others:
+        lines.append(f"          others: {others}")
+    if found.trial.errors:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in found.trial.errors.items())
+        lines.append(f"          dead letters: {kinds}")
+    return "\n".join(lines)
+
+
+def show_samples(found: LogProposal) -> None:
+    """Column by column: rows of many columns are wider than any terminal."""
+    if not found.trial.samples:
+        return
+    table = Table("column", *(f"record {number}" for number in range(1, len(found.trial.samples) + 1)))
+    for name in found.trial.columns:
+        table.add_row(escape(name), *(escape(cell(one[name])) for one in found.trial.samples))
+    click.echo()
+    output.show(table)
+
+
+def cell(value: object) -> str:
+    text = "" if value is None else str(shown(value))
+    return text if len(text) <= VALUE_CHARACTERS else text[:VALUE_CHARACTERS] + "..."
