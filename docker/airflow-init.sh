@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# What has to be there before Airflow's components start: its tables, the warehouse with its ledger, the pool, the connections, the
+# What has to be there before Airflow's components start: its tables, the ledger, the pool, the connections, the
 # users. May run again at any time; everything secret comes by environment.
 set -euo pipefail
 
-python docker/create_warehouse.py
 airflow db migrate
 logbus airflow setup --bootstrap-server "$LOGBUS_BOOTSTRAP_SERVER" --master "$LOGBUS_SPARK_MASTER"
 logbus ledger upgrade

@@ -16,11 +16,15 @@ add() { # NAME VALUE, unless the name is there
 }
 
 add LOGBUS_POSTGRES_PASSWORD "$(password)"
+add LOGBUS_AIRFLOW_PASSWORD "$(password)"
+add LOGBUS_WAREHOUSE_PASSWORD "$(password)"
 add LOGBUS_ADMIN_PASSWORD "$(password)"
 add LOGBUS_VIEWER_PASSWORD "$(password)"
 add LOGBUS_GRAFANA_PASSWORD "$(password)"
 add LOGBUS_JWT_SECRET "$(hex)$(hex)"
 add LOGBUS_API_SECRET_KEY "$(hex)"
 add LOGBUS_FERNET_KEY "$(fernet_key)"
+add LOGBUS_ALERT_WEBHOOK "http://localhost:9/set-LOGBUS_ALERT_WEBHOOK-in-.env" # nobody listens there
 
+grep -q "^LOGBUS_ALERT_WEBHOOK=http://localhost:9/" "$file" && echo "alerts reach nobody yet: set LOGBUS_ALERT_WEBHOOK in $file"
 echo "secrets are in $file: LOGBUS_ADMIN_PASSWORD is Airflow's (user admin), LOGBUS_GRAFANA_PASSWORD Grafana's (user admin)"

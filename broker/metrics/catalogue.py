@@ -65,6 +65,8 @@ OFFLINE_PARTITIONS = _gauge(
     "kafka_controller_kafkacontroller_offlinepartitionscount",
     "Partitions without a leader, said by the controller; on one broker, those whose disk failed or is damaged.",
 )
+DISK_TOTAL = _gauge("logbus_disk_total_bytes", "Size of the disk that holds the logs.")
+DISK_USABLE = _gauge("logbus_disk_usable_bytes", "What is left on it for the broker.")
 TROUBLES = _gauge(
     "logbus_troubles", "What fails at the moment and is tried again (checkpoints, retention, compaction): /health names it."
 )

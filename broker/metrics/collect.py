@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.counters import Histogram, NetworkCounters, Traffic
 from broker.engine import Engine
+from broker.errors import StorageError
 from broker.groups.states import GroupState
 from broker.metrics import catalogue as names
 from broker.metrics.exposition import Metric, Sample, page
@@ -59,6 +60,7 @@ def collect(engine: Engine) -> Families:
         **_requests(engine),
         **_replicas(engine, partitions),
         **_logs(partitions),
+        **_disk(engine),
         **_flushes(engine.counters.flushes),
         **_network(engine.counters.network),
         **_groups(engine),
@@ -178,6 +180,15 @@ def _logs(partitions: list[Partition]) -> Families:
         names.LOG_SEGMENTS: samples(lambda partition: partition.log.segment_count),
         names.LOG_FLUSHED: samples(lambda partition: partition.log.flushed_offset),
     }
+
+
+def _disk(engine: Engine) -> Families:
+    """Absent where the disk does not say: a 0 would be an alarm of another kind."""
+    try:
+        total_bytes, usable_bytes = engine.partitions.disk_space()
+    except StorageError:
+        return {}
+    return {names.DISK_TOTAL: [Sample(total_bytes)], names.DISK_USABLE: [Sample(usable_bytes)]}
 
 
 def _flushes(flushes: Histogram) -> Families:

@@ -15,9 +15,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import psycopg
 from logbus.local.processes import Program, SupervisedProcess, Supervisor, wait_until
-from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.warehouse.embedded import EmbeddedPostgres, binary
 
 from benchmarks.processes import free_port
 from tests.support.compose import PROJECT, filled, services, write_secrets
@@ -25,7 +24,7 @@ from tests.support.compose import PROJECT, filled, services, write_secrets
 READY_SECONDS = 180.0
 HERE = "127.0.0.1"
 DOCKERFILE = PROJECT / "docker" / "Dockerfile"
-PORTS = ("7077", "8080", "8081", "8082", "8974", "9092", "9308", "9404")
+PORTS = ("7077", "8080", "8081", "8082", "8974", "9092", "9308", "9404", "29092")
 
 
 class PlainServices:
@@ -68,11 +67,14 @@ class PlainServices:
         settings = dict(pair.split("=") for flag, pair in zip(flags[::2], flags[1::2], strict=True) if flag == "-c")
         environment = self.environment("postgres")
         self._postgres = EmbeddedPostgres(self.directory / "postgres", settings={**settings, "fsync": "off"}).start()
-        server = f"host={self._postgres.socket_directory} user=postgres dbname=postgres"
-        with psycopg.connect(server, autocommit=True) as connection:
-            user, password = environment["POSTGRES_USER"], environment["POSTGRES_PASSWORD"]
-            connection.execute(f"create role {user} superuser login password '{password}'")  # type: ignore[call-overload]
-            connection.execute(f"create database {environment['POSTGRES_DB']} owner {user}")  # type: ignore[call-overload]
+        mounts = dict(volume.split(":")[:2][::-1] for volume in service["volumes"])
+        reach = {
+            "POSTGRES_USER": service["environment"]["POSTGRES_USER"],
+            "PGHOST": str(self._postgres.socket_directory),
+            "PATH": f"{binary('psql').parent}:{os.environ['PATH']}",
+        }
+        for script in sorted((PROJECT / mounts["/docker-entrypoint-initdb.d"]).glob("*.sh")):
+            subprocess.run([str(script)], env={**environment, **reach}, check=True, capture_output=True)
 
     def start(self, name: str) -> SupervisedProcess:
         """Starts the service and does not wait."""

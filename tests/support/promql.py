@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 STRING = re.compile(r'"(?:\\.|[^"\\])*"')
-RANGE = re.compile(r"\[[^\]]*\]")
+RANGE = re.compile(r"\[[^\]]*\](?:\s*offset\s+\w+)?")
 GROUPING = re.compile(r"\b(by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 NAME = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(\{[^}]*\})?\s*(\()?")
 MATCHER = re.compile(r"([a-zA-Z_]\w*)\s*(?:=~|!~|!=|=)")

@@ -78,7 +78,8 @@ def test_no_secret_is_in_the_file_and_no_password_on_a_command_line() -> None:
 def test_the_script_writes_every_variable_that_the_file_needs_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     secrets = write_secrets(path)
-    assert set(secrets) == set(VARIABLE.findall(FILE.read_text()))
+    mounted = {one["environment"] for one in COMPOSE["secrets"].values()}
+    assert set(secrets) == {*VARIABLE.findall(FILE.read_text()), *mounted}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(base64.urlsafe_b64decode(secrets["LOGBUS_FERNET_KEY"])) == 32
     assert len(secrets["LOGBUS_JWT_SECRET"]) >= 64
@@ -100,6 +101,29 @@ def test_the_script_leaves_what_is_there_and_adds_what_is_missing(tmp_path: Path
 def test_neither_git_nor_the_image_takes_the_secrets() -> None:
     assert ".env" in (PROJECT / ".gitignore").read_text().splitlines()
     assert ".env" in (PROJECT / ".dockerignore").read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_can_take_the_memory_of_the_others(name: str) -> None:
+    assert re.fullmatch(r"\d+[mg]", SERVICES[name]["mem_limit"])
+
+
+def test_alerts_go_to_the_address_of_the_env_file() -> None:
+    scraper = yaml.safe_load((PROJECT / "docs" / "prometheus" / "prometheus.yml").read_text())
+    (target,) = scraper["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    assert target == "alertmanager:9093"
+    service = SERVICES["alertmanager"]
+    mounts = dict(reversed(volume.split(":")[:2]) for volume in service["volumes"])
+    config = yaml.safe_load((PROJECT / mounts["/etc/alertmanager"] / "alertmanager.yml").read_text())
+    receivers = {one["name"]: one for one in config["receivers"]}
+    used = {config["route"]["receiver"], *(one["receiver"] for one in config["route"]["routes"])}
+    assert used == set(receivers)
+    (hook,) = receivers["webhook"]["webhook_configs"]
+    assert hook["url_file"] == f"/run/secrets/{service['secrets'][0]}"
+    alerts = yaml.safe_load((PROJECT / "docs" / "prometheus" / "alerts.yml").read_text())["groups"]
+    known = {rule["alert"] for group in alerts for rule in group["rules"]}
+    for rule in config["inhibit_rules"]:
+        assert set(re.findall(r"[A-Z]\w+", " ".join([*rule["source_matchers"], *rule["target_matchers"]]))) <= known
 
 
 def test_grafana_finds_the_dashboard_and_the_data_source() -> None:
