@@ -129,8 +129,9 @@ def range_counts(span: Interval) -> Subquery:
 
 
 def newest_ends(connection: Connection) -> dict[str, datetime]:
-    """By pipeline where its last window ends."""
-    query = select(WINDOW.c.pipeline, func.max(WINDOW.c.ends_at)).group_by(WINDOW.c.pipeline)
+    """By pipeline where the last of its windows ends that may hold a record: nobody looks for loaded ones without any."""
+    holds = func.coalesce(WINDOW.c.read_count, 1) > 0
+    query = select(WINDOW.c.pipeline, func.max(WINDOW.c.ends_at)).where(holds).group_by(WINDOW.c.pipeline)
     return dict(connection.execute(query).all())
 
 

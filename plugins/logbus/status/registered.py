@@ -19,8 +19,8 @@ from logbus.status.fleet_ledger import Loaded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """All pipelines as rows of the ledger; `policies` by topic; by pipeline its Dags, what it has loaded so far, and where its
-    last window ends."""
+    """All pipelines as rows of the ledger; `policies` by topic; by pipeline its Dags, what it has loaded so far, and where the
+    last of its windows with records ends."""
 
     rows: Sequence[Row]
     policies: Mapping[str, RetentionPolicy]

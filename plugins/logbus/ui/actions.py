@@ -114,7 +114,11 @@ def dags_allowed(target: Target, method: str) -> list[str]:
 
 
 def by_hand(target: Target) -> str:
-    return f"`logbus replay run --pipeline {target.pipeline} --window {instant_text(target.interval.start)}` loads it"
+    return f"`{command_of(target)}` loads it"
+
+
+def command_of(target: Target) -> str:
+    return f"logbus replay run --pipeline {target.pipeline} --window {instant_text(target.interval.start)}"
 
 
 @router.post("/rerun", dependencies=[Depends(access.refuse_foreign)])
@@ -204,4 +208,4 @@ def replay_plan(target: TargetDep) -> Response:
         plan = replay.plan(
             Ledger(context.source.engine()), context.source.log_offsets(), target.pipeline, Span(starts=starts), context.now
         )
-    return answer({**plan.summary(), "command": by_hand(target)})
+    return answer({**plan.summary(), "command": command_of(target)})

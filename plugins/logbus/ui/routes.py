@@ -89,11 +89,18 @@ def get_overview(
             "now": instant_text(reading.at if reading else context.now),
             "refresh_seconds": REFRESH_SECONDS,
             "span": span,
+            "latest": latest_of(reading, names),
             "warehouse": warehouse,
             "broker": broker,
             "pipelines": pipelines,
         }
     )
+
+
+def latest_of(reading: FleetReading | None, names: Collection[str]) -> str | None:
+    """Where the newest records are, as far as they are frozen: what somebody who sees nothing may want to look at."""
+    ends = [end for name, end in (reading.newest_ends if reading else {}).items() if name in names]
+    return instant_text(max(ends)) if ends else None
 
 
 def begin_reading(context: RequestContext, view: View) -> None:

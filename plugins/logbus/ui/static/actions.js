@@ -6,6 +6,7 @@ import { many, whole } from "./format.js";
 import { actionAddress } from "./frame.js";
 import { ask, post } from "./live.js";
 import { Expectation } from "./progress.js";
+import { copyable, prose } from "./prose.js";
 
 const LABELS = { rerun: "Load this hour again", redrive: "Redrive its dead letters", replay_plan: "What would a replay do?" };
 const MEANINGS = {
@@ -56,7 +57,7 @@ export class Actions {
         },
         label,
       ),
-      h("small", { id: `why-${action.name}` }, reason),
+      h("small", { id: `why-${action.name}` }, prose(reason)),
     );
   }
 
@@ -142,7 +143,7 @@ function planText(answer) {
       known.map(([name, value]) => [h("dt", { class: "number" }, whole(value)), h("dd", {}, name)]),
     ),
     (plan.notes ?? []).map((note) => h("p", { class: "quiet" }, note)),
-    command ? h("pre", { class: "command", tabindex: "0" }, command) : null,
+    command ? copyable(command) : null,
     known.length || answer.message ? null : h("p", {}, many(0, "window")),
   );
 }

@@ -19,13 +19,20 @@ export const ORDERS = {
 };
 
 const WEIGHTS = { lost: 1e9, expiring: 1e8, failed: 1e6 };
+const HEAVY_WEIGHT = 1e5;
+export const HEAVY_SHARE = 0.1; // of an hour's records: more dead letters than that are a wrong parser, not an odd line
 
-// What wants somebody comes first: lost, then expiring, then failed, then whoever is furthest behind.
+// What wants somebody comes first: lost, then expiring, then failed, then hours of dead letters, then whoever is furthest behind.
 export function troubleOf(pipeline) {
   const states = Object.entries(WEIGHTS).map(([name, weight]) => (pipeline.states?.[name] ? weight : 0));
   return (
-    Math.max(...states, pipeline.lag?.problem ? 1e7 : 0) + (pipeline.lag?.hours_behind ?? 0) + (pipeline.dead_letters ? 0.5 : 0)
+    Math.max(...states, pipeline.lag?.problem ? 1e7 : 0, hasHeavyHour(pipeline) ? HEAVY_WEIGHT : 0) + (pipeline.lag?.hours_behind ?? 0) + (pipeline.dead_letters ? 0.5 : 0)
   );
+}
+
+function hasHeavyHour(pipeline) {
+  const dead = Object.entries(pipeline.cells?.dead_lettered ?? {});
+  return dead.some(([place, count]) => count > HEAVY_SHARE * (pipeline.cells.records[place] ?? 0));
 }
 
 function hoursThatFit() {
@@ -40,6 +47,7 @@ export class Choices {
     this.order = "trouble";
     this.reversed = false;
     this.hours = null;
+    this.until = null; // where the map ends; null: now, or where the records do
     try {
       const stored = JSON.parse(window.localStorage.getItem(KEY) ?? "{}");
       if (SPANS.some(([hours]) => hours === stored.hours)) this.hours = stored.hours;

@@ -4,6 +4,7 @@
 import { byId, h, replace } from "./dom.js";
 import { span } from "./format.js";
 import { airflowAddress, asked, follow, pageAddress } from "./frame.js";
+import { copyable, prose } from "./prose.js";
 import { followTheme } from "./theme.js";
 
 const PAGES = [
@@ -106,8 +107,8 @@ export function notice(kind, title, text, command) {
       "div",
       {},
       h("strong", {}, title),
-      text ? h("span", {}, text) : null,
-      command ? h("div", {}, h("pre", { class: "command", tabindex: "0" }, command)) : null,
+      text ? h("span", {}, prose(text)) : null,
+      command ? h("div", {}, copyable(command)) : null,
     ),
   );
 }
@@ -117,8 +118,8 @@ export function empty(title, text, command) {
     "div",
     { class: "panel empty" },
     title ? h("h2", {}, title) : null,
-    text ? h("p", {}, text) : null,
-    command ? h("pre", { class: "command", tabindex: "0" }, command) : null,
+    text ? h("p", {}, prose(text)) : null,
+    command ? copyable(command) : null,
   );
 }
 

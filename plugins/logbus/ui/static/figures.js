@@ -14,16 +14,20 @@ function figure(label, isCalm, ...children) {
 
 export function pipelineName(pipeline) {
   const route = pipeline.topic === pipeline.table ? pipeline.topic : `${pipeline.topic} \u2192 ${pipeline.table}`;
-  const shown = route === pipeline.name ? many(pipeline.dag_ids?.length ?? 0, "Dag") : route;
+  const dags = pipeline.dag_ids?.length ? many(pipeline.dag_ids.length, "Dag") : "no Dag: loaded by hand";
+  const shown = route === pipeline.name ? dags : route;
   const known = pipeline.dag_ids?.length ? pipeline.dag_ids.join(", ") : "no Dag yet";
   const trouble = pipeline.lag?.problem;
   return h(
     "div",
     { class: "name", role: "rowheader", title: `${route}; ${known}` },
     h("b", {}, pipeline.name),
-    trouble ? h("small", { class: "trouble", title: trouble }, trouble) : h("small", {}, shown),
+    trouble ? h("small", { class: "trouble", title: trouble.replaceAll("`", "") }, brief(trouble)) : h("small", {}, shown),
   );
 }
+
+// The first part of a sentence; the rest is in its tip, and on the pipeline's hours.
+const brief = (text) => text.split(/[:;]/)[0].replaceAll("`", "");
 
 // Hours in which no record can be: they are still to be frozen, and nobody waits for anything of them.
 const withoutRecords = (lag) => (lag.hours_empty ? `${many(lag.hours_empty, "hour")} without records` : null);

@@ -2,11 +2,25 @@
 
 import { h } from "./dom.js";
 import { bytes, many, MISSING, rate, short, span, whole } from "./format.js";
+import { airflowLink } from "./chrome.js";
+import { copyable } from "./prose.js";
 import { sum } from "./sums.js";
 
 const SOON_SECONDS = 86_400;
+// The schedule's run of an hour begins when the hour is closed, and takes a minute or a few: until then nothing is wrong.
+const DUE_SECONDS = 1_200;
+const LISTED_MAX = 8;
 
-export function totals(pipelines) {
+// Whether all that a pipeline waits for is the hour that has only just closed, with a Dag to load it.
+export function isOnlyDue(pipeline, now) {
+  const lag = pipeline.lag ?? {};
+  if (lag.hours_behind !== 1 || !lag.oldest_hour || !pipeline.dag_ids?.length) return false;
+  const ended = Date.parse(lag.oldest_hour) + pipeline.interval_seconds * 1000;
+  return Date.parse(now) - ended < DUE_SECONDS * 1000;
+}
+
+export function totals(pipelines, now) {
+  const due = pipelines.filter((one) => isOnlyDue(one, now));
   const lags = pipelines.map((one) => one.lag ?? {});
   const next = pipelines
     .filter((one) => one.lag?.seconds_until_expiry !== null && one.lag?.seconds_until_expiry !== undefined)
@@ -25,6 +39,8 @@ export function totals(pipelines) {
     produced: sum(pipelines.map((one) => one.throughput?.produced_per_second)),
     loaded: sum(pipelines.map((one) => one.throughput?.loaded_per_second)),
     late: pipelines.filter((one) => one.lag?.hours_behind).length,
+    due: due.length,
+    waiting: pipelines.filter((one) => one.lag?.hours_behind && !due.includes(one)),
     state: (name) => sum(pipelines.map((one) => one.states?.[name])) ?? 0,
     next,
     oldest,
@@ -48,6 +64,13 @@ export function verdict(found, count) {
       more: "the broker and the ledger have to answer both",
     };
   const unknown = found.unknown ? `nothing is known of ${many(found.unknown, "pipeline")}` : null;
+  if (found.hours > 0 && found.due === found.late && !reasons.length && !unknown)
+    return {
+      kind: "good",
+      sign: "\u2713",
+      title: "Every hour is in but the last",
+      more: `${many(found.due, "pipeline")} of ${whole(count)}: it closed just now, and its load is due`,
+    };
   if (found.hours > 0) {
     const where = `${many(found.late, "pipeline")} of ${whole(count)}`;
     return {
@@ -80,8 +103,28 @@ function tile(label, value, more, kind = "") {
   );
 }
 
-export function headline(pipelines) {
-  const found = totals(pipelines);
+// What loads the hours that wait: the Dag that should have, or a command.
+function todo(waiting) {
+  if (!waiting.length) return null;
+  const hours = waiting.reduce((total, one) => total + one.lag.hours_behind, 0);
+  const lines = waiting.slice(0, LISTED_MAX).map((one) => {
+    const dags = (one.dag_ids ?? []).map((name) => airflowLink(`dags/${encodeURIComponent(name)}`, {}, name));
+    const by = dags.length ? ["is its Dag ", dags, " switched on, and does it run? By hand: "] : ["by hand: "];
+    return h("li", {}, h("b", {}, one.name), " ", many(one.lag.hours_behind, "hour"), ", ", by, copyable(`logbus load --pipeline ${one.name} --only-missing`));
+  });
+  const more = waiting.length - lines.length;
+  return h(
+    "details",
+    { class: "todo" },
+    h("summary", { dataset: { key: "todo" } }, `Load ${many(hours, "hour")}`),
+    h("ul", {}, lines, more > 0 ? h("li", {}, `and ${many(more, "more pipeline")}`) : null),
+  );
+}
+
+export function headline(pipelines, shown, now) {
+  const found = totals(pipelines, now);
+  const hours = Math.round((Date.parse(shown.end) - Date.parse(shown.start)) / 3_600_000);
+  const length = hours <= 48 ? many(hours, "hour") : many(Math.round(hours / 24), "day");
   const said = verdict(found, pipelines.length);
   const taken = found.next?.lag.seconds_until_expiry;
   const nobodyKnows = found.hours === null;
@@ -110,11 +153,12 @@ export function headline(pipelines) {
       taken !== undefined && taken < SOON_SECONDS ? "bad" : "",
     ),
     tile(
-      "Dead letters",
+      `Dead letters in ${length}`,
       short(found.dead),
-      found.deadIn ? `in ${many(found.deadIn, "pipeline")}` : "every record parsed",
+      found.deadIn ? `in ${many(found.deadIn, "pipeline")}` : "of the hours shown",
       found.dead ? "warn" : "",
     ),
     tile("Coming in", rate(found.produced), `loaded at ${rate(found.loaded)}`),
+    todo(found.waiting),
   ];
 }

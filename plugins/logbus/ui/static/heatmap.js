@@ -1,6 +1,7 @@
 // The heat map: a row for each pipeline, a cell for each of its windows. Thousands of cells, so each is one bare element; a row is made
 // anew only when something in it has changed, and the cell that has the focus keeps it.
 
+import { HEAVY_SHARE } from "./choices.js";
 import { cellsOf } from "./columns.js";
 import { h } from "./dom.js";
 import { clock, day, many, parse } from "./format.js";
@@ -22,7 +23,7 @@ export function cellLabel(pipeline, cell) {
 function cellElement(pipeline, cell, place, previous) {
   const element = document.createElement("div");
   const starts = parse(cell.start);
-  element.className = `cell s-${stateOf(cell.state).name}${starts.getTime() % DAY_MS === 0 ? " dawn" : ""}${cell.of_run ? " of-run" : ""}`;
+  element.className = `cell s-${stateOf(cell.state).name}${starts.getTime() % DAY_MS === 0 ? " dawn" : ""}${cell.of_run ? " of-run" : ""}${cell.dead_lettered > HEAVY_SHARE * (cell.records ?? 0) ? " heavy" : ""}`;
   element.setAttribute("role", "gridcell");
   element.tabIndex = -1;
   element.setAttribute("aria-label", cellLabel(pipeline, cell));

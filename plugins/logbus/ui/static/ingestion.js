@@ -9,7 +9,7 @@ import { headline } from "./headline.js";
 import { HeatMap } from "./heatmap.js";
 import { Poll } from "./live.js";
 import { attachTooltip } from "./tooltip.js";
-import { head, legend, search, spans } from "./tools.js";
+import { days, head, legend, search, spans } from "./tools.js";
 
 const KEYS = [
   ["Tab", "into the hours"],
@@ -39,7 +39,9 @@ const only = (name) => (asked.get(name)?.includes("{") ? null : asked.get(name))
 
 function address() {
   const wanted = { hours: choices.shownHours };
-  for (const name of ["dag_id", "run_id", "since", "until"]) if (only(name)) wanted[name] = only(name);
+  if (choices.until) wanted.until = choices.until;
+  for (const name of ["dag_id", "run_id", "since", "until"])
+    if (only(name) && !(name in wanted)) wanted[name] = only(name);
   return apiAddress("overview", wanted);
 }
 
@@ -55,14 +57,26 @@ function build() {
 function redraw() {
   const { pipelines, span, now } = poll.data;
   const shown = choices.chosen(pipelines);
-  replace(places.headline, headline(pipelines));
+  showHeadline(headline(pipelines, span, now));
   replace(places.legend, legend(pipelines, choices, redraw));
-  replace(places.spans, spans(choices, chooseHours));
+  replace(places.spans, spans(choices, chooseHours), days(choices, poll.data, chooseDay));
   replace(map.head, head(span, now, choices, sortBy));
   map.show(shown, span, now);
   if (choices.states.size) map.element.dataset.show = [...choices.states].join(" ");
   else delete map.element.dataset.show;
   places.noMatch.classList.toggle("hidden", shown.length > 0);
+}
+
+// An opened list stays open when the figures above it change.
+function showHeadline(...made) {
+  const isOpen = places.headline.querySelector("details")?.open;
+  if (replace(places.headline, ...made) && isOpen) places.headline.querySelector("details")?.setAttribute("open", "");
+}
+
+// `until` is where the map ends, as an instant; null: now.
+function chooseDay(until) {
+  choices.until = until;
+  poll.now();
 }
 
 function chooseHours(hours) {

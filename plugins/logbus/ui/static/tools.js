@@ -54,6 +54,36 @@ export function spans(choices, changed) {
   );
 }
 
+const DAY_MS = 86_400_000;
+const dayOf = (instant) => instant.slice(0, 10);
+
+// Which days are shown: the last one, by a date; now; and where the newest records are, if they are not in sight.
+export function days(choices, data, changed) {
+  const { span, now, latest } = data;
+  const last = dayOf(new Date(Math.min(Date.parse(span.end), Date.parse(now)) - 1).toISOString());
+  const isHidden = latest && (Date.parse(latest) <= Date.parse(span.start) || Date.parse(latest) > Date.parse(span.end));
+  const button = (label, until) => h("button", { type: "button", dataset: { key: label }, onclick: () => changed(until) }, label);
+  return h(
+    "div",
+    { class: "choice days", role: "group", "aria-label": "Last day shown" },
+    h("input", {
+      type: "date",
+      "aria-label": "Last day shown, in UTC",
+      value: last,
+      max: dayOf(now),
+      dataset: { key: "last-day" },
+      onchange: (event) => {
+        const chosen = event.target.value;
+        if (!chosen) return;
+        const end = Date.parse(`${chosen}T00:00:00Z`) + DAY_MS;
+        changed(end > Date.parse(now) ? null : new Date(end).toISOString().replace(".000Z", "Z"));
+      },
+    }),
+    choices.until ? button("Now", null) : null,
+    isHidden ? button("Latest data", latest) : null,
+  );
+}
+
 export function search(choices, changed) {
   return h("input", {
     type: "search",

@@ -1,0 +1,114 @@
+"""What somebody does who sees the page Ingestion for the first time, or is on call: find the data, see what is wrong, find what to type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from logbus.model import HOUR, floor, instant_text
+from playwright.sync_api import Page, Route, expect
+
+from tests.support import eventful_pipeline as orders
+from tests.support.seeded_platform import SeededPlatform
+
+pytestmark = pytest.mark.timeout(600)
+
+Open = Callable[..., Page]
+INGESTION = "logbus/ui/ingestion?hours=24"
+
+
+def answered_with(page: Page, change: Callable[[dict[str, Any]], None]) -> None:
+    """The page gets the server's answer as it is after `change`."""
+
+    def changed(route: Route) -> None:
+        answer = route.fetch().json()
+        change(answer)
+        route.fulfill(json=answer)
+
+    page.route("**/logbus/api/overview*", changed)
+
+
+def test_the_map_goes_to_a_chosen_day_to_where_the_records_are_and_back_to_now(open_page: Open) -> None:
+    page = open_page("admin", INGESTION)
+    expect(page.locator(".cell").first).to_be_visible()
+    today = page.get_by_label("Last day shown, in UTC")
+    expect(page.get_by_role("button", name="Latest data")).to_have_count(0)
+    today.fill(f"{datetime.now(UTC) - timedelta(days=40):%Y-%m-%d}")
+    expect(page.get_by_role("button", name="Latest data")).to_be_visible()
+    expect(page.locator(".cell")).to_have_count(0)
+    page.get_by_role("button", name="Latest data").click()
+    expect(page.locator(".cell").first).to_be_visible()
+    page.get_by_role("button", name="Now").click()
+    expect(page.locator(".axis .now")).to_be_visible()
+
+
+def test_tiles_say_of_which_span_they_speak(open_page: Open) -> None:
+    page = open_page("admin", INGESTION)
+    dead = page.locator(".tile", has_text="Dead letters")
+    expect(dead.locator(".label")).to_have_text("Dead letters in 24 hours")
+    page.get_by_role("button", name="7 days").click()
+    expect(dead.locator(".label")).to_have_text("Dead letters in 7 days")
+
+
+def test_what_waits_is_one_click_from_what_loads_it(open_page: Open) -> None:
+    page = open_page("admin", INGESTION)
+    page.get_by_text(re.compile(r"^Load \d+ hours$")).click()
+    listed = page.locator(".todo li", has_text="payments")
+    expect(listed.locator("code")).to_have_text("logbus load --pipeline payments --only-missing")
+    expect(listed.get_by_role("link", name="payments")).to_have_attribute("href", re.compile(r"/dags/payments$"))
+    expect(page.locator(".todo li", has_text=orders.NAME)).to_have_count(0)  # nobody knows how far that one is behind
+    listed.get_by_role("button", name=re.compile("^Copy")).click()
+    expect(listed.get_by_role("button")).to_have_text(re.compile("Copied|Selected"))
+
+
+def test_an_hour_that_has_just_closed_is_no_alarm_and_one_that_closed_long_ago_is(open_page: Open) -> None:
+    page = open_page("admin", "about:blank")
+    hour = floor(datetime.now(UTC), HOUR) - HOUR
+    late: dict[str, Any] = {"hours_behind": 1, "oldest_hour": instant_text(hour), "problem": None}
+
+    def only_the_last_hour(answer: dict[str, Any]) -> None:
+        answer["now"] = instant_text(hour + HOUR + timedelta(minutes=6))
+        for one in answer["pipelines"]:
+            one["states"] = {}
+            one["lag"] |= {"hours_behind": 0, "problem": None} if one["name"] != "search" else late
+
+    answered_with(page, only_the_last_hour)
+    page.goto(INGESTION)
+    expect(page.locator(".verdict h1")).to_have_text("Every hour is in but the last")
+    expect(page.locator(".todo")).to_have_count(0)
+    late["oldest_hour"] = instant_text(hour - 3 * HOUR)
+    page.reload()
+    expect(page.locator(".verdict h1")).to_have_text("1 hour not in yet")
+    page.unroute_all(behavior="wait")
+
+
+def test_an_hour_of_which_much_did_not_parse_stands_out_and_its_pipeline_comes_first(open_page: Open) -> None:
+    page = open_page("admin", "about:blank")
+
+    def search_has_a_wrong_parser(answer: dict[str, Any]) -> None:
+        for one in answer["pipelines"]:
+            one["states"], one["lag"]["problem"] = {}, None
+            one["cells"]["dead_lettered"] = {"1": 7, "2": 1} if one["name"] == "search" else {}
+
+    answered_with(page, search_has_a_wrong_parser)
+    page.goto(INGESTION)
+    expect(page.locator(".row .name b").first).to_have_text("search")
+    expect(page.locator(".cell.heavy")).to_have_count(1)
+    page.unroute_all(behavior="wait")
+
+
+def test_commands_are_code_that_can_be_copied_and_no_page_shows_a_backtick(open_page: Open, platform: SeededPlatform) -> None:
+    page = open_page("admin", "about:blank")
+    hours = [("clickstream", 21), ("payments", 3), (orders.NAME, orders.MANY_DEAD), (orders.NAME, orders.SPOILT)]
+    addresses = [f"logbus/ui/window?pipeline={name}&start={instant_text(platform.start(ago))}" for name, ago in hours]
+    for address in [INGESTION, "logbus/ui/topics", *addresses]:
+        page.goto(address)
+        expect(page.locator("#fresh")).to_have_text(re.compile("^updated"))
+        assert "`" not in page.locator("body").inner_text(), address
+    by_hand = page.locator(".actions .one", has_text="no Dag works on this pipeline").locator("code")
+    expect(by_hand).to_have_text(re.compile(rf"^logbus replay run --pipeline {orders.NAME} --window \S+$"))
+    page.get_by_role("button", name="What would a replay do?").click()
+    expect(page.locator("dialog .plan code")).to_have_text(re.compile(r"^logbus replay run --pipeline orders --window \S+$"))
