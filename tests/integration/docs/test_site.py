@@ -10,7 +10,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
+from tests.support.browsing import chromium
 from tests.support.pages import PROJECT
 
 # Of these elements browsers fetch what the attribute names; a link that a reader may click is none of them.
@@ -57,6 +59,17 @@ def test_reading_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
         found[page.name] = reader.elsewhere
     assert {name: urls for name, urls in found.items() if urls} == {}
     assert [url for style in site.rglob("*.css") for url in IN_STYLES.findall(style.read_text())] == []
+
+
+def test_the_search_works_in_pages_that_are_opened_from_the_folder(site: Path, tmp_path: Path) -> None:
+    """A browser fetches nothing for a page of file://, so the index has to come as a script."""
+    with chromium() as running:
+        page = running.new_page()
+        page.goto((site / "index.html").as_uri())
+        page.get_by_role("textbox", name="Search").click()
+        page.keyboard.type("boundary")
+        expect(page.locator(".md-search-result__link").first).to_be_visible()
+        assert page.locator(".md-search-result__link", has_text="boundary").count() > 0
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from logbus.ledger.chains import load_chains
 from logbus.ledger.rows import pipeline_row
 from logbus.model import Pipeline
 from logbus.status.fleet import PipelineReading, read_fleet
+from logbus.status.fleet_ledger import newest_ends
 from logbus.status.lag import lag_of
 from sqlalchemy import text, update
 
@@ -143,3 +144,14 @@ def test_a_broker_that_is_down_is_one_error(fleet: World) -> None:
 
     with pytest.raises(BrokerUnavailable):
         read(fleet, Down(fleet.log))
+
+
+def test_what_is_newest_to_look_at_is_the_last_window_that_holds_records(fleet: World) -> None:
+    """A sample that was loaded once, and a DAG that goes on loading empty hours: people look for the sample."""
+    window = schema.window
+    with fleet.ledger.engine.begin() as connection:
+        loaded = update(window).where(window.c.pipeline == "gap").values(loaded_attempt=1, read_count=4)
+        connection.execute(loaded)
+        connection.execute(loaded.where(window.c.starts_at == hour(13).start).values(read_count=0))
+        ends = newest_ends(connection)
+    assert (ends["gap"], ends["behind"]) == (hour(12).end, hour(9).end)
