@@ -1,55 +1,106 @@
-"""A pipeline's chain of windows out of the ledger, without the years of it that are done.
+"""Pipelines' chains of windows out of the ledger, without the years of them that are done: many in a handful of statements.
 
-What counts is what is missing among the windows, so all of them would have to be looked at: 8,760 a year. But as long as
-windows touch and each is done, nothing is missing among them; that prefix is found by one query over the windows' times
-and replaced by the boundary where it ends. It is not cut where records before the first window were never frozen.
+What counts is what is missing among the windows, so all of them would have to be looked at: 8,760 a year. But as long as windows
+touch and each is done, nothing is missing among them; that prefix is found by one query over the windows' times and replaced by
+the boundary where it ends. It is not cut where records before the first window were never frozen.
+
+A chain is of one topic, by its id. A pipeline whose topic was made again has windows of the former one too: which of the two is
+meant the caller says, and those of the other that nobody has loaded come along as `former`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select
+from sqlalchemy import ARRAY, ColumnElement, Connection, DateTime, FromClause, Text, and_, exists, func, literal, or_, select
 
 from logbus.ledger import schema
-from logbus.ledger.rows import ATTEMPT_RUNNING, Row, load_windows, running_windows
+from logbus.ledger.rows import ATTEMPT_RUNNING, Row, among, load_windows, running_windows
 from logbus.ledger.stretches import Anchor, PipelineChain, begins_at
-from logbus.model import Interval
+from logbus.model import FrozenWindow, Interval
 
-WINDOW, RANGE = schema.window, schema.window_range
+WINDOW, RANGE, ANCHOR = schema.window, schema.window_range, schema.anchor
+ALL_TIME = datetime(1, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where in a pipeline's windows its chain begins: at the first that is not done, `previous_id` being the one before it."""
+
+    pipeline: str
+    first_id: int
+    first_start: datetime
+    previous_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Where a window starts and ends in a partition; `end` is an anchor for what comes behind it."""
+
+    start: int
+    end: Anchor
 
 
 def load_chain(connection: Connection, row: Row, topic_id: str, done: ColumnElement[bool]) -> PipelineChain:
     """The windows of a pipeline's row on the topic of that id, from the first that is not `done` on; at least the last one."""
-    mine = and_(WINDOW.c.pipeline == row["name"], WINDOW.c.topic_id == topic_id)
-    anchors = load_anchors(connection, row["name"], topic_id)
-    chain_begins_at = begins_at(anchors.values())
-    before = boundary_before(connection, mine, first_wanted(connection, mine, done), anchors)
-    query, left_out = select(WINDOW).where(mine).order_by(WINDOW.c.starts_at), None
-    if before:
-        anchors |= before
-        end = max(anchor.at for anchor in before.values() if anchor.at)
-        query, left_out = query.where(WINDOW.c.starts_at >= end), Interval(first_start(connection, mine), end)
-    found = load_windows(connection, query)
+    return load_chains(connection, [row], done, {row["name"]: topic_id})[row["name"]]
+
+
+def load_chains(
+    connection: Connection, rows: Sequence[Row], done: ColumnElement[bool], topic_ids: Mapping[str, str] | None = None
+) -> dict[str, PipelineChain]:
+    """By name, for these rows of pipelines, from the first window on that is not `done`; at least the last one. On the topics of
+    `topic_ids`; by default on those that the pipelines are registered for."""
+    if not rows:
+        return {}
+    topics = topic_ids or {row["name"]: row["topic_id"] for row in rows}
+    wanted = among_topics(topics)
+    anchors = anchors_of(connection, wanted)
+    begins = begins_of(connection, wanted, done)
+    edges = ranges_of(connection, {one for begin in begins for one in (begin.first_id, begin.previous_id) if one is not None})
+    former = former_windows(connection, wanted)
+    chains = {
+        row["name"]: bare_chain(row, topics[row["name"]], anchors.get(row["name"], {}), former.get(row["name"], ()))
+        for row in rows
+    }
+    since = dict.fromkeys(chains, ALL_TIME)
+    for begin in begins:
+        chain = chains[begin.pipeline]
+        if begin.previous_id is not None and not has_unfrozen_head(edges[begin.first_id], chain.anchors):
+            before = {part: edge.end for part, edge in edges[begin.previous_id].items()}
+            end = max((one.at for one in before.values() if one.at), default=begin.first_start)
+            left_out = Interval(begin.first_start, end) if before else None
+            chains[begin.pipeline] = replace(chain, anchors={**chain.anchors, **before}, left_out=left_out)
+            since[begin.pipeline] = end if before else ALL_TIME
+    return with_windows(connection, chains, topics, since)
+
+
+def among_topics(topics: Mapping[str, str]) -> FromClause:
+    """Pipelines with their topics' ids as a table to join with. Two parameters and one text, however many there are: each
+    statement is compiled once."""
+    arrays = literal(list(topics), ARRAY(Text)), literal(list(topics.values()), ARRAY(Text))
+    return func.unnest(*arrays).table_valued("name", "topic_id", name="wanted").render_derived()
+
+
+def is_of(table: Any, wanted: FromClause) -> ColumnElement[bool]:
+    return and_(wanted.c.name == table.c.pipeline, wanted.c.topic_id == table.c.topic_id)
+
+
+def bare_chain(row: Row, topic_id: str, anchors: Mapping[int, Anchor], former: tuple[FrozenWindow, ...]) -> PipelineChain:
     return PipelineChain(
         pipeline=row["name"],
         interval=row["interval"],
         anchors=anchors,
-        windows=tuple(found),
-        running=frozenset(running_windows(connection, [one.id for one in found])),
+        windows=(),
         is_other_topic=row["topic_id"] != topic_id,
-        left_out=left_out,
-        begins_at=chain_begins_at,
-        former=tuple(load_windows(connection, unloaded_elsewhere(row["name"], topic_id))),
+        begins_at=begins_at(anchors.values()),
+        former=former,
     )
-
-
-def unloaded_elsewhere(pipeline_name: str, topic_id: str) -> Select[Any]:
-    """The pipeline's windows of former topics of that name that nobody has loaded."""
-    mine = (WINDOW.c.pipeline == pipeline_name, WINDOW.c.topic_id != topic_id, WINDOW.c.loaded_attempt.is_(None))
-    return select(WINDOW).where(*mine).order_by(WINDOW.c.starts_at)
 
 
 def is_loaded() -> ColumnElement[bool]:
@@ -70,43 +121,79 @@ def is_settled_and_gone(starts: Mapping[int, int]) -> ColumnElement[bool]:
     )
 
 
-def load_anchors(connection: Connection, pipeline_name: str, topic_id: str) -> dict[int, Anchor]:
-    anchor = schema.anchor
-    query = select(anchor).where(anchor.c.pipeline == pipeline_name, anchor.c.topic_id == topic_id)
-    return {one["partition"]: Anchor(offset=one["offset"], at=one["at"]) for one in connection.execute(query).mappings()}
+def former_windows(connection: Connection, wanted: FromClause) -> dict[str, tuple[FrozenWindow, ...]]:
+    """By pipeline those of other topics that nobody has loaded."""
+    elsewhere = and_(wanted.c.name == WINDOW.c.pipeline, wanted.c.topic_id != WINDOW.c.topic_id)
+    query = select(WINDOW).join(wanted, elsewhere).where(WINDOW.c.loaded_attempt.is_(None))
+    found = load_windows(connection, query.order_by(WINDOW.c.pipeline, WINDOW.c.starts_at))
+    return {name: tuple(group) for name, group in groupby(found, key=attrgetter("pipeline"))}
 
 
-def first_wanted(connection: Connection, mine: ColumnElement[bool], done: ColumnElement[bool]) -> datetime | None:
-    """Where the first window begins that is not done, or does not touch the one before it; the last one where all are and do."""
-    reached = func.lag(WINDOW.c.ends_at).over(order_by=WINDOW.c.starts_at)
-    ordered = select(WINDOW.c.starts_at, reached.label("reached"), done.label("done")).where(mine).subquery()
-    undone = select(func.min(ordered.c.starts_at)).where(or_(~ordered.c.done, ordered.c.reached != ordered.c.starts_at))
-    last = select(func.max(WINDOW.c.starts_at)).where(mine)
-    found: datetime | None = connection.execute(
-        select(func.coalesce(undone.scalar_subquery(), last.scalar_subquery()))
-    ).scalar_one()
+def begins_of(connection: Connection, wanted: FromClause, done: ColumnElement[bool]) -> list[Begin]:
+    """One for each pipeline that has windows on its topic. Found by one reading of the windows' times."""
+    ordered: dict[str, Any] = {"partition_by": WINDOW.c.pipeline, "order_by": WINDOW.c.starts_at}
+    seen = (
+        select(
+            WINDOW.c.pipeline,
+            WINDOW.c.starts_at,
+            done.label("done"),
+            func.lag(WINDOW.c.ends_at).over(**ordered).label("reached"),
+            func.lag(WINDOW.c.id).over(**ordered).label("previous_id"),
+            func.first_value(WINDOW.c.id).over(**ordered).label("first_id"),
+            func.first_value(WINDOW.c.starts_at).over(**ordered).label("first_start"),
+            func.lead(WINDOW.c.id).over(**ordered).is_(None).label("is_last"),
+        )
+        .join(wanted, is_of(WINDOW, wanted))
+        .subquery()
+    )
+    is_wanted = or_(~seen.c.done, seen.c.reached != seen.c.starts_at, seen.c.is_last)
+    nth = func.row_number().over(partition_by=seen.c.pipeline, order_by=seen.c.starts_at).label("nth")
+    first = select(seen.c.pipeline, seen.c.first_id, seen.c.first_start, seen.c.previous_id, nth).where(is_wanted).subquery()
+    rows = connection.execute(select(first).where(first.c.nth == 1)).mappings()
+    return [Begin(**{name: row[name] for name in Begin.__dataclass_fields__}) for row in rows]
+
+
+def ranges_of(connection: Connection, ids: Iterable[int]) -> dict[int, dict[int, Edge]]:
+    """The edges of windows by their ids and partitions."""
+    query = select(RANGE.c.window_id, RANGE.c.partition, RANGE.c.start_offset, RANGE.c.end_offset, WINDOW.c.ends_at)
+    found: dict[int, dict[int, Edge]] = {one: {} for one in ids}
+    query = query.join(WINDOW, WINDOW.c.id == RANGE.c.window_id).where(among(RANGE.c.window_id, found))
+    for window_id, partition, start, end, ends_at in connection.execute(query).all():
+        found[window_id][partition] = Edge(start, Anchor(offset=end, at=ends_at))
     return found
 
 
-def first_start(connection: Connection, mine: ColumnElement[bool]) -> datetime:
-    found: datetime = connection.execute(select(func.min(WINDOW.c.starts_at)).where(mine)).scalar_one()
+def has_unfrozen_head(first: Mapping[int, Edge], anchors: Mapping[int, Anchor]) -> bool:
+    """Whether records before the first window were never frozen: then nothing is cut off."""
+    return any(edge.start > (anchors[part].offset if part in anchors else 0) for part, edge in first.items())
+
+
+def with_windows(
+    connection: Connection, chains: Mapping[str, PipelineChain], topics: Mapping[str, str], since: Mapping[str, datetime]
+) -> dict[str, PipelineChain]:
+    """The chains with their windows that start at an instant or later."""
+    arrays = (
+        literal(list(topics), ARRAY(Text)),
+        literal(list(topics.values()), ARRAY(Text)),
+        literal([since[name] for name in topics], ARRAY(DateTime(timezone=True))),
+    )
+    wanted = func.unnest(*arrays).table_valued("name", "topic_id", "since", name="wanted").render_derived()
+    query = (
+        select(WINDOW)
+        .join(wanted, is_of(WINDOW, wanted))
+        .where(WINDOW.c.starts_at >= wanted.c.since)
+        .order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)
+    )
+    found = load_windows(connection, query)
+    windows = {name: tuple(group) for name, group in groupby(found, key=attrgetter("pipeline"))}
+    running = frozenset(running_windows(connection, [one.id for one in found]))
+    return {name: replace(chain, windows=windows.get(name, ()), running=running) for name, chain in chains.items()}
+
+
+def anchors_of(connection: Connection, wanted: FromClause) -> dict[str, dict[int, Anchor]]:
+    """Of every pipeline, by partition."""
+    query = select(ANCHOR.c.pipeline, ANCHOR.c.partition, ANCHOR.c.offset, ANCHOR.c.at).join(wanted, is_of(ANCHOR, wanted))
+    found: dict[str, dict[int, Anchor]] = {}
+    for pipeline, partition, offset, at in connection.execute(query).all():
+        found.setdefault(pipeline, {})[partition] = Anchor(offset=offset, at=at)
     return found
-
-
-def boundary_before(
-    connection: Connection, mine: ColumnElement[bool], wanted: datetime | None, anchors: Mapping[int, Anchor]
-) -> dict[int, Anchor]:
-    """Where the windows before `wanted` end, by partition; nothing where none can be left out."""
-    if wanted is None or has_unfrozen_head(connection, mine, anchors):
-        return {}
-    last = select(WINDOW.c.id).where(mine, WINDOW.c.starts_at < wanted).order_by(WINDOW.c.starts_at.desc()).limit(1)
-    query = select(RANGE.c.partition, RANGE.c.end_offset, WINDOW.c.ends_at).join(WINDOW, WINDOW.c.id == RANGE.c.window_id)
-    rows = connection.execute(query.where(RANGE.c.window_id == last.scalar_subquery())).all()
-    return {partition: Anchor(offset=end_offset, at=ends_at) for partition, end_offset, ends_at in rows}
-
-
-def has_unfrozen_head(connection: Connection, mine: ColumnElement[bool], anchors: Mapping[int, Anchor]) -> bool:
-    first = select(WINDOW.c.id).where(mine).order_by(WINDOW.c.starts_at).limit(1)
-    query = select(RANGE.c.partition, RANGE.c.start_offset).where(RANGE.c.window_id == first.scalar_subquery())
-    starts = connection.execute(query).all()
-    return any(start > (anchors[part].offset if part in anchors else 0) for part, start in starts)

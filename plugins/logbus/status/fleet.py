@@ -22,8 +22,7 @@ from sqlalchemy import Engine
 from logbus.errors import LogbusError, TopicMissing, UserError
 from logbus.kafka.batches import Kind, LogBatches, Question, TopicPlaces
 from logbus.kafka.topics import FoundRecord, TopicFacts
-from logbus.ledger.chain_loading import is_loaded
-from logbus.ledger.chains import load_chains
+from logbus.ledger.chain_loading import is_loaded, load_chains
 from logbus.ledger.missing import PROBED_FROM
 from logbus.ledger.rows import Row, pipeline_rows, to_pipeline
 from logbus.ledger.stretches import PipelineChain

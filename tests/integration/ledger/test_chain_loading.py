@@ -91,4 +91,5 @@ def test_a_pipeline_without_windows_has_an_empty_chain(frozen: World) -> None:
     frozen.register()
     with frozen.ledger.engine.begin() as connection:
         assert chain(frozen, connection, is_loaded()).windows == ()
-        assert chain_loading.load_anchors(connection, "p", frozen.log.topic("t").topic_id).keys() == {0, 1}
+        wanted = chain_loading.among_topics({"p": frozen.log.topic("t").topic_id})
+        assert chain_loading.anchors_of(connection, wanted)["p"].keys() == {0, 1}

@@ -9,8 +9,7 @@ from datetime import timedelta
 import pytest
 from logbus.errors import BrokerUnavailable
 from logbus.ledger import schema
-from logbus.ledger.chain_loading import is_loaded, load_chain
-from logbus.ledger.chains import load_chains
+from logbus.ledger.chain_loading import is_loaded, load_chain, load_chains
 from logbus.ledger.rows import pipeline_row
 from logbus.model import Pipeline
 from logbus.status.fleet import PipelineReading, read_fleet
