@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from logbus.wording import first_line
+
 VERSION_MIN = 17  # what Spark 4 is compiled for
 INSTALL = "install one, such as Debian's openjdk-21-jre-headless, or set JAVA_HOME to one of 17 or newer"
 ANSWER_SECONDS_MAX = 60.0  # a tenth of a second, unless the machine is very busy
@@ -36,8 +38,7 @@ def problem(path: str | None, status: int | None, printed: str, *, is_named: boo
         return f"there is no Java on the PATH, so Spark cannot run: {INSTALL}"
     found = version(printed)
     if status != 0 or found is None:
-        first_line = printed.strip().partition("\n")[0] or "it says nothing"
-        return f"{path} does not run: {first_line}: {'unset JAVA_HOME, or ' if is_named else ''}{INSTALL}"
+        return f"{path} does not run: {first_line(printed)}: {'unset JAVA_HOME, or ' if is_named else ''}{INSTALL}"
     if found[0] < VERSION_MIN:
         return f"{path} is version {found[1]}; Spark needs {VERSION_MIN} or newer: {INSTALL}"
     return None

@@ -270,11 +270,6 @@ class AuditReport:
         }
 
 
-def many(count: int, what: str) -> str:
-    """`1 window`, `2,000 windows`."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
 def floor(instant: datetime, length: timedelta) -> datetime:
     """The start of the interval that holds the instant."""
     return utc(instant) - (utc(instant) - EPOCH) % length

@@ -57,6 +57,7 @@ def check_pipeline(pipeline: Pipeline, known_settings: Iterable[str]) -> None:
 
     check_fields(pipeline, wrong)
     check_parse(pipeline.parse, wrong)
+    # A parser of the user's own is given all settings, and which of them it knows is its affair.
     if not is_own_parser(pipeline.parse):
         refuse_unknown(pipeline.settings, known_settings, wrong)
     for name, check in CHECKS.items():
@@ -66,6 +67,8 @@ def check_pipeline(pipeline: Pipeline, known_settings: Iterable[str]) -> None:
     check_pattern(pipeline, wrong)
     check_csv(pipeline, wrong)
     check_place(pipeline.settings, wrong)
+    # The ledger keeps settings as JSON, and compares them with those of the next DAG file: a value that JSON changes would be a
+    # changed pipeline at every parse.
     refuse_what_json_cannot_hold(pipeline)
     refuse_nonsense(pipeline)
 

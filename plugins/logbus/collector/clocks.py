@@ -21,7 +21,7 @@ from logbus.collector import line_reader
 from logbus.collector.errors import UndatedLog
 from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Recogniser, Stamp, TimeContext, by_field, by_format
 from logbus.errors import UserError
-from logbus.model import many
+from logbus.wording import many
 
 LOOKED_AT_LINES = 1000  # a banner is shorter than this
 SHARE_MIN = 0.1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ WRITTEN: Mapping[str, str] = {
     "YYMMDD HHMMSS": r"\d{6} \d{6}",
 }
 LEVEL = "TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL|SEVERE|trace|debug|info|notice|warn|warning|error|fatal|crit"
+# A pair begins after white space: the `a=1&b=2` of a request's query is no logfmt.
 PAIR = re.compile(rb"(?:^|\s)[^\s=\"]+=(?:\"|\S)")
 
 
@@ -101,10 +103,13 @@ def propose(
     check_readable(path)
     clock = clock_of(path, line_bytes_max, times)
     source = Source(source_id="", path=str(path), device=0, inode=0, head=Fingerprint())
+    # The very reader that `ship` uses, with its clock, its zone and its joining: a proposal that read lines in a way of its own
+    # would promise what ship does not do.
     reading = LineReading(int(datetime.now(UTC).timestamp() * 1000), line_bytes_max, True, times, {"": clock}, joins)
     lines = [line for line in islice(merged([source], reading), LOOKED_AT_LINES) if line.text is not None]
     own = [line for line in lines if line.time_of is TimeOf.LINE]
     trials = [trial(one, given, lines) for one, given in candidates(lines, clock, parse, settings)]
+    # `lines` takes everything, so something is always found: `max` is for the one parser that somebody asked about.
     best = next((one for one in trials if one.parsed >= SHARE_MIN * len(lines)), None) or max(trials, key=lambda one: one.parsed)
     return LogProposal(
         path=path,
@@ -139,6 +144,7 @@ def candidates(
         found.append(("nginx_json", {}))
     found.append(("json", {"infer": True}))
     found.append(("syslog", {}))
+    # One pair is not enough: "retry in 5s, timeout=30" is a sentence.
     if sum(len(PAIR.findall(text)) >= 2 for text in texts) >= SHARE_MIN * len(texts):
         found.append(("logfmt", {}))
     if (of_csv := csv_settings(texts)) is not None:
@@ -170,6 +176,7 @@ def csv_settings(texts: Sequence[bytes]) -> Mapping[str, Any] | None:
             is_header = len(words) == count + 1 and all(re.fullmatch(r'"?[A-Za-z][\w .-]*"?', word) for word in words)
             names = [re.sub(r"\W+", "_", word.strip('"')).strip("_").lower() for word in words] if is_header else []
             if len({*names}) <= count:
+                # A header with one name twice, or none: a column needs a name of its own.
                 names = [f"field_{number}" for number in range(1, count + 2)]
             return {"fields": names, **({} if delimiter == "," else {"delimiter": delimiter})}
     return None
@@ -200,14 +207,10 @@ def commands(proposal: LogProposal, options: Sequence[str]) -> list[str]:
     """What to type; `options` are those about times with which the file was looked at."""
     name, found = proposal.name, proposal.trial
     joined = ["--join-lines"] if proposal.should_join or proposal.joins else []
-    settings = ["--settings", quoted(json.dumps(found.settings))] if found.settings else []
-    ship = ["logbus ship", quoted(str(proposal.path)), "--topic", name, *map(quoted, options), *joined]
+    settings = ["--settings", shlex.quote(json.dumps(found.settings))] if found.settings else []
+    ship = ["logbus ship", shlex.quote(str(proposal.path)), "--topic", name, *map(shlex.quote, options), *joined]
     register = ["logbus pipeline register", name, "--topic", name, "--table", name, "--parse", found.parse, *settings]
     return [" ".join(ship), " ".join(register), f"logbus load --pipeline {name}"]
-
-
-def quoted(word: str) -> str:
-    return word if re.fullmatch(r"[\w./:=@%+-]+", word) else "'" + word.replace("'", "'\\''") + "'"
 
 
 def dag(proposal: LogProposal) -> str:

@@ -30,14 +30,19 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 _COMBINED = re.compile(rb"(\S+) \S+ [^\[]*\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]")
+# The zone must be a whole one: `-07` of `10:05:03-07` alone would be taken for hours by some and for the next field by others.
+# No digit may stand before the year, or a request id that ends like a date would be one.
 _ISO_8601 = re.compile(rb"(?<!\d)\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z\b|[+-]\d\d:?\d\d(?!\d)))?")
 _SYSLOG = re.compile(rb"(?:<\d{1,3}>)?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.\d+)? (?:(\S+) )?")
 _SYSLOG_5424 = re.compile(rb"<\d{1,3}>1 (\S+) (\S+) ")
 _KLOG = re.compile(rb"[IWEF](\d\d)(\d\d) +(\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
+# Year, month, day. The American order, month first, cannot be told from it by its looks; `--time-format` is for that.
 _SLASHED = re.compile(rb"\[?(\d\d(?:\d\d)?)/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\b")
+# A thread's number follows in every Hadoop log. Without it, two numbers of six digits at a line's beginning would be a time.
 _DIGITS = re.compile(rb"(\d\d)(\d\d)(\d\d) (\d\d)(\d\d)(\d\d) \d+ ")
 _APACHE_ERROR = re.compile(rb"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? (\d{4})\]")
 _DAY_MONTH = re.compile(rb"\[?(\d{1,2})[ -]([A-Z][a-z]{2})[ -](\d{4}) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\b")
+# Ten, 13, 16 or 19 digits: other lengths are counters and ids, and no log of this century has them.
 _EPOCH_FIRST = re.compile(rb"\[?(\d{10}(?:\.\d{1,9})?|\d{13}|\d{16}|\d{19})(?![\d.])")
 _MONTHS = {name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 _TIME_FIELDS = ("timestamp", "@timestamp", "time", "ts", "datetime", "date", "time_iso8601", "time_local", "msec", "asctime", "t")
@@ -172,6 +177,8 @@ def epoch(line: bytes, around: TimeContext) -> Stamp | None:
 
 
 # In the order in which they are preferred where several know as many lines: the more a format says, the earlier.
+# An access log's line is also one with a number first, if the client is an address written as one; a JSON object may contain
+# all the others. The epoch comes last: it is the form that says least about itself.
 RECOGNISERS: Mapping[str, Recogniser] = {
     "access log": combined,
     "JSON": json_object,
@@ -202,6 +209,7 @@ def by_field(name: str, format_of: str | None = None) -> Recogniser:
         if fields is not None:
             host = _first(fields, _HOST_FIELDS, _host_name)
             value: Any = fields
+            # A field may have a dot in its own name ("log.time" as one key); the name as it was given comes first.
             for part in [name] if name in fields else name.split("."):
                 value = value.get(part) if isinstance(value, Mapping) else None
             found = read(value, around)
@@ -215,7 +223,8 @@ def by_field(name: str, format_of: str | None = None) -> Recogniser:
     return recogniser
 
 
-# What may stand where a directive of strptime stands. %s is date's: seconds since 1970.
+# What may stand where a directive of strptime stands. %s is date's: seconds since 1970. Of zones' names (%Z) strptime knows UTC,
+# GMT and those of the machine that it runs on, whose difference from UTC it does not apply: the first two alone mean one thing.
 _DIRECTIVES: Mapping[str, str] = {
     **{
         "Y": r"\d{4}",
@@ -228,7 +237,7 @@ _DIRECTIVES: Mapping[str, str] = {
         "S": r"\d\d",
     },
     **{"f": r"\d{1,9}", "j": r"\d{1,3}", "p": r"[AaPp][Mm]", "b": r"[A-Za-z]{3}", "B": r"[A-Za-z]{3,9}", "a": r"[A-Za-z]{3}"},
-    **{"A": r"[A-Za-z]{6,9}", "z": r"(?:Z|[+-]\d\d:?\d\d)", "Z": r"[A-Z]{3,5}", "s": r"\d{9,11}", "%": "%"},
+    **{"A": r"[A-Za-z]{6,9}", "z": r"(?:Z|[+-]\d\d:?\d\d)", "Z": r"(?:UTC|GMT)", "s": r"\d{9,11}", "%": "%"},
 }
 
 
@@ -248,6 +257,8 @@ def by_format(format_of: str) -> Recogniser:
 
     @lru_cache(STAMPS_REMEMBERED)
     def moment_of(written: bytes, zone: tzinfo, latest: datetime) -> Moment | None:
+        # strptime's %f takes six digits; loggers of nanoseconds write nine. What is cut is less than a record's timestamp can
+        # hold.
         text = re.sub(r"(\.|,)(\d{6})\d+", r"\1\2", written.decode(errors="replace"))
         if names == ["s"]:
             return Moment(int(re.sub(r"\D", "", text)) * 1000)
@@ -258,8 +269,10 @@ def by_format(format_of: str) -> Recogniser:
                 found = datetime.strptime(f"{latest.year} {text}", f"%Y {format_of}")
         except ValueError:
             return None
+        # strptime reads a zone's name (%Z) and leaves the time without one; the two names that the directives allow are UTC.
         if found.tzinfo is not None or has_zone:
             return Moment(_milliseconds(found if found.tzinfo else found.replace(tzinfo=UTC)))
+        # As in `_without_year`: December's lines in a file that was last written in January are of the year before.
         if not has_year and found.replace(tzinfo=zone) > latest + DAY:
             found = found.replace(year=latest.year - 1)
         return _in_zone(found, zone)
@@ -291,6 +304,7 @@ def _combined_time_ms(written: bytes) -> int | None:
 
 @lru_cache(STAMPS_REMEMBERED)
 def _iso_time(written: bytes, zone_given: tzinfo) -> Moment | None:
+    # Taken apart first: fractions may have one digit or nine, after a point or a comma, and are six digits here.
     text = written.decode("ascii").replace(",", ".").replace(" Z", "Z")
     whole, zone = text[:19], text[19:].lstrip("." + "0123456789").strip()
     fraction = text[19 : len(text) - len(zone)].strip().lstrip(".")
@@ -329,6 +343,8 @@ def _numbers(written: Sequence[bytes]) -> tuple[int, int, int, int, int, int]:
 
 
 def _in_zone(moment: datetime, zone: tzinfo) -> Moment:
+    # In the hour that clocks skip, the two folds are the other way round: `second` is before `first`, the time did not exist,
+    # and the first reading (the offset before the change) is kept as its only one.
     first, second = (_milliseconds(moment.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
     return Moment(first, True, second if second > first else None)
 

@@ -13,9 +13,8 @@ from logbus.commands.completing import complete_pipelines
 from logbus.doctor.airflow_home import check_airflow
 from logbus.doctor.broker import check_broker, check_disk
 from logbus.doctor.clocks import check_clocks
-from logbus.doctor.java import check_java
 from logbus.doctor.looking import Check, Surroundings, look
-from logbus.doctor.spark import check_jars, check_spark, check_spark_submit
+from logbus.doctor.spark import check_jars, check_java, check_spark, check_spark_submit
 from logbus.doctor.versions import check_versions
 from logbus.errors import WarehouseUnavailable
 from logbus.exit_codes import ExitCode

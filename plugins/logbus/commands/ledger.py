@@ -12,9 +12,10 @@ import click
 from logbus.commands import options, output
 from logbus.errors import LogbusError
 from logbus.ledger.migrations import REVISION, create_ledger, ledger_revision
-from logbus.model import instant_text, many
+from logbus.model import instant_text
 from logbus.warehouse.engine import connect
 from logbus.warehouse.rebuild import Rebuilt, rebuild
+from logbus.wording import many
 
 
 @click.group("ledger")

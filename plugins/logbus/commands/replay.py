@@ -20,11 +20,12 @@ from logbus.kafka.exact_reader import exact_consumer, read_with
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.loading import Load, Loader
-from logbus.model import FrozenWindow, OffsetRange, instant_text, many
+from logbus.model import FrozenWindow, OffsetRange, instant_text
 from logbus.proof import comparison
 from logbus.proof.comparison import WindowReading
 from logbus.status import replay
 from logbus.status.replay import ReplayPlan, ReplayWindow, Span
+from logbus.wording import many
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

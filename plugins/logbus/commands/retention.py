@@ -18,6 +18,7 @@ from logbus.kafka.topics import Topics
 from logbus.retention.model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
 from logbus.retention.run import RetentionReport, RetentionRun
 from logbus.retention.store import RetentionStore
+from logbus.wording import several
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
 NONE_MANAGED = (
@@ -246,9 +247,8 @@ def remarks(plan: TopicPlan) -> list[str]:
     lines = [str(one) for one in plan.held]
     if plan.unreplayable:
         names = [window_name(window) for window in plan.unreplayable]
-        more = f", and {len(names) - WINDOWS_SHOWN_MAX} more" if len(names) > WINDOWS_SHOWN_MAX else ""
-        shown = ", ".join(names[:WINDOWS_SHOWN_MAX])
-        lines.append(f"no longer replayable: {len(names)} windows, {plan.bytes} bytes: {shown}{more}")
+        shown = several(names, WINDOWS_SHOWN_MAX)
+        lines.append(f"no longer replayable: {len(names)} windows, {plan.bytes} bytes: {shown}")
     lines += [f"given up unloaded: {window_name(window)}" for window in plan.given_up]
     return [*lines, *plan.notes]
 

@@ -26,7 +26,7 @@ from logbus.commands.completing import complete_topics
 from logbus.commands.interrupting import Stopped, stopping
 from logbus.errors import BrokerUnavailable
 from logbus.exit_codes import ExitCode
-from logbus.model import many
+from logbus.wording import many
 
 FOLLOW_SECONDS = 1.0  # between two looks at the files: what is written is sent within it
 QUIET_SECONDS = JOIN_WAIT_MS / 1000 + FOLLOW_SECONDS
@@ -159,6 +159,7 @@ def following(files: Sequence[Path], run: Callable[[], ShipReport], stopped: Cal
     pause = FOLLOW_SECONDS
     while not stopped():
         now = looks(files)
+        # A pause that has grown says that the last run failed: it is tried again though nobody has written since.
         if (now != seen or pause > FOLLOW_SECONDS) and all(path.exists() for path in files):
             try:
                 report = run()
@@ -189,6 +190,7 @@ def looks(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:
         for one in (path.absolute(), *beside(path.absolute())):
             with suppress(OSError):
                 status = one.stat()
+                # All four: a file that was rotated may have grown to its former size between two looks.
                 found.append((str(one), status.st_ino, status.st_size, status.st_mtime_ns))
     return found
 

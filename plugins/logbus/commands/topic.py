@@ -56,6 +56,7 @@ def opened(config: Mapping[str, Any]) -> Client:
 
 def read(client: Client, names: Sequence[str]) -> list[TopicReading]:
     """The topics as they are now; what the broker does not tell of one is said, and hides nothing of the others."""
+    # Settled: a topic that was made a moment ago may be unknown to the broker that is asked first.
     found = client.settled(lambda: read_topics(TopicBatches(client), names, lambda: sizes(client), with_settings=False))
     for one in found:
         if one.error is not None:

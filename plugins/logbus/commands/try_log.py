@@ -16,7 +16,8 @@ from logbus.collector.proposal import LogProposal, commands, dag, propose, shown
 from logbus.collector.ship import LINE_BYTES_MAX
 from logbus.commands import options, output
 from logbus.errors import UserError
-from logbus.model import instant_text, many
+from logbus.model import instant_text
+from logbus.wording import many
 
 VALUE_CHARACTERS = 100
 

@@ -1,4 +1,4 @@
-"""Spark: one version of everything, a spark-submit that runs, workers of our own Python, the connector's jars if named."""
+"""Spark: a new enough Java, one version of everything, a spark-submit that runs, workers of our own Python, connector jars."""
 
 from __future__ import annotations
 
@@ -8,15 +8,28 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from logbus import connector_jars
-from logbus.doctor.java import first_line
+from logbus import connector_jars, java
 from logbus.doctor.looking import Surroundings
 from logbus.spark_submit import spark_submit_binary
 from logbus.status.checkup import Finding, error, note, warning, well
+from logbus.wording import first_line
 
 PYTHON_VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 PYTHON_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 SUBMIT_VERSION = re.compile(r"version (\d[\w.]+)")
+
+
+def check_java(around: Surroundings) -> Iterator[Finding]:
+    """Spark starts $JAVA_HOME/bin/java, or `java` on the PATH where that is not set."""
+    home = around.environment.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else around.which("java")
+    said = around.run([program, "-version"]) if program is not None else None
+    text = "" if said is None else said.text
+    trouble = java.problem(program, None if said is None else said.status, text, is_named=bool(home))
+    if trouble is not None:
+        yield error("java", trouble.removesuffix(f": {java.INSTALL}"), java.INSTALL)
+    elif (found := java.version(text)) is not None:
+        yield well("java", f"{found[1]} ({program})" + ("" if home else "; JAVA_HOME is not set and need not be"))
 
 
 def check_spark(around: Surroundings) -> Iterator[Finding]:

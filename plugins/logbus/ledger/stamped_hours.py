@@ -25,6 +25,7 @@ from logbus.ledger.boundaries import max_ahead
 from logbus.ledger.coverage import missing_span
 from logbus.ledger.rows import pipeline_row, to_pipeline
 from logbus.model import EPOCH, MILLISECOND, FrozenWindow, Interval, Pipeline, instant_text, milliseconds
+from logbus.wording import several
 
 Histogram = Mapping[int, int]
 
@@ -133,10 +134,10 @@ class StampedHours:
         """None, where every record lies in the window of the hour that it is stamped with."""
         found = []
         if self.in_others:
-            where = listed(f"{one.count} in window {instant_text(one.window)}" for one in self.in_others)
+            where = several([f"{one.count} in window {instant_text(one.window)}" for one in self.in_others], NAMED_MAX)
             found.append(f"stamped {instant_text(self.interval.start)}: {self.own} here, {where}")
         if self.strangers:
-            hours = listed([*(f"{one.count} with {instant_text(one.hour)}" for one in self.others), *self.far_text()])
+            hours = several([*(f"{one.count} with {instant_text(one.hour)}" for one in self.others), *self.far_text()], NAMED_MAX)
             found.append(f"here, but stamped otherwise: {hours}")
         if self.unstamped:
             found.append(f"here, without a usable timestamp: {self.unstamped}")
@@ -161,13 +162,6 @@ class StampedHours:
 
 def is_remarkable(part: int, whole: int) -> bool:
     return part >= REMARKABLE_RECORDS and part >= REMARKABLE_SHARE * whole
-
-
-def listed(texts: Iterable[str]) -> str:
-    """The first few, and how many more there are."""
-    every = list(texts)
-    more = [f"and {len(every) - NAMED_MAX} more"] if len(every) > NAMED_MAX else []
-    return ", ".join([*every[:NAMED_MAX], *more])
 
 
 def stamped_hours(connection: Connection, window: FrozenWindow) -> StampedHours | None:

@@ -18,6 +18,7 @@ from logbus.ledger import schema
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.ledger.rows import ATTEMPT_RUNNING, Row
 from logbus.model import Attempt, instant_text
+from logbus.wording import several
 
 # What an attempt is ended with whose program is over and says that all is well.
 ENDED_WITHOUT_COMMIT = "the Spark application ended without an error and without committing this window"
@@ -102,14 +103,13 @@ def why_not_loaded(found: Sequence[Standing]) -> LoadFailed | None:
     missing = [standing for standing in found if not standing.is_loaded]
     if not missing:
         return None
-    reasons = "; ".join(standing.why for standing in missing[:NAMED_MAX])
-    more = f"; and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+    reasons = several([standing.why for standing in missing], NAMED_MAX, separator="; ")
     if all(standing.is_taken_over for standing in missing):
         return AttemptSuperseded(
-            f"somebody else loads what this was to load: {reasons}{more}. They load the same records: look at their run, and "
+            f"somebody else loads what this was to load: {reasons}. They load the same records: look at their run, and "
             "clear this one only if the window is to be loaded once more"
         )
-    return LoadFailed(f"{len(missing)} of {len(found)} windows are not loaded, says the ledger: {reasons}{more}")
+    return LoadFailed(f"{len(missing)} of {len(found)} windows are not loaded, says the ledger: {reasons}")
 
 
 def standings(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> list[Standing]:

@@ -60,6 +60,8 @@ class SupervisedProcess:
         program.directory.mkdir(parents=True, exist_ok=True)
         with program.log_path.open("ab") as log:
             self._guard = subprocess.Popen(
+                # -I and -S: the guard needs the standard library alone, and nothing of the program's environment (PYTHONPATH, a
+                # sitecustomize) may reach it.
                 [sys.executable, "-I", "-S", guard.__file__, str(program.grace_seconds), *program.command],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -68,6 +70,7 @@ class SupervisedProcess:
                 cwd=program.working_directory,
                 start_new_session=True,
             )
+        # After the start, so a kill between the two leaves a guard without a file. It ends by itself then: its pipe is closed.
         program.pid_path.write_text(f"{self._guard.pid} {started_at(self._guard.pid)}\n")
 
     @property
@@ -176,6 +179,8 @@ def living_guard(pid_path: Path) -> int | None:
 def started_at(pid: int) -> str | None:
     """When the process started, in the kernel's own ticks; None where there is no such process (or only its zombie)."""
     try:
+        # After the last parenthesis, since a program's name may have some of its own; the start is field 22, the twentieth from
+        # there.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return None if fields[0] == "Z" else fields[19]
     except FileNotFoundError:

@@ -19,6 +19,7 @@ from logbus.ledger.coverage import first_gap
 from logbus.ledger.table_names import SCHEMA
 from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.proof.sent_numbers import Numbers, Run, holes, joined, size
+from logbus.wording import several
 
 # A pipeline's own word that its producers may lose and repeat: `{"accept_producer_gaps": true}`. The audit notes it then.
 ACCEPT_PRODUCER_GAPS = "accept_producer_gaps"
@@ -156,13 +157,12 @@ def missing(
     if not gone:
         return
     sent = here.last - start + 1
-    named = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in gone[:MISSING_NAMED_MAX])
-    more = f" and {len(gone) - MISSING_NAMED_MAX} ranges more" if len(gone) > MISSING_NAMED_MAX else ""
+    named = several([f"{first}" if first == last else f"{first} to {last}" for first, last in gone], MISSING_NAMED_MAX)
     told = f"producer {here.stream!r} sent {sent:,} records (numbers {start} to {here.last}), {sent - size(gone):,} arrived: "
     if gone[0][1] < here.first and not is_known(connection, window, around.before_ends_at):
-        yield StreamFinding(text=f"{told}{named}{more} may lie in windows before that are not loaded", is_certain=False)
+        yield StreamFinding(text=f"{told}{named} may lie in windows before that are not loaded", is_certain=False)
     else:
-        yield StreamFinding(text=f"{told}{named}{more} missing")
+        yield StreamFinding(text=f"{told}{named} missing")
 
 
 def overlap(left: tuple[Run, ...], right: list[Run]) -> int:

@@ -28,11 +28,11 @@ from logbus.ledger.rows import ATTEMPT_RUNNING, pipeline_row
 from logbus.ledger.stamped_hours import elsewhere_notes
 from logbus.ledger.table_owners import others_of_table
 from logbus.model import FrozenWindow, Pipeline, instant_text
+from logbus.wording import first_line, several
 
 # A window that was frozen this long ago and that nobody has tried to load: somebody waits for something that does not come.
 UNTRIED_AFTER = timedelta(hours=1)
 
-REASON_CHARACTERS_MAX = 200  # of a failure; `logbus window show` has all of it
 NAMED_MAX = 3  # windows or tables that a finding names before it says how many more there are
 
 
@@ -117,7 +117,7 @@ def check_topic(case: Case) -> Iterator[Finding]:
     try:
         found = case.log.topic(topic).topic_id
     except BrokerUnavailable:
-        raise
+        raise  # a finding of its own, once for all pipelines (`check_all`); every other error is this topic's
     except LogbusError as problem:
         yield error(case.subject, str(problem), f"create the topic {topic}, or ship something to it")
         return
@@ -125,6 +125,8 @@ def check_topic(case: Case) -> Iterator[Finding]:
         row = pipeline_row(connection, name)
     try:
         if found != row["topic_id"]:
+            # First the cluster, then the topic: with a wrong address every topic looks deleted and made again, and the advice
+            # to rebase would then throw away what is known of the right one.
             clusters.refuse_another_cluster(row, case.log)
             yield error(case.subject, f"topic {topic} was deleted and made again", f"logbus pipeline rebase {name}")
         else:
@@ -152,7 +154,11 @@ def check_failures(case: Case) -> Iterator[Finding]:
     failed = (attempt.c.number == window.c.last_attempt, window.c.loaded_attempt.is_(None), attempt.c.state == FAILED)
     for start, number, reason in case.rows(attempt.c.number, attempt.c.error, table=attempt, where=failed):
         advice = f"logbus window show --pipeline {case.pipeline.name} {instant_text(start)}"
-        yield error(case.subject, f"attempt {number} at {instant_text(start)} failed: {first_line(reason)}", advice)
+        yield error(
+            case.subject,
+            f"attempt {number} at {instant_text(start)} failed: {first_line(reason or 'no reason is known')}",
+            advice,
+        )
 
 
 def check_chain(case: Case) -> Iterator[Finding]:
@@ -166,7 +172,7 @@ def check_chain(case: Case) -> Iterator[Finding]:
     advice = f"logbus load --pipeline {case.pipeline.name} --only-missing"
     if count := behind(gaps):
         waiting = (part for gap in gaps if not gap.is_empty for part in gap.parts(case.pipeline.interval))
-        starts = several([instant_text(part.start) for part in islice(waiting, NAMED_MAX)], count)
+        starts = several([instant_text(part.start) for part in islice(waiting, NAMED_MAX)], NAMED_MAX, count=count)
         yield warning(case.subject, f"{windows_are(count)} not loaded: {starts}", advice)
     if count := empty(gaps):
         yield note(case.subject, f"{windows_are(count)} not loaded; no record lies in {'it' if count == 1 else 'them'}", advice)
@@ -178,9 +184,11 @@ def windows_are(count: int) -> str:
 
 def check_untried(case: Case) -> Iterator[Finding]:
     """Does somebody wait who is never called? A task in a pool that does not exist is never scheduled."""
+    # Frozen by one task, loaded by the next. A DAG that is paused in between, or a pool with no slots, leaves no error
+    # anywhere.
     old = [window for window in case.unloaded if window.last_attempt == 0 and frozen_before(window, case.now - UNTRIED_AFTER)]
     if old:
-        starts = several([instant_text(window.interval.start) for window in old])
+        starts = several([instant_text(window.interval.start) for window in old], NAMED_MAX)
         advice = "airflow pools set logbus_load 1 'Spark loads', if its tasks stay in the state scheduled"
         yield warning(case.subject, f"frozen windows were never tried: {starts}", advice)
 
@@ -204,7 +212,7 @@ def check_retained(case: Case) -> Iterator[Finding]:
     for window in waiting:
         if lost := lost_ranges(window, starts):
             advice = 'make retention longer, or give them up: register the pipeline with the setting {"accept_loss": true}'
-            yield error(case.subject, f"retention took {several(lost)} before {window.interval} was loaded", advice)
+            yield error(case.subject, f"retention took {several(lost, NAMED_MAX)} before {window.interval} was loaded", advice)
 
 
 def check_audits(case: Case) -> Iterator[Finding]:
@@ -214,13 +222,14 @@ def check_audits(case: Case) -> Iterator[Finding]:
     for start, found in problems.items():
         advice = f"logbus load --pipeline {name} --since {instant_text(start)} --limit 1"
         yield error(case.subject, f"the audit of {instant_text(start)} found: {found[0]}", advice)
+    # An audit that found something is told above; the window is told once.
     unaudited = [
         found for found in case.windows if found.counts and not found.audited_at and found.interval.start not in problems
     ]
     if unaudited:
         starts = [instant_text(found.interval.start) for found in unaudited]
         advice = f"logbus window audit --pipeline {name} {' '.join(starts[:NAMED_MAX])}"
-        yield warning(case.subject, f"loaded and not audited: {several(starts)}", advice)
+        yield warning(case.subject, f"loaded and not audited: {several(starts, NAMED_MAX)}", advice)
 
 
 def audit_problems(case: Case) -> list[Any]:
@@ -256,7 +265,7 @@ def check_other_records(case: Case) -> Iterator[Finding]:
         starts = list(connection.scalars(select(row.c.starts_at).where(*where).order_by(row.c.starts_at)))
     if starts:
         texts = [instant_text(start) for start in starts]
-        message = f"a reload replaced the records by others, as its run accepted: {several(texts)}"
+        message = f"a reload replaced the records by others, as its run accepted: {several(texts, NAMED_MAX)}"
         yield note(case.subject, message, f"logbus window show --pipeline {case.pipeline.name} {texts[0]} says by whom")
 
 
@@ -287,7 +296,7 @@ CHECKS: Sequence[Check] = (
 def check_leftovers(ledger: Ledger) -> Iterator[Finding]:
     """Is there a staging table that no running attempt owns?"""
     if found := leftovers.ownerless(ledger.engine):
-        message = f"staging tables of attempts that are over: {several(found)}"
+        message = f"staging tables of attempts that are over: {several(found, NAMED_MAX)}"
         yield note(
             "warehouse", message, "logbus doctor --clean drops them; whoever begins the next attempt at their windows does, too"
         )
@@ -304,6 +313,7 @@ def check_all(ledger: Ledger, log: OffsetLog | None, pipelines: Sequence[Pipelin
             except BrokerUnavailable as problem:
                 yield error("broker", str(problem), "logbus doctor --bootstrap-server HOST:PORT, where the broker listens")
                 log = case.log = None
+                # Begun anew, it says what the ledger alone tells. Nothing is said twice: each check asks the broker first.
                 yield from check(case)
 
 
@@ -320,14 +330,3 @@ def clean(ledger: Ledger, now: datetime) -> Cleaned:
     ended = end_expired(ledger.engine, now)
     names = tuple(f"{attempt.pipeline} {attempt.token}" for attempt in ended)
     return Cleaned(ended=names, dropped=tuple(leftovers.drop_ownerless(ledger.engine)))
-
-
-def several(names: Sequence[str], count: int | None = None) -> str:
-    """The first few, and how many more; `count` is how many there are where not all are named."""
-    more = (len(names) if count is None else count) - NAMED_MAX
-    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
-def first_line(text: str | None) -> str:
-    line = (text or "no reason is known").strip().splitlines()[0]
-    return line if len(line) <= REASON_CHARACTERS_MAX else line[:REASON_CHARACTERS_MAX] + " ..."

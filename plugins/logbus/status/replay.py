@@ -24,6 +24,7 @@ from logbus.ledger.rows import ATTEMPT_RUNNING
 from logbus.model import FrozenWindow, instant_text, utc
 from logbus.proof.comparison import WindowReading
 from logbus.retention.store import RetentionStore
+from logbus.wording import several
 
 NAMED_MAX = 5  # windows that an error names; the plan shows all
 
@@ -114,25 +115,27 @@ class ReplayPlan:
         """The windows to load. Raises `RecordsLost`, `OtherRecords` or `WindowBusy` for those that cannot be, unless that is
         accepted."""
         lost = [one for one in self.windows if one.lost]
+        # Whose records are gone cannot be loaded by anybody: that somebody tries is no more trouble than it has already.
         busy = [one for one in self.windows if one.busy and not one.lost]
         if lost and not skip_lost:
             names = [name for one in lost for name in one.lost]
             raise RecordsLost(
                 f"{len(lost)} of {len(self.windows)} windows cannot be loaded again, retention has deleted records of them: "
-                f"{shortened(names)}. To load the others leave these out (skip lost)",
+                f"{several(names, NAMED_MAX)}. To load the others leave these out (skip lost)",
                 lost=names,
             )
         if self.differing and not accept_other_records:
             names = [f"{instant_text(one.start)}: {one.differs}" for one in self.differing]
             raise OtherRecords(
                 f"the log gives other records now for {len(self.differing)} of {len(self.windows)} windows than they were loaded "
-                f"from: {shortened(names)}. They keep what they hold; to replace it for good, accept other records "
+                f"from: {several(names, NAMED_MAX)}. They keep what they hold; to replace it for good, accept other records "
                 "(--accept-other-records, accept_other_records=True)"
             )
         if busy and not supersede:
+            workers = several([str(one.busy) for one in busy], NAMED_MAX)
             raise WindowBusy(
-                f"somebody is at work on {len(busy)} of the windows: {shortened([str(one.busy) for one in busy])}. Wait, or take "
-                "over from them (supersede): their attempts will not be able to commit"
+                f"somebody is at work on {len(busy)} of the windows: {workers}. Wait, or take over from "
+                "them (supersede): their attempts will not be able to commit"
             )
         return [one.start for one in self.windows if not one.lost]
 
@@ -263,8 +266,3 @@ def gaps(windows: Sequence[FrozenWindow]) -> list[str]:
         for before, after in pairwise(windows)
         if before.interval.end < after.interval.start
     ]
-
-
-def shortened(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return ", ".join(names[:NAMED_MAX]) + more

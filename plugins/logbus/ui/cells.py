@@ -23,12 +23,12 @@ from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, floor, instant
 from logbus.retention.model import DELETE
 from logbus.status.fleet import PipelineReading
 from logbus.status.fleet_ledger import MICROSECOND, WindowFacts, micros
+from logbus.wording import first_line
 
 # An hour whose records go within this time is worth a colour of its own. Where little is kept, a quarter of what is kept.
 EXPIRING_WITHIN = timedelta(hours=24)
 EXPIRING_SHARE = 4
 
-NOTE_CHARACTERS_MAX = 200
 END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
@@ -46,6 +46,7 @@ class CellState(StrEnum):
     OPEN = "open"
 
 
+# static/columns.js has the same letters; a browser test reads cells that were written with these.
 # How a state is written in a column of many.
 LETTERS: Mapping[CellState, str] = {
     CellState.LOST: "X",
@@ -171,11 +172,6 @@ def window_note(window: WindowFacts, gone: int) -> str | None:
     if window.audit_problem:
         return first_line(f"the audit found: {window.audit_problem}")
     return "a rerun is under way" if window.is_loaded and window.last_state == "running" else None
-
-
-def first_line(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= NOTE_CHARACTERS_MAX else line[: NOTE_CHARACTERS_MAX - 1] + "…"
 
 
 def gone_by_start(reading: PipelineReading) -> dict[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -123,11 +124,23 @@ def test_a_date_that_does_not_exist_is_no_time(line: str) -> None:
         ("%m/%d/%Y %I:%M:%S %p", "05/17/2015 10:05:03 AM x", TIME),
         ("%d %b %H:%M:%S", "17 May 10:05:03 x", TIME),
         ("%Y%m%dT%H%M%S%z", "20150517T120503+0200 x", TIME),
+        ("%d.%m.%Y %H:%M:%S %Z", "17.05.2015 10:05:03 UTC x", TIME),
         ("%s", "at 1431857103 x", TIME),
     ],
 )
 def test_a_format_that_was_named_is_read(format_of: str, line: str, expected: datetime) -> None:
     assert clock(line, format_of=format_of).stamp(line.encode()).timestamp_ms == ms(expected) // 1
+
+
+def test_a_zone_by_its_name_alone_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """strptime takes the names of the machine's own zone, and does not apply what they stand for: an hour off, in silence."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert not clock("17.05.2015 12:05:03 CEST x", format_of="%d.%m.%Y %H:%M:%S %Z").is_understood
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

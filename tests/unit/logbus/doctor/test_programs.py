@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from logbus import connector_jars
-from logbus.doctor import airflow_home, java, spark, versions
+from logbus.doctor import airflow_home, spark, versions
 from logbus.doctor.looking import Check, ProgramOutput, Surroundings
 from logbus.status.checkup import Severity
 
@@ -69,7 +69,7 @@ def told(check: Check, surroundings: Surroundings) -> list[tuple[str, str]]:
     ],
 )
 def test_java_is_there_runs_and_is_new_enough(surroundings: Surroundings, severity: str, message: str) -> None:
-    ((found_severity, found_message),) = told(java.check_java, surroundings)
+    ((found_severity, found_message),) = told(spark.check_java, surroundings)
     assert found_severity == severity
     assert found_message.startswith(message)
 

@@ -50,7 +50,7 @@ def test_with_which_hours_a_windows_records_are_stamped_is_said() -> None:
 
 def test_a_sentence_names_a_few_and_how_many_more_there_are() -> None:
     found = StampedHours(interval=HOUR, own=0, in_others=tuple(in_window(11 + number, 1) for number in range(7)))
-    assert found.sentences()[0].endswith("1 in window 2015-05-17T15:00:00Z, and 2 more")
+    assert found.sentences()[0].endswith("1 in window 2015-05-17T15:00:00Z and 2 more")
 
 
 @pytest.mark.parametrize(("elsewhere", "whole", "is_remarkable"), [(9, 9, False), (10, 1000, False), (11, 1000, True)])

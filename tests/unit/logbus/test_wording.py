@@ -1,0 +1,33 @@
+"""Numbers, lists and long texts in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+from logbus.wording import LINE_CHARACTERS_MAX, first_line, many, several
+
+
+def test_one_is_one() -> None:
+    assert [many(count, "window") for count in (0, 1, 2000)] == ["0 windows", "1 window", "2,000 windows"]
+
+
+@pytest.mark.parametrize(
+    ("names", "count", "said"),
+    [
+        ([], None, ""),
+        (["a", "b"], None, "a, b"),
+        (["a", "b", "c"], None, "a, b and 1 more"),
+        (["a", "b"], 2002, "a, b and 2,000 more"),
+    ],
+)
+def test_a_few_are_named_and_the_others_counted(names: list[str], count: int | None, said: str) -> None:
+    assert several(names, 2, count=count) == said
+
+
+@pytest.mark.parametrize("said", ["", " \n"])
+def test_a_line_of_nothing_says_so(said: str) -> None:
+    assert first_line(said) == "it says nothing"
+
+
+def test_a_line_is_the_first_and_has_an_end() -> None:
+    assert first_line("\n one\ntwo") == "one"
+    assert first_line("x" * 1000) == "x" * (LINE_CHARACTERS_MAX - 1) + "…"
