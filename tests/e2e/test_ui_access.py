@@ -161,7 +161,7 @@ def test_a_rerun_clears_the_run_of_the_hour_or_asks_for_one(site: Site) -> None:
     fields = {"logical_date": TEN, "data_interval_start": TEN, "data_interval_end": ELEVEN, "run_after": ELEVEN}
     site.api("POST", f"dags/{OPEN}/dagRuns", json={"dag_run_id": RUN, **fields})
     rerun = actions(site, "admin")["rerun"]
-    assert rerun["allowed"]
+    assert (rerun["allowed"], "is paused" in rerun["why_not"]) == (False, True)
     paused = site.by("admin").post(rerun["href"], json={})
     assert (paused.status_code, f"airflow dags unpause {OPEN}" in paused.json()["detail"]) == (409, True)
     site.api("PATCH", f"dags/{OPEN}", json={"is_paused": False})
@@ -180,10 +180,11 @@ def test_a_rerun_clears_the_run_of_the_hour_or_asks_for_one(site: Site) -> None:
 
 def test_a_redrive_triggers_its_dag(site: Site) -> None:
     redrive = actions(site, "admin")["redrive"]
-    assert redrive["allowed"]
+    assert (redrive["allowed"], "is paused" in redrive["why_not"]) == (False, True)
     paused = site.by("admin").post(redrive["href"], json={})
     assert (paused.status_code, f"airflow dags unpause {REDRIVE}" in paused.json()["detail"]) == (409, True)
     site.api("PATCH", f"dags/{REDRIVE}", json={"is_paused": False})
+    assert actions(site, "admin")["redrive"]["allowed"]
     done = site.by("admin").post(redrive["href"], json={}).json()
     run = site.api("GET", f"dags/{REDRIVE}/dagRuns/{done['run_id']}")
     assert (run["conf"]["pipeline"], run["conf"]["start"], run["triggering_user_name"]) == (OPEN, TEN, "admin")

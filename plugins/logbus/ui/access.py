@@ -60,6 +60,13 @@ def refuse_unseen(engine: Engine, pipeline: str, user: Any) -> list[str]:
     return [dag_id for dag_id in owners if dag_id in readable]
 
 
+def is_paused(dag_id: str) -> bool | None:
+    """None where Airflow has no such Dag, or its file is gone."""
+    with create_session() as session:
+        wanted = (DagModel.dag_id == dag_id, DagModel.is_stale.is_(False))
+        return session.scalars(select(DagModel.is_paused).where(*wanted)).one_or_none()
+
+
 def may_change_runs(user: Any, dag_id: str, method: str) -> bool:
     """Whether the user may trigger runs of the Dag (POST) or clear them (PUT)."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))

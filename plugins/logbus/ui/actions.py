@@ -88,7 +88,9 @@ def why_no_rerun(target: Target) -> str | None:
         return f"no Dag works on this pipeline; {by_hand(target)}"
     if not dags_allowed(target, "PUT"):
         return f"you may not clear runs of {' or '.join(target.dag_ids)}: ask whoever runs Airflow for the right to"
-    return None
+    # Which of several Dags has the run is asked of Airflow when it is wanted; here it is enough that one of them could.
+    idle = [why_idle(dag_id) for dag_id in dags_allowed(target, "PUT")]
+    return idle[0] if all(idle) else None
 
 
 def why_no_redrive(target: Target) -> str | None:
@@ -103,7 +105,16 @@ def why_no_redrive(target: Target) -> str | None:
         return f"you may not trigger runs of {' or '.join(target.dag_ids)}: ask whoever runs Airflow for the right to"
     if not access.may_change_runs(target.context.user, REDRIVE_DAG, "POST"):
         return f"you may not trigger runs of {REDRIVE_DAG}: ask whoever runs Airflow for the right to"
-    return None
+    return why_idle(REDRIVE_DAG)
+
+
+def why_idle(dag_id: str) -> str | None:
+    """Why Airflow would start nothing of a Dag that somebody may run."""
+    is_paused = access.is_paused(dag_id)
+    if is_paused is None:
+        where = ": dags/redrive.py makes it, put it into Airflow's dags folder" if dag_id == REDRIVE_DAG else ""
+        return f"Airflow has no Dag {dag_id}{where}"
+    return f"the Dag {dag_id} is paused: switch it on, or `airflow dags unpause {dag_id}`" if is_paused else None
 
 
 def dags_allowed(target: Target, method: str) -> list[str]:
@@ -130,13 +141,13 @@ async def rerun(request: Request, target: TargetDep) -> Response:
         raise HTTPException(403 if target.dag_ids else 409, why_not)
     airflow = AirflowRest(request)
     if (found := await run_of(airflow, target, allowed)) is not None:
-        await refuse_idle_dag(airflow, found.dag_id)
+        await refuse_idle_dag(found.dag_id)
         if not found.is_over:
             raise HTTPException(409, f"run {found.run_id} of {found.dag_id} is {found.state}: wait for its end, then rerun it")
         await airflow.clear(found)
         return done("the run of this hour begins anew", found)
     if (dag_id := await hourly_dag(airflow, target, allowed)) is not None:
-        await refuse_idle_dag(airflow, dag_id)
+        await refuse_idle_dag(dag_id)
         return done("a run for this hour was asked for", await airflow.trigger(dag_id, fields_of(target.interval)))
     raise HTTPException(409, f"no run of {' or '.join(allowed)} stands for this hour alone; {by_hand(target)}")
 
@@ -173,25 +184,19 @@ async def redrive(request: Request, target: TargetDep) -> Response:
     why_not = await run_in_threadpool(why_no_redrive, target)
     if why_not is not None:
         raise HTTPException(403 if why_not.startswith("you may not") else 409, why_not)
-    airflow = AirflowRest(request)
-    await refuse_idle_dag(airflow, REDRIVE_DAG)
     conf = {
         "pipeline": target.pipeline,
         "start": instant_text(target.interval.start),
         "kafka_conn_id": target.context.kafka_conn_id,
         "warehouse_conn_id": target.context.warehouse_conn_id,
     }
-    return done("the dead letters are being parsed again", await airflow.trigger(REDRIVE_DAG, {"conf": conf}))
+    return done("the dead letters are being parsed again", await AirflowRest(request).trigger(REDRIVE_DAG, {"conf": conf}))
 
 
-async def refuse_idle_dag(airflow: AirflowRest, dag_id: str) -> None:
+async def refuse_idle_dag(dag_id: str) -> None:
     """409 where Airflow would start nothing."""
-    is_paused = await airflow.is_paused(dag_id)
-    if is_paused is None:
-        where = ": dags/redrive.py makes it, put it into Airflow's dags folder" if dag_id == REDRIVE_DAG else ""
-        raise HTTPException(409, f"Airflow has no Dag {dag_id}{where}")
-    if is_paused:
-        raise HTTPException(409, f"the Dag {dag_id} is paused: switch it on, or `airflow dags unpause {dag_id}`")
+    if (why_not := await run_in_threadpool(why_idle, dag_id)) is not None:
+        raise HTTPException(409, why_not)
 
 
 def done(message: str, run: DagRun) -> Response:

@@ -47,14 +47,6 @@ class AirflowRest:
         address = f"{request.url.scheme}://{request.url.netloc}{root_path()}"
         self._client = httpx.AsyncClient(transport=transport, base_url=address, headers=headers)
 
-    async def is_paused(self, dag_id: str) -> bool | None:
-        """None where Airflow has no such Dag."""
-        response = await self._client.get(f"/api/v2/dags/{quote(dag_id, safe='')}")
-        if response.status_code == httpx.codes.NOT_FOUND:
-            return None
-        found = body_of(response)
-        return None if found.get("is_stale") else bool(found["is_paused"])
-
     async def runs_at(self, dag_id: str, start: datetime) -> list[DagRun]:
         """The runs whose logical date is that instant, which for runs over an interval is its start."""
         at = instant_text(start)

@@ -12,6 +12,7 @@ from logbus.model import HOUR, floor, instant_text
 from playwright.sync_api import Page, Route, expect
 
 from tests.support import eventful_pipeline as orders
+from tests.support.browsing import PHONE
 from tests.support.seeded_platform import SeededPlatform
 
 pytestmark = pytest.mark.timeout(600)
@@ -112,3 +113,37 @@ def test_commands_are_code_that_can_be_copied_and_no_page_shows_a_backtick(open_
     expect(by_hand).to_have_text(re.compile(rf"^logbus replay run --pipeline {orders.NAME} --window \S+$"))
     page.get_by_role("button", name="What would a replay do?").click()
     expect(page.locator("dialog .plan code")).to_have_text(re.compile(r"^logbus replay run --pipeline orders --window \S+$"))
+
+
+TOP = "one => one.getBoundingClientRect().top"
+
+
+def test_on_a_phone_the_hour_comes_first_then_what_can_be_done_then_the_details(
+    open_page: Open, platform: SeededPlatform
+) -> None:
+    page = open_page("admin", f"logbus/ui/window?pipeline=access_log&start={instant_text(platform.start(5))}", PHONE)
+    panels = [page.locator(".equation"), page.get_by_role("region", name="What can be done"), page.locator("#dead-letters")]
+    expect(panels[-1]).to_be_visible()
+    tops = [panel.evaluate(TOP) for panel in panels]
+    assert tops == sorted(tops)
+
+
+def test_on_a_phone_a_topics_name_stays_in_one_piece(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/topics", PHONE)
+    name = page.locator(".opener", has_text="access_log").first
+    expect(name).to_be_visible()
+    lines = "one => one.getBoundingClientRect().height / parseFloat(getComputedStyle(one).lineHeight)"
+    assert name.evaluate(lines) < 1.5
+
+
+REPORTS = """async attempts => {
+    const { attemptsPanel } = await import('../static/attempts.js');
+    return [...attemptsPanel({ now: '2026-11-23T10:00:00Z', attempts }).querySelectorAll('li')].map(one => one.lastChild.textContent);
+}"""
+
+
+def test_a_failure_that_repeats_is_told_once(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/topics")
+    began = {"began_at": "2026-11-23T09:00:00Z", "ended_at": "2026-11-23T09:01:00Z", "state": "failed", "run_id": "r"}
+    attempts = [{**began, "number": number + 1, "error": error} for number, error in enumerate(["disk", "heap", "heap"])]
+    assert page.evaluate(REPORTS, attempts) == ["heap", "failed with the same words as attempt 3", "disk"]

@@ -4,7 +4,8 @@ and by keyboard."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -166,9 +167,27 @@ def test_a_rerun_is_asked_of_the_airflow_around_us(open_page: Open, platform: Se
         trust_env=False,
     ).raise_for_status()
     frame = open_page("admin", window_path(platform, "access_log", 9))
-    frame.get_by_role("button", name="Load this hour again").click()
-    frame.get_by_role("dialog").get_by_role("button", name="Load this hour again").click()
-    expect(frame.locator("main")).to_contain_text("the Dag access_log is paused")
+    button = frame.get_by_role("button", name="Load this hour again")
+    expect(button).to_be_disabled()
+    expect(button).to_have_accessible_description(re.compile("the Dag access_log is paused: switch it on"))
+    with unpaused(airflow, "access_log"):
+        frame.reload()
+        button.click()
+        frame.get_by_role("dialog").get_by_role("button", name="Load this hour again").click()
+        expect(frame.locator("main")).to_contain_text("is queued: wait for its end, then rerun it")
+
+
+@contextmanager
+def unpaused(airflow: ApiServer, dag_id: str) -> Iterator[None]:
+    for is_paused in (False, True):
+        httpx.patch(
+            f"{airflow.url}/api/v2/dags/{dag_id}",
+            json={"is_paused": is_paused},
+            headers={"Authorization": f"Bearer {airflow.token('admin')}"},
+            trust_env=False,
+        ).raise_for_status()
+        if not is_paused:
+            yield
 
 
 def test_the_hours_are_walked_by_keyboard(open_page: Open, platform: SeededPlatform) -> None:
@@ -210,7 +229,13 @@ def test_an_hour_shows_where_every_record_went(open_page: Open, platform: Seeded
 def test_an_attempt_that_failed_says_why(open_page: Open, platform: SeededPlatform) -> None:
     frame = open_page("admin", window_path(platform, "payments", 3))
     expect(frame.locator(".attempts .failed pre")).to_contain_text("Task 3 in stage 0.0 failed 4 times")
-    expect(frame.get_by_text("Nothing is loaded yet")).to_be_visible()
+    expect(frame.get_by_role("heading", name="Nothing is loaded: attempt 1 failed")).to_be_visible()
+    expect(frame.locator(".cause")).to_have_text(
+        "SparkException: Job aborted due to stage failure: Task 3 in stage 0.0 failed 4 times"
+    )
+    frame.locator(".crumbs").get_by_role("link", name="payments").click()
+    expect(frame.get_by_role("searchbox")).to_have_value("payments")
+    expect(frame.locator(".row", has_text="access_log")).to_have_count(0)
 
 
 def test_topics_and_groups_sort_and_open(open_page: Open, platform: SeededPlatform) -> None:

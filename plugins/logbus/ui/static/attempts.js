@@ -22,7 +22,14 @@ function origin(attempt) {
   return [dag, attempt.run_id, tries].filter(Boolean).join(" \u00b7 ");
 }
 
-function one(attempt, data) {
+// The attempt's report, or where it stands already: `after` is the attempt that is listed above.
+function report(attempt, after) {
+  if (!attempt.error) return null;
+  if (attempt.error === after?.error) return h("div", { class: "quiet" }, `failed with the same words as attempt ${after.number}`);
+  return h("pre", { tabindex: "0", "aria-label": "error" }, attempt.error);
+}
+
+function one(attempt, data, after) {
   const isCurrent = attempt.number === data.loaded_attempt;
   const read = attempt.counts ? `${many(attempt.counts.read, "record")} read, ${whole(attempt.counts.loaded)} loaded` : null;
   return h(
@@ -38,7 +45,7 @@ function one(attempt, data) {
     h("div", { class: "quiet" }, story(attempt, data.now)),
     h("div", { class: "quiet" }, origin(attempt), read ? ` \u00b7 ${read}` : ""),
     attempt.log_url ? h("div", {}, airflowLink(attempt.log_url, {}, "Task log in Airflow")) : null,
-    attempt.error ? h("pre", { tabindex: "0", "aria-label": "error" }, attempt.error) : null,
+    report(attempt, after),
   );
 }
 
@@ -52,7 +59,7 @@ export function attemptsPanel(data) {
       ? h(
           "ol",
           { class: "attempts", reversed: true },
-          attempts.map((attempt) => one(attempt, data)),
+          attempts.map((attempt, place) => one(attempt, data, attempts[place - 1])),
         )
       : h("p", { class: "quiet" }, "No attempt at this hour yet."),
   );

@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { many, whole } from "./format.js";
+import { prose } from "./prose.js";
 import { sum } from "./sums.js";
 
 const PARTS = [
@@ -22,6 +23,12 @@ function term(count, label) {
   return h("div", { class: "term" }, h("b", {}, whole(count)), h("span", {}, label));
 }
 
+// The one line that says why: the program's own `error:`, the last of them; what stands around it is Spark's report.
+function causeOf(text) {
+  const lines = text.trim().split("\n").map((line) => line.trim());
+  return lines.findLast((line) => /^\S*error: /i.test(line)) ?? lines[0];
+}
+
 function tick(equation, isAudited) {
   if (!equation.holds) return h("div", { class: "tick bad" }, h("span", { "aria-hidden": "true" }, "\u2717"), "does not add up");
   return h(
@@ -37,10 +44,12 @@ export function equationPanel(data) {
   if (!equation || equation.read === null || equation.read === undefined) {
     const gone = sum(Object.values(data.cell.gone));
     const rest = gone ? `${whole(gone)} of them can no longer be read.` : "the next attempt reads exactly these.";
+    const failed = data.attempts?.at(-1)?.state === "failed" ? data.attempts.at(-1) : null;
     return h(
       "section",
-      { class: "panel" },
-      h("h2", {}, "Nothing is loaded yet"),
+      { class: "panel", "aria-labelledby": "equation-title" },
+      h("h2", { id: "equation-title" }, failed ? `Nothing is loaded: attempt ${failed.number} failed` : "Nothing is loaded yet"),
+      failed?.error ? h("p", { class: "cause" }, prose(causeOf(failed.error))) : null,
       h(
         "p",
         { class: "quiet" },

@@ -47,7 +47,7 @@ function crumbs(data) {
     { class: "crumbs" },
     h("a", { href: pageAddress("ingestion") }, "Ingestion"),
     h("span", { class: "quiet" }, "/"),
-    h("span", {}, data.pipeline),
+    h("a", { href: pageAddress("ingestion", { pipeline: data.pipeline }), title: "its other hours" }, data.pipeline),
     h("span", { class: "quiet" }, "/"),
     h("h1", {}, hour(data.start, data.end)),
     badge(data),
