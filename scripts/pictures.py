@@ -1,4 +1,4 @@
-"""Makes docs/pictures from the running pages: a seeded week in a real Airflow, looked at by a real browser. `make pictures`.
+"""Makes docs/pictures of the running pages in a real browser: what the demo leaves, and a seeded week. `make pictures`.
 
 Needs Chromium; with the typeface Inter, which Airflow asks for, they look as pages do on most desks (Debian: fonts-inter).
 """
@@ -6,16 +6,23 @@ Needs Chromium; with the typeface Inter, which Airflow asks for, they look as pa
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 from confluent_kafka import Producer
 from logbus.model import instant_text
 from logbus.warehouse.embedded import EmbeddedPostgres
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.api_server import DAGS, ApiServer
 from tests.support.broker import LogbusBroker
@@ -28,6 +35,7 @@ HOURS = 7 * 24
 SCALE = 1.2  # of the records that tests make
 PAGE = "/plugin/logbus-ingestion/logbus/ui"
 SETTLED_MS = 12_000  # Airflow's own parts have come in, and the page has asked a second time
+DEMO_IS_UP = b"Everything stays up"
 RATES_KNOWN_MS = 25_000  # the server has seen the topics grow twice
 RECORDS_EACH_TURN = {"access_log": 9, "app_events": 16, "payments": 3, "clickstream": 24, "search": 2}
 
@@ -39,6 +47,8 @@ PICTURES = {
     "topics": ("topics", 1440, 640, "light"),
     "phone": ("ingestion", 390, 844, "dark"),
 }
+DEMO = ("demo", 1440, 460, "light")
+SWITCHED_ON = ("access_log", "logbus_redrive")
 
 
 @contextmanager
@@ -75,27 +85,73 @@ def log_in(browser: Browser, airflow: ApiServer) -> Path:
     return path
 
 
+def switch_on(airflow: ApiServer) -> None:
+    for dag_id in SWITCHED_ON:
+        httpx.patch(
+            f"{airflow.url}/api/v2/dags/{dag_id}",
+            json={"is_paused": False},
+            headers={"Authorization": f"Bearer {airflow.token('admin')}"},
+            trust_env=False,
+        ).raise_for_status()
+
+
 def take(browser: Browser, airflow: ApiServer, session: Path, name: str, values: dict[str, str]) -> None:
     path, width, height, theme = PICTURES[name]
     context = browser.new_context(storage_state=session, viewport={"width": width, "height": height}, color_scheme=theme)
+    shoot(context, f"{airflow.url}{PAGE}/{path.format(**values)}", name)
+
+
+def shoot(context: BrowserContext, address: str, name: str) -> None:
     context.set_default_timeout(PATIENCE_MS)
     page: Page = context.new_page()
-    page.goto(f"{airflow.url}{PAGE}/{path.format(**values)}")
+    page.goto(address)
     ours(page).locator(".cell, tr.one, .equation").first.wait_for()
     page.wait_for_timeout(SETTLED_MS)
     page.screenshot(path=FOLDER / f"{name}.png")
     context.close()
 
 
+def take_demo() -> None:
+    """What one sees behind the demo. It stays up on a terminal, so it is given one."""
+    name, width, height, theme = DEMO
+    reading, terminal = pty.openpty()
+    with tempfile.TemporaryDirectory(prefix="logbus-demo-", ignore_cleanup_errors=True) as home:
+        command = [sys.executable, "-m", "logbus", "demo", "--home", home]
+        process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True)
+        os.close(terminal)
+        try:
+            said = b""
+            while DEMO_IS_UP not in said:
+                said += os.read(reading, 4096)
+            found = re.search(rb"(http://[\d.]+:\d+)/dags/", said)
+            assert found is not None, f"the demo names no Airflow:\n{said.decode()}"
+            with chromium() as browser:
+                context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+                shoot(context, f"{found[1].decode()}{PAGE}/ingestion?hours=24", name)
+        finally:
+            process.send_signal(signal.SIGINT)
+            # It goes on printing while it ends; a terminal that nobody reads would stop it.
+            with suppress(OSError):
+                while os.read(reading, 4096):
+                    pass
+            process.wait()
+            os.close(reading)
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
+    take_demo()
     with (
         tempfile.TemporaryDirectory(prefix="logbus-pictures-", ignore_cleanup_errors=True) as folder,
         EmbeddedPostgres(Path(folder) / "postgres", settings=FAST) as postgres,
         LogbusBroker(Path(folder) / "broker", settings={"group.initial.rebalance.delay.ms": "0"}) as broker,
     ):
         warehouse = postgres.create_database("pages")
-        dags = {"pipelines.py": DAGS.format(pipelines={story.name: story.parse for story in STORIES})}
+        redrive = Path(__file__).parents[1] / "dags" / "redrive.py"
+        dags = {
+            "pipelines.py": DAGS.format(pipelines={story.name: story.parse for story in STORIES}),
+            redrive.name: redrive.read_text(),
+        }
         server = ApiServer(
             home=Path(folder) / "airflow", postgres=postgres, warehouse="pages", bootstrap=broker.bootstrap, dags=dags
         )
@@ -105,6 +161,7 @@ def main() -> None:
             chromium() as browser,
             traffic(platform),
         ):
+            switch_on(airflow)
             session = log_in(browser, airflow)
             values = {"dead": instant_text(platform.start(5))}
             for name in ("ingestion-light", "topics"):  # the first look starts the counting of rates
