@@ -218,6 +218,7 @@ def pipeline_json(
         "table": pipeline.table,
         "dag_ids": list(reading.dag_ids.get(pipeline.name, ())),
         "interval_seconds": int(pipeline.interval.total_seconds()),
+        "lateness_seconds": pipeline.lateness.total_seconds(),
         "lag": lag_json(one.lag, reading.loaded.get(pipeline.name), reading.at),
         "throughput": throughput_json(reading, pipeline.name, series),
         "states": states_of(cells),

@@ -18,7 +18,7 @@ from logbus.kafka.topic_list import TopicOwners, topic_json
 from logbus.model import Interval, instant_text
 from logbus.status import fleet_ledger
 from logbus.status.registered import Registered
-from logbus.ui import actions, overview
+from logbus.ui import access, actions, overview
 from logbus.ui.dag_runs import AirflowRest, log_url
 from logbus.ui.errors import ledger_errors
 from logbus.ui.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
@@ -84,6 +84,7 @@ def get_overview(
             if not names:
                 warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
     broker = context.broker_state(reading.broker_error if reading else broker_error(context.source))
+    dag_ids = {dag_id for name in names for dag_id in reading.dag_ids.get(name, ())} if reading else set[str]()
     return answer(
         {
             "now": instant_text(reading.at if reading else context.now),
@@ -92,6 +93,7 @@ def get_overview(
             "latest": latest_of(reading, names),
             "warehouse": warehouse,
             "broker": broker,
+            "paused_dag_ids": access.paused_dags(dag_ids),
             "pipelines": pipelines,
         }
     )

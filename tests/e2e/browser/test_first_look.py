@@ -65,24 +65,35 @@ def test_what_waits_is_one_click_from_what_loads_it(open_page: Open) -> None:
     expect(listed.get_by_role("button")).to_have_text(re.compile("Copied|Selected"))
 
 
-def test_an_hour_that_has_just_closed_is_no_alarm_and_one_that_closed_long_ago_is(open_page: Open) -> None:
+@pytest.mark.parametrize("lateness", [timedelta(minutes=5), timedelta(minutes=45)])
+def test_an_hour_that_has_just_closed_is_no_alarm_and_one_that_closed_long_ago_is(lateness: timedelta, open_page: Open) -> None:
     page = open_page("admin", "about:blank")
     hour = floor(datetime.now(UTC), HOUR) - HOUR
+    paused: list[str] = []
     late: dict[str, Any] = {"hours_behind": 1, "oldest_hour": instant_text(hour), "problem": None}
 
     def only_the_last_hour(answer: dict[str, Any]) -> None:
-        answer["now"] = instant_text(hour + HOUR + timedelta(minutes=6))
+        answer["now"] = instant_text(hour + HOUR + lateness + timedelta(minutes=1))
         for one in answer["pipelines"]:
-            one["states"] = {}
+            one["states"], one["lateness_seconds"] = {}, lateness.total_seconds()
             one["lag"] |= {"hours_behind": 0, "problem": None} if one["name"] != "search" else late
+        answer["paused_dag_ids"] = paused
 
     answered_with(page, only_the_last_hour)
     page.goto(INGESTION)
     expect(page.locator(".verdict h1")).to_have_text("Every hour is in but the last")
     expect(page.locator(".todo")).to_have_count(0)
+    search = page.locator(".row", has_text="search").locator(".figure b").first
+    expect(search).to_have_text("1 hour")
+    expect(search).not_to_have_class("bad")
+    paused.append("search")  # nobody will load it
+    page.reload()
+    expect(page.locator(".todo li")).to_contain_text("its Dag search is paused: switch it on")
+    paused.clear()
     late["oldest_hour"] = instant_text(hour - 3 * HOUR)
     page.reload()
     expect(page.locator(".verdict h1")).to_have_text("1 hour not in yet")
+    expect(search).to_have_class("bad")
     page.unroute_all(behavior="wait")
 
 
@@ -147,3 +158,24 @@ def test_a_failure_that_repeats_is_told_once(open_page: Open) -> None:
     began = {"began_at": "2026-11-23T09:00:00Z", "ended_at": "2026-11-23T09:01:00Z", "state": "failed", "run_id": "r"}
     attempts = [{**began, "number": number + 1, "error": error} for number, error in enumerate(["disk", "heap", "heap"])]
     assert page.evaluate(REPORTS, attempts) == ["heap", "failed with the same words as attempt 3", "disk"]
+
+
+LABELS = """async spans => {
+    const { ticks } = await import('../static/heatmap.js');
+    return spans.map(([start, end]) => ticks({ start, end }).map(one => one.text));
+}"""
+
+
+def test_the_newest_day_is_named_at_every_hour_and_no_label_lies_on_another(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/topics")
+    ends = [datetime(2026, 11, 23, hour, tzinfo=UTC) for hour in (1, 9, 20)]
+    named = page.evaluate(LABELS, [[instant_text(end - timedelta(days=7)), instant_text(end)] for end in ends])
+    assert [labels[-1] for labels in named] == ["Mon 23 Nov"] * 3
+    (hours,) = page.evaluate(LABELS, [[instant_text(ends[1] - timedelta(days=1)), instant_text(ends[1])]])
+    assert hours[hours.index("Mon 23 Nov") + 1] == "06:00"
+
+
+def test_a_phone_has_the_days_to_choose_from_too(open_page: Open) -> None:
+    page = open_page("admin", INGESTION, PHONE)
+    expect(page.get_by_label("Last day shown, in UTC")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0

@@ -26,7 +26,7 @@ export const HEAVY_SHARE = 0.1; // of an hour's records: more dead letters than 
 export function troubleOf(pipeline) {
   const states = Object.entries(WEIGHTS).map(([name, weight]) => (pipeline.states?.[name] ? weight : 0));
   return (
-    Math.max(...states, pipeline.lag?.problem ? 1e7 : 0, hasHeavyHour(pipeline) ? HEAVY_WEIGHT : 0) + (pipeline.lag?.hours_behind ?? 0) + (pipeline.dead_letters ? 0.5 : 0)
+    Math.max(...states, pipeline.lag?.problem ? 1e7 : 0, hasHeavyHour(pipeline) ? HEAVY_WEIGHT : 0) + (pipeline.is_due ? 0 : (pipeline.lag?.hours_behind ?? 0)) + (pipeline.dead_letters ? 0.5 : 0)
   );
 }
 

@@ -32,7 +32,7 @@ const brief = (text) => text.split(/[:;]/)[0].replaceAll("`", "");
 // Hours in which no record can be: they are still to be frozen, and nobody waits for anything of them.
 const withoutRecords = (lag) => (lag.hours_empty ? `${many(lag.hours_empty, "hour")} without records` : null);
 
-function behind(lag) {
+function behind(lag, isDue) {
   if (!isKnown(lag.hours_behind)) return figure("Behind", true, h("b", {}, "not known"), h("small", {}, "no answer"));
   if (!lag.hours_behind && !lag.records_behind)
     return figure(
@@ -46,8 +46,8 @@ function behind(lag) {
   return figure(
     "Behind",
     false,
-    h("b", { class: "bad" }, many(lag.hours_behind, "hour")),
-    h("small", { title: told }, `${short(lag.records_behind)} rec${size}`),
+    h("b", { class: isDue ? "" : "bad" }, many(lag.hours_behind, "hour")),
+    isDue ? h("small", { title: told }, "closed just now") : h("small", { title: told }, `${short(lag.records_behind)} rec${size}`),
   );
 }
 
@@ -75,5 +75,5 @@ function throughput(flow) {
 
 export function figures(pipeline) {
   const lag = pipeline.lag ?? {};
-  return [behind(lag), due(lag), throughput(pipeline.throughput)];
+  return [behind(lag, pipeline.is_due), due(lag), throughput(pipeline.throughput)];
 }

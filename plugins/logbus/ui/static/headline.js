@@ -11,16 +11,19 @@ const SOON_SECONDS = 86_400;
 const DUE_SECONDS = 1_200;
 const LISTED_MAX = 8;
 
-// Whether all that a pipeline waits for is the hour that has only just closed, with a Dag to load it.
-export function isOnlyDue(pipeline, now) {
+// Whether all that a pipeline waits for is the hour that has only just closed, with a Dag that will load it. It closes when the
+// lateness that the pipeline allows is over.
+export function isOnlyDue(pipeline, now, paused) {
   const lag = pipeline.lag ?? {};
-  if (lag.hours_behind !== 1 || !lag.oldest_hour || !pipeline.dag_ids?.length) return false;
-  const ended = Date.parse(lag.oldest_hour) + pipeline.interval_seconds * 1000;
-  return Date.parse(now) - ended < DUE_SECONDS * 1000;
+  if (lag.hours_behind !== 1 || !lag.oldest_hour || isOff(pipeline, paused)) return false;
+  const closed = Date.parse(lag.oldest_hour) + (pipeline.interval_seconds + pipeline.lateness_seconds) * 1000;
+  return Date.parse(now) - closed < DUE_SECONDS * 1000;
 }
 
-export function totals(pipelines, now) {
-  const due = pipelines.filter((one) => isOnlyDue(one, now));
+const isOff = (pipeline, paused) => (pipeline.dag_ids ?? []).every((name) => paused.includes(name));
+
+export function totals(pipelines) {
+  const due = pipelines.filter((one) => one.is_due);
   const lags = pipelines.map((one) => one.lag ?? {});
   const next = pipelines
     .filter((one) => one.lag?.seconds_until_expiry !== null && one.lag?.seconds_until_expiry !== undefined)
@@ -104,12 +107,16 @@ function tile(label, value, more, kind = "") {
 }
 
 // What loads the hours that wait: the Dag that should have, or a command.
-function todo(waiting) {
+function todo(waiting, paused) {
   if (!waiting.length) return null;
   const hours = waiting.reduce((total, one) => total + one.lag.hours_behind, 0);
   const lines = waiting.slice(0, LISTED_MAX).map((one) => {
     const dags = (one.dag_ids ?? []).map((name) => airflowLink(`dags/${encodeURIComponent(name)}`, {}, name));
-    const by = dags.length ? ["is its Dag ", dags, " switched on, and does it run? By hand: "] : ["by hand: "];
+    const by = !dags.length
+      ? ["by hand: "]
+      : isOff(one, paused)
+        ? ["its Dag ", dags, " is paused: switch it on. By hand: "]
+        : ["does its Dag ", dags, " run? By hand: "];
     return h("li", {}, h("b", {}, one.name), " ", many(one.lag.hours_behind, "hour"), ", ", by, copyable(`logbus load --pipeline ${one.name} --only-missing`));
   });
   const more = waiting.length - lines.length;
@@ -121,8 +128,8 @@ function todo(waiting) {
   );
 }
 
-export function headline(pipelines, shown, now) {
-  const found = totals(pipelines, now);
+export function headline(pipelines, shown, paused) {
+  const found = totals(pipelines);
   const hours = Math.round((Date.parse(shown.end) - Date.parse(shown.start)) / 3_600_000);
   const length = hours <= 48 ? many(hours, "hour") : many(Math.round(hours / 24), "day");
   const said = verdict(found, pipelines.length);
@@ -159,6 +166,6 @@ export function headline(pipelines, shown, now) {
       found.dead ? "warn" : "",
     ),
     tile("Coming in", rate(found.produced), `loaded at ${rate(found.loaded)}`),
-    todo(found.waiting),
+    todo(found.waiting, paused),
   ];
 }

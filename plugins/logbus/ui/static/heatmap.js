@@ -83,8 +83,12 @@ export function ticks(span) {
   const found = [];
   for (let at = Math.ceil(start / step) * step; at < end; at += step) {
     const iso = new Date(at).toISOString();
-    const room = (end - at) / long;
-    if (room > LABEL_SHARE) found.push({ at: (at - start) / long, text: at % DAY_MS === 0 ? day(iso) : clock(iso) });
+    const isDay = at % DAY_MS === 0;
+    const isShort = (end - at) / long <= LABEL_SHARE;
+    // A day's name is wider than three hours of a day's map, so the tick behind it has no label. On a map of days the last is
+    // always named: without room behind its midnight it stands before it.
+    if (step === DAY_MS / 8 && (at - step) % DAY_MS === 0) continue;
+    if (!isShort || step === DAY_MS) found.push({ at: (at - start) / long, text: isDay ? day(iso) : clock(iso), isBefore: isShort });
   }
   return found;
 }

@@ -5,7 +5,7 @@ import { empty, furnish, keepFresh, notice, sentence, tellProblems } from "./chr
 import { Choices } from "./choices.js";
 import { apiAddress, asked, windowAddress } from "./frame.js";
 import { focusOn, walk } from "./gridkeys.js";
-import { headline } from "./headline.js";
+import { headline, isOnlyDue } from "./headline.js";
 import { HeatMap } from "./heatmap.js";
 import { Poll } from "./live.js";
 import { attachTooltip } from "./tooltip.js";
@@ -55,9 +55,10 @@ function build() {
 }
 
 function redraw() {
-  const { pipelines, span, now } = poll.data;
+  const { pipelines, span, now, paused_dag_ids: paused } = poll.data;
+  for (const one of pipelines) one.is_due = isOnlyDue(one, now, paused);
   const shown = choices.chosen(pipelines);
-  showHeadline(headline(pipelines, span, now));
+  showHeadline(headline(pipelines, span, paused));
   replace(places.legend, legend(pipelines, choices, redraw));
   replace(places.spans, spans(choices, chooseHours), days(choices, poll.data, chooseDay));
   replace(map.head, head(span, now, choices, sortBy));

@@ -113,7 +113,7 @@ function axis(span, now) {
   return h(
     "div",
     { class: "axis", role: "columnheader", "aria-label": `Hours in UTC, up to ${clock(now)}` },
-    free.map((tick) => h("span", { style: at(tick.at) }, tick.text)),
+    free.map((tick) => h("span", { class: tick.isBefore ? "before" : "", style: at(tick.at) }, tick.text)),
     share <= 1 ? h("span", { class: "now", style: at(share) }, `${clock(now)} UTC`) : null,
   );
 }
