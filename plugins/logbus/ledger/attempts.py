@@ -128,6 +128,8 @@ def begin_one(
         "definition": definition,
         **({} if task is None else {"dag_id": task.dag_id, "task_id": task.task_id, "map_index": task.map_index}),
     }
+    # In the transaction that makes the newer one, under the window's lock: at no instant do two attempts at a window run, and a
+    # commit of the older, which takes the same lock, comes wholly before or is refused.
     older = (attempt.c.window_id == row["id"], attempt.c.state == ATTEMPT_RUNNING)
     reason = f"attempt {number} of run {run_id} took over"
     connection.execute(update(attempt).where(*older).values(state=SUPERSEDED, ended_at=now, error=reason))

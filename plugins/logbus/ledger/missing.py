@@ -311,6 +311,7 @@ def told_apart(
         told += [(piece.span, is_empty) for piece, is_empty in known if is_empty is not None]
         waiting = [piece for piece, is_empty in known if is_empty is None]
         instants = [piece.asked_at(pipeline.interval) for piece in waiting]
+        # A round is asked as a whole or not at all: half of one would make what is told depend on the order of the pieces.
         if left is not None and len(instants) > left:
             return told + [(piece.span, False) for piece in waiting]
         left = None if left is None else left - len(instants)
@@ -367,6 +368,8 @@ def piece(
     else:
         hidden = [part for part in seen.read if part in held]
         read = {part: rising(log.records(pipeline.topic, part, lower[part], upper[part]), seen.horizon) for part in hidden}
+    # Retention has cut into it: the records that are gone cannot be asked when they were, so nothing before the first that is
+    # left may be called empty.
     is_cut = any(seen.starts[part] > lower[part] for part in held)
     yield Piece(span=found, lower=lower, upper=upper, read=read, is_tail=is_tail, is_unsure=is_unsure or is_cut)
 
