@@ -164,7 +164,9 @@ def test_a_rerun_clears_the_run_of_the_hour_or_asks_for_one(site: Site) -> None:
     assert (rerun["allowed"], "is paused" in rerun["why_not"]) == (False, True)
     paused = site.by("admin").post(rerun["href"], json={})
     assert (paused.status_code, f"airflow dags unpause {OPEN}" in paused.json()["detail"]) == (409, True)
+    assert OPEN in site.by("admin").get("/logbus/api/overview").json()["paused_dag_ids"]
     site.api("PATCH", f"dags/{OPEN}", json={"is_paused": False})
+    assert OPEN not in site.by("admin").get("/logbus/api/overview").json()["paused_dag_ids"]
     busy = site.by("admin").post(rerun["href"], json={})
     assert (busy.status_code, "wait for its end" in busy.json()["detail"]) == (409, True)
     site.api("PATCH", f"dags/{OPEN}/dagRuns/{RUN}", json={"state": "success"})

@@ -23,10 +23,11 @@ PATIENCE_SECONDS = 20.0  # with a broker that is up, on a busy machine
 
 @dataclass
 class UiClient:
-    """`readable` are the Dags that the user may read, `changeable` those whose runs he may change."""
+    """`readable` are the Dags that the user may read, `changeable` those whose runs he may change; `paused` are switched off."""
 
     readable: set[str] = field(default_factory=set)
     changeable: set[str] = field(default_factory=set)
+    paused: set[str] = field(default_factory=set)
     now: datetime = NOW
     seconds: float = 0.0
 
@@ -64,6 +65,8 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[UiClient]:
 
     monkeypatch.setattr(access, "readable_dags", readable)
     monkeypatch.setattr(access, "may_change_runs", lambda user, dag_id, method: dag_id in made.changeable)
+    monkeypatch.setattr(access, "is_paused", lambda dag_id: dag_id in made.paused)
+    monkeypatch.setattr(access, "paused_dags", lambda dag_ids: sorted(made.paused & set(dag_ids)))
     own = dict(module.app.state._state)
     made.wait_for_the_broker(PATIENCE_SECONDS)
     module.app.state.now = lambda: made.now

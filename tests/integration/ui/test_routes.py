@@ -284,7 +284,10 @@ def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, pipe
     assert topics[pipeline.name]["pipelines"] == []
     for unseen in (path, f"{path}/replay_plan", f"/windows/{pipeline.name}"):
         assert places.get(unseen).status_code == 404
+    places.paused = {"secret_dag", "another"}
+    assert places.json("/api/overview", **DAY)["paused_dag_ids"] == []
     places.readable = {"secret_dag"}
+    assert places.json("/api/overview", **DAY)["paused_dag_ids"] == ["secret_dag"]
     assert [one["dag_ids"] for one in places.json("/api/overview", **DAY)["pipelines"]] == [["secret_dag"]]
     assert places.json("/api/overview", **DAY, dag_id="another")["pipelines"] == []
     assert places.get(path).json()["dag_ids"] == ["secret_dag"]
