@@ -16,22 +16,19 @@ from itertools import groupby, islice
 from typing import Any
 
 from logbus.errors import AttemptSuperseded, LoadFailed, LogbusError, WindowError
-from logbus.fingerprint import combine
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger import attempts as attempts_of
 from logbus.ledger import testimony
 from logbus.ledger.definition import pipeline_of
 from logbus.ledger.error_budget import samples_of
 from logbus.ledger.heartbeats import Heartbeat
-from logbus.ledger.inferred_columns import INFER
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.retained import refuse_if_recreated, why_unreadable
-from logbus.ledger.stamped_hours import joined
 from logbus.ledger.testimony import Called, Place
 from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, Witness, milliseconds
 from logbus.parsing import parser_for
-from logbus.proof.sent_numbers import join_streams
-from logbus.warehouse.commit import ReadTally, SealedWindow
+from logbus.proof.read_tally import ReadTally
+from logbus.warehouse.commit import SealedWindow
 from logbus.warehouse.sinks import Sink, sink_for
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
@@ -89,7 +86,7 @@ class Application:
 
     def load_alike(self, defined: Pipeline, attempts: Sequence[Attempt]) -> Iterator[WindowOutcome]:
         pipeline = self.ledger.with_inferred(defined)
-        if pipeline.settings.get(INFER):
+        if pipeline.options.infer:
             pipeline = self.infer(pipeline, attempts)
         parser = parser_for(pipeline.parse, pipeline.settings)
         sink = sink_for(pipeline, self.ledger.engine)
@@ -267,18 +264,7 @@ def to_reads(results: Sequence[TaskResult]) -> TaskReads:
     files: dict[int, tuple[str, ...]] = {}
     for result in results:
         parts = by_window.setdefault(result.window_id, {})
-        before = parts.get(result.partition, ReadTally())
-        parts[result.partition] = ReadTally(
-            read=before.read + result.read,
-            filtered=before.filtered + result.filtered,
-            late=before.late + result.late,
-            early=before.early + result.early,
-            bytes=before.bytes + result.bytes,
-            fingerprint=combine([before.fingerprint, result.fingerprint]),
-            staged_fingerprint=combine([before.staged_fingerprint, result.staged_fingerprint]),
-            hours=joined([before.hours, result.hours]),
-            sent=join_streams(before.sent, result.sent),
-        )
+        parts[result.partition] = parts.get(result.partition, ReadTally()) + result.tally
         files[result.window_id] = files.get(result.window_id, ()) + result.files
     return TaskReads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logbus.model import Witness
-from logbus.proof.sent_numbers import Numbers
+from logbus.proof.read_tally import ReadTally
 
 HOUR_MS = 3_600_000
 
@@ -41,22 +41,11 @@ class TaskJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What one task attempt did with one partition of one window. Fingerprints are sums modulo 2^64.
-
-    `staged_fingerprint` leaves filtered records out. `files` are those the task made for the window; they are given
-    once, with the first of its partitions.
-    """
+    """What one task attempt read of one partition of one window. `files` are those the task made for the window; they are given
+    once, with the first of its partitions."""
 
     task: int
     window_id: int
     partition: int
-    read: int
-    filtered: int
-    late: int
-    early: int
-    bytes: int
-    fingerprint: int
-    staged_fingerprint: int
-    hours: Mapping[int, int] = field(default_factory=dict)  # logbus.ledger.stamped_hours
+    tally: ReadTally = field(default_factory=ReadTally)
     files: tuple[str, ...] = ()
-    sent: Mapping[str, Numbers] = field(default_factory=dict)  # by stream, of producers that number their records

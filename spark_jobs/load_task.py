@@ -11,40 +11,24 @@ import gc
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from logbus.fingerprint import MODULUS, as_signed, combine, record_hashes
+from logbus.fingerprint import MODULUS, as_signed, record_hashes
 from logbus.ledger.another_log import another_log, record_changed
 from logbus.ledger.stamped_hours import NO_HOUR, Histogram, bounded, joined
 from logbus.model import Witness
 from logbus.parsing import Parser, parser_for, storable
 from logbus.parsing.chunks import Parsed, parse_chunk
 from logbus.parsing.schemas import CALENDAR_MS_MAX, DEAD_LETTER_SCHEMA, ROW_FIELDS, TIMESTAMP, row_schema, timestamps
-from logbus.proof.sent_numbers import Numbers, count_sent
+from logbus.proof.read_tally import ReadTally
+from logbus.proof.sent_numbers import count_sent
 
 from spark_jobs.job import StagedWindow, TaskJob, TaskResult
 from spark_jobs.records import Records, headers_json
 from spark_jobs.sinks import TaskSink, sink_for
 
-
-@dataclass(slots=True)
-class Tally:
-    """Running counts of one partition of one window."""
-
-    read: int = 0
-    filtered: int = 0
-    late: int = 0
-    early: int = 0
-    bytes: int = 0
-    fingerprint: int = 0
-    filtered_fingerprint: int = 0
-    hours: dict[int, int] = field(default_factory=dict)
-    sent: dict[str, Numbers] = field(default_factory=dict)
-
-
-Tallies = dict[tuple[int, int], Tally]
+Tallies = dict[tuple[int, int], ReadTally]
 
 
 # The cyclic collector looks at young objects whenever it has counted this many more. Ten thousand parsed records are as many
@@ -78,7 +62,7 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
     refuse_other_records(records, job, window, hashes)
     parsed = parse_chunk(parser, pa.schema(list(schema)[len(ROW_FIELDS) :]), records.values)
-    tally = tallies.setdefault((records.window_id, records.partition), Tally())
+    tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered)
     count_stamps(tally, window, stamps, job.interval_ms)
     if parsed.places:
@@ -97,7 +81,7 @@ def refuse_other_records(records: Records, job: TaskJob, window: StagedWindow, h
                 raise another_log(job.pipeline, [record_changed(job.topic, partition, witness, found)])
 
 
-def count_stamps(tally: Tally, window: StagedWindow, stamps_ms: pa.Array, interval_ms: int) -> None:
+def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, interval_ms: int) -> None:
     """With which hours the records are stamped, and how many with one before or after their window. Mostly all of a chunk
     are of one hour: then the first and the last say it."""
     first, last = pc.min_max(stamps_ms).as_py().values()
@@ -118,12 +102,13 @@ def by_hour(stamps_ms: pa.Array, interval_ms: int) -> Histogram:
     return {one["values"]: one["counts"] for one in counted.to_pylist()}
 
 
-def count(tally: Tally, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:
+def count(tally: ReadTally, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:
     tally.read += len(records)
     tally.filtered += len(filtered)
     tally.bytes += sum(map(len, filter(None, records.values))) + sum(map(len, filter(None, records.keys)))
-    tally.fingerprint = (tally.fingerprint + sum(hashes)) % MODULUS
-    tally.filtered_fingerprint = combine([tally.filtered_fingerprint, *(hashes[place] for place in filtered)])
+    read = sum(hashes)
+    tally.fingerprint = (tally.fingerprint + read) % MODULUS
+    tally.staged_fingerprint = (tally.staged_fingerprint + read - sum(hashes[place] for place in filtered)) % MODULUS
     if records.headers is not None:
         count_sent(tally.sent, records.headers)
 
@@ -194,23 +179,5 @@ def to_results(task: int, tallies: Tallies, job: TaskJob, sink: TaskSink) -> lis
     for (window_id, partition), tally in tallies.items():
         files = () if window_id in told else sink.files(job.windows[window_id])
         told.add(window_id)
-        results.append(to_result(task, window_id, partition, tally, files))
+        results.append(TaskResult(task=task, window_id=window_id, partition=partition, tally=tally, files=files))
     return results
-
-
-def to_result(task: int, window_id: int, partition: int, tally: Tally, files: tuple[str, ...]) -> TaskResult:
-    return TaskResult(
-        task=task,
-        window_id=window_id,
-        partition=partition,
-        read=tally.read,
-        filtered=tally.filtered,
-        late=tally.late,
-        early=tally.early,
-        bytes=tally.bytes,
-        fingerprint=tally.fingerprint,
-        staged_fingerprint=(tally.fingerprint - tally.filtered_fingerprint) % MODULUS,
-        hours=tally.hours,
-        files=files,
-        sent=tally.sent,
-    )

@@ -20,12 +20,9 @@ from spark_jobs.load_task import load
 from spark_jobs.packing import TaskPlan
 from spark_jobs.records import read_plan
 
-# The pipeline's own setting: {"reader": "python"}. Who reads otherwise is imported when asked for.
-READER = "reader"
-READER_DEFAULT = "python"
-
 RunJob = Callable[[SparkSession, Pipeline, Sequence[TaskPlan], TaskJob, Mapping[str, Any]], list[TaskResult]]
 
+# By the pipeline's setting `reader`. Who reads otherwise is imported when asked for.
 READERS: Mapping[str, str] = {
     "python": "spark_jobs.spark_job:run_job",
     "connector": "spark_jobs.connector:run_connector_job",
@@ -34,7 +31,7 @@ READERS: Mapping[str, str] = {
 
 def runner_for(pipeline: Pipeline) -> RunJob:
     """What runs a job with the pipeline's reader."""
-    name = pipeline.settings.get(READER, READER_DEFAULT)
+    name = pipeline.options.reader
     if name not in READERS:
         raise UserError(f"pipeline {pipeline.name} reads by {name!r}, which is none of {', '.join(READERS)}")
     module_name, _, attribute = READERS[name].partition(":")

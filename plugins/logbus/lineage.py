@@ -48,6 +48,6 @@ def load_lineage(client_config: Mapping[str, Any], warehouse_url: str, pipeline:
     def dataset(name: DatasetName) -> Any:
         return Dataset(namespace=name.namespace, name=name.name)
 
-    is_table = pipeline.settings.get("sink", "postgres") == "postgres"
+    is_table = pipeline.options.sink == "postgres"
     outputs = [dataset(table_name(warehouse_url, pipeline.table))] if is_table else []
     return OperatorLineage(inputs=[dataset(topic_name(client_config, pipeline.topic))], outputs=outputs)

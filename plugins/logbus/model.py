@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
+
+from logbus.errors import UserError
+from logbus.pipeline_settings import PipelineSettings
 
 HOUR = timedelta(hours=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -19,10 +22,6 @@ MILLISECOND = timedelta(milliseconds=1)
 
 # How long after its end an hour stays open for records still on their way.
 LATENESS_DEFAULT = timedelta(minutes=5)
-
-# A pipeline's own word that its topic has offsets without a record: `{"offset_gaps": true}`. Compaction and transactions make
-# them, and no stock client can see why an offset is missing.
-OFFSET_GAPS = "offset_gaps"
 
 
 def utc(instant: datetime) -> datetime:
@@ -73,7 +72,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A topic, the table it is loaded into, and how. `starts_at` None means from the earliest record."""
+    """A topic, the table it is loaded into, and how. `starts_at` None means from the earliest record.
+
+    `settings` may be given as any mapping and are kept as `PipelineSettings`, frozen; `options` are the same, typed by name.
+    """
 
     name: str
     topic: str
@@ -84,6 +86,16 @@ class Pipeline:
     starts_at: datetime | None = None
     isolation_level: str = "read_committed"
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.settings, Mapping):
+            raise UserError(f"pipeline {self.name!r}: settings are a mapping of names to values; {self.settings!r} is none")
+        object.__setattr__(self, "settings", PipelineSettings(self.settings))
+
+    @property
+    def options(self) -> PipelineSettings:
+        """The settings by name, with their types and defaults: `pipeline.options.sink`."""
+        return cast(PipelineSettings, self.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,34 +13,14 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.pipeline_checks import advice, check_pipeline
+from logbus.pipeline_checks import check_pipeline
+from logbus.pipeline_settings import SETTINGS, advice
 
 FIELDS: Mapping[str, str] = {
     "lateness": "how long after its end an hour stays open for records still on their way (timedelta)",
     "starts_at": "where the first window begins; by default at the earliest record",
     "interval": "the length of a window; an hourly pipeline leaves it alone",
     "isolation_level": "read_committed or read_uncommitted",
-}
-
-SETTINGS: Mapping[str, str] = {
-    "columns": "columns and their types: {'host': 'text', 'bytes': 'bigint'}",
-    "infer": "take the columns of JSON from the records themselves",
-    "pattern": "the regular expression of parse='regex', with named groups",
-    "fields": "the names of a line's fields in their order, for parse='csv'",
-    "delimiter": "the character between the fields of parse='csv'; a comma unless said otherwise",
-    "filter": "which rows to load; the others are counted and left out",
-    "sink": "where rows go: by default a table of the warehouse; iceberg, parquet",
-    "warehouse": "the directory of Iceberg's tables",
-    "catalog": "the Iceberg catalog, as pyiceberg's own configuration names it",
-    "keep_snapshots_days": "how long Iceberg's older snapshots stay",
-    "directory": "the directory of Parquet tables",
-    "reader": "what reads the topic",
-    "max_error_rate": "the share of records that may fail to parse before the hour fails instead, 0 to 1; without it a tenth",
-    "max_errors": "the number of records that may fail to parse before the hour fails instead",
-    "accept_loss": "load what is left where retention was faster, and keep the loss on record",
-    "accept_producer_gaps": "pass the audit though producers have counted records that are not there",
-    "max_ahead_minutes": "how far ahead of the clock a record's timestamp may lie and still begin an hour, 0 to 1440 (60)",
-    "offset_gaps": "the topic is compacted or holds transactions, so that offsets are missing",
 }
 
 
@@ -96,7 +76,7 @@ def define_pipeline(
 
 def refuse_unusable(pipeline: Pipeline) -> None:
     """`UserError` for a value that no load could use, with what may have been meant."""
-    check_pipeline(pipeline, SETTINGS)
+    check_pipeline(pipeline)
 
 
 def refuse_unknown(name: str, options: Mapping[str, Any]) -> None:

@@ -10,7 +10,8 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from logbus.pipeline_options import FIELDS, SETTINGS
+from logbus.pipeline_options import FIELDS
+from logbus.pipeline_settings import SETTINGS
 
 from scripts.site.tables import code, plain, table
 
@@ -62,7 +63,7 @@ def pipelines_page() -> str:
     functions = "\n".join(
         directive(f"logbus.pipelines.{name}") for name in ("hourly_ingest", "many_topics", "catch_up", "Connections")
     )
-    known = [*FIELDS.items(), *SETTINGS.items()]
+    known = [*FIELDS.items(), *((name, setting.meaning) for name, setting in SETTINGS.items())]
     return (
         PIPELINES + functions + OPTIONS + table(("option", "meaning"), [(code(name), plain(text)) for name, text in known]) + "\n"
     )

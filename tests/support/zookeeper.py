@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from logbus.local import guard
+from logbus import guard
 from logbus.local.processes import ReservedPorts, SupervisedProcess, living_guard, wait_until
 from logbus.local.zookeeper import ZooKeeperServer, mode, zookeeper_program
 

@@ -15,7 +15,6 @@ from logbus.ledger.migrations import create_ledger
 from logbus.model import Pipeline, instant_text
 from logbus.warehouse.duckdb_view import create_view, query
 from logbus.warehouse.engine import connect
-from logbus.warehouse.sinks import SINK
 from logbus.warehouse.sinks.parquet import table_directory
 
 
@@ -33,7 +32,7 @@ def command(statement: str, warehouse_url: str, as_json: bool) -> None:
     create_ledger(engine)
     with duckdb.connect() as connection:
         for pipeline in Ledger(engine).pipelines():
-            if pipeline.settings.get(SINK) == "parquet":
+            if pipeline.options.sink == "parquet":
                 make_view(connection, pipeline)
         try:
             names, rows = query(connection, statement)
@@ -47,7 +46,7 @@ def command(statement: str, warehouse_url: str, as_json: bool) -> None:
 
 def make_view(connection: Any, pipeline: Pipeline) -> None:
     """Nothing where no window was ever loaded."""
-    directory = table_directory(pipeline.settings.get("directory"), pipeline.name, pipeline.table)
+    directory = table_directory(pipeline.options.directory, pipeline.name, pipeline.table)
     if (directory / "_manifests").is_dir():
         create_view(connection, directory)
 

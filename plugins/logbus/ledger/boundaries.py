@@ -17,25 +17,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from logbus.errors import UserError
 from logbus.kafka.topics import FoundRecord
 from logbus.model import Pipeline, milliseconds
+from logbus.pipeline_settings import PipelineSettings
 
-# How far ahead of our clock a producer's clock may run before its stamps stop being evidence: a pipeline's own word, in minutes.
-MAX_AHEAD = "max_ahead_minutes"
-MAX_AHEAD_DEFAULT = timedelta(hours=1)  # Kafka's default for message.timestamp.after.max.ms: what is further ahead is refused
-MAX_AHEAD_LONGEST = timedelta(days=1)
+MAX_AHEAD_DEFAULT = timedelta(minutes=PipelineSettings.max_ahead_minutes.default)
 
 
 def max_ahead(pipeline: Pipeline) -> timedelta:
-    """What the pipeline's settings say; `UserError` where that makes no sense."""
-    minutes = pipeline.settings.get(MAX_AHEAD)
-    if minutes is None:
-        return MAX_AHEAD_DEFAULT
-    longest = MAX_AHEAD_LONGEST / timedelta(minutes=1)
-    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 <= minutes <= longest:
-        raise UserError(f"pipeline {pipeline.name}: {MAX_AHEAD} is a number of minutes, 0 to {longest:.0f}; {minutes!r} is none")
-    return timedelta(minutes=minutes)
+    """How far ahead of our clock a producer's clock may run before its stamps stop being evidence."""
+    return timedelta(minutes=pipeline.options.max_ahead_minutes)
 
 
 def horizon_ms(now: datetime, ahead: timedelta = MAX_AHEAD_DEFAULT) -> int:

@@ -16,15 +16,14 @@ from typing import Any
 from logbus.errors import UserError
 from logbus.ledger.table_names import canonical_table
 from logbus.model import Pipeline, instant_text, parse_instant
+from logbus.pipeline_settings import PipelineSettings
 
 Definition = Mapping[str, Any]
 
 SETTINGS = "settings"
 NOT_GIVEN = "not given"
 
-# The pipeline's own setting, and where rows go that name no other sink.
-SINK = "sink"
-SINK_DEFAULT = "postgres"
+SINK = PipelineSettings.sink
 
 # By sink: the settings that say where its rows lie, those first that outweigh the others.
 LOCATING: Mapping[str, tuple[str, ...]] = {"parquet": ("directory",), "iceberg": ("catalog", "warehouse")}
@@ -65,12 +64,12 @@ def definition_of(pipeline: Pipeline) -> dict[str, Any]:
 def settings_json(pipeline: Pipeline) -> dict[str, Any]:
     """The settings as they come back from the ledger."""
     try:
-        text = json.dumps({SINK: SINK_DEFAULT, **pipeline.settings}, allow_nan=False)
+        text = json.dumps(dict(pipeline.settings), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UserError(f"pipeline {pipeline.name}: its settings are kept as JSON, which cannot hold them: {error}") from None
     found: dict[str, Any] = json.loads(text)
-    if found[SINK] == SINK_DEFAULT:
-        del found[SINK]  # said or not, it is the same
+    if found.get(SINK.name) == SINK.default:
+        del found[SINK.name]  # said or not, it is the same
     return found
 
 
@@ -106,7 +105,7 @@ def differences(before: Pipeline, after: Pipeline) -> list[Difference]:
 def options_of(pipeline: Pipeline) -> dict[str, Any]:
     """Fields and settings in one, under the names by which an author gives them."""
     definition = definition_of(pipeline)
-    settings = {SINK: SINK_DEFAULT, **definition.pop(SETTINGS)}
+    settings = {SINK.name: SINK.default, **definition.pop(SETTINGS)}
     for span in ("interval", "lateness"):
         definition[span] = timedelta(seconds=definition.pop(f"{span}_seconds"))
     return {**definition, **settings}
@@ -121,8 +120,8 @@ def shown(options: Mapping[str, Any], option: str) -> str:
 
 def location_of(pipeline: Pipeline) -> dict[str, str]:
     """The setting that says where the pipeline's rows lie; the table's name and the sink's decide the rest."""
-    options = LOCATING.get(pipeline.settings.get(SINK, SINK_DEFAULT), ())
-    given = [option for option in options if pipeline.settings.get(option) is not None]
+    options = LOCATING.get(pipeline.options.sink, ())
+    given = [option for option in options if option in pipeline.settings]
     return {option: plain_place(str(pipeline.settings[option])) for option in given[:1]}
 
 

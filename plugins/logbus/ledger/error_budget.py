@@ -16,11 +16,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from logbus.errors import ErrorBudgetExceeded, UserError
+from logbus.errors import ErrorBudgetExceeded
 from logbus.model import Interval, Pipeline
-
-MAX_ERRORS = "max_errors"
-MAX_ERROR_RATE = "max_error_rate"
 
 # Where a pipeline says nothing: whichever of the two is more.
 ERROR_RATE_DEFAULT = 0.1
@@ -43,28 +40,22 @@ class ErrorBudget:
     def overrun(self, *, read: int, errors: int) -> str | None:
         """By which limit so many errors in so many records are too many; None where they are not."""
         if self.max_errors is not None and errors > self.max_errors:
-            return f"{MAX_ERRORS} {self.max_errors}"
+            return f"max_errors {self.max_errors}"
         if self.max_error_rate is not None and errors > self.max_error_rate * read:
-            return f"{MAX_ERROR_RATE} {self.max_error_rate:g}"
+            return f"max_error_rate {self.max_error_rate:g}"
         if (
             self.max_errors is None
             and self.max_error_rate is None
             and errors > max(ERRORS_DEFAULT_MIN, ERROR_RATE_DEFAULT * read)
         ):
-            return f"a tenth where a pipeline says nothing ({MAX_ERRORS}, {MAX_ERROR_RATE})"
+            return "a tenth where a pipeline says nothing (max_errors, max_error_rate)"
         if read and errors == read and self.max_error_rate != 1:
-            return f"all of them only where {MAX_ERROR_RATE} is 1"
+            return "all of them only where max_error_rate is 1"
         return None
 
 
 def budget_of(pipeline: Pipeline) -> ErrorBudget:
-    """What the pipeline's settings allow; `UserError` where they make no sense."""
-    errors, rate = pipeline.settings.get(MAX_ERRORS), pipeline.settings.get(MAX_ERROR_RATE)
-    if errors is not None and (isinstance(errors, bool) or not isinstance(errors, int) or errors < 0):
-        raise UserError(f"pipeline {pipeline.name}: {MAX_ERRORS} is a number of records, 0 or more; {errors!r} is none")
-    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1):
-        raise UserError(f"pipeline {pipeline.name}: {MAX_ERROR_RATE} is a share between 0 and 1; {rate!r} is none")
-    return ErrorBudget(max_errors=errors, max_error_rate=rate)
+    return ErrorBudget(max_errors=pipeline.options.max_errors, max_error_rate=pipeline.options.max_error_rate)
 
 
 def refuse_over_budget(

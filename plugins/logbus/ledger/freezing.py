@@ -33,7 +33,7 @@ from logbus.kafka.topics import FoundRecord, OffsetLog, TopicFacts
 from logbus.ledger import boundaries, clusters, schema, witnesses
 from logbus.ledger.boundaries import Neighbours, Scanned
 from logbus.ledger.chain import Chain, ChainEnd
-from logbus.ledger.giving_up import ACCEPT_LOSS, loadable
+from logbus.ledger.giving_up import loadable
 from logbus.ledger.retained import refuse_if_recreated
 from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
 from logbus.model import (
@@ -164,7 +164,7 @@ def freeze_as_seen(
         anchored = Chain(connection, pipeline.name, present_id).partitions_before(intervals[-1].end)
         if present_id != topic_id or not anchored <= set(seen.facts.partitions):
             return None
-        accepts_loss = accepts_loss or bool(pipeline.settings.get(ACCEPT_LOSS))
+        accepts_loss = accepts_loss or pipeline.options.accept_loss
         return [
             Freeze(
                 connection=connection, pipeline=pipeline, interval=interval, seen=seen, now=now, accepts_loss=accepts_loss
@@ -383,7 +383,7 @@ class Freeze:
         return RecordsLost(
             f"retention has deleted records that belong, or may belong, to window {self.interval} of {self.pipeline.name} "
             f"before it was frozen: {', '.join(names)}. {self.how_to_accept}, or register the pipeline "
-            f'with the setting {{"{ACCEPT_LOSS}": true}}',
+            'with the setting {"accept_loss": true}',
             lost=names,
         )
 

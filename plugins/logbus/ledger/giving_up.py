@@ -22,7 +22,6 @@ from logbus.ledger.rows import ATTEMPT_RUNNING, load_windows
 from logbus.model import FrozenWindow, OffsetRange, Pipeline
 
 # A pipeline's own word that records deleted before they were loaded are given up: `{"accept_loss": true}`.
-ACCEPT_LOSS = "accept_loss"
 
 
 def loadable(engine: Engine, pipeline: Pipeline, window: FrozenWindow, log: OffsetLog, now: datetime) -> FrozenWindow:
@@ -32,7 +31,7 @@ def loadable(engine: Engine, pipeline: Pipeline, window: FrozenWindow, log: Offs
     try:
         refuse_if_cut(window, log)
     except RecordsLost:
-        if not pipeline.settings.get(ACCEPT_LOSS) and window.loss_accepted is None:
+        if not pipeline.options.accept_loss and window.loss_accepted is None:
             raise
         return give_up(engine, window, log, now)
     return window

@@ -16,28 +16,25 @@ from sqlalchemy.dialects.postgresql import insert
 from logbus.ledger import schema
 from logbus.model import Pipeline
 
-# The pipeline's own setting.
-INFER = "infer"
-
 # PostgreSQL takes 1,600 columns: a topic whose members' names are data shall not use them up.
 INFERRED_COLUMNS_MAX = 250
 
 
 def with_inferred(connection: Connection, pipeline: Pipeline) -> Pipeline:
     """The pipeline with what its records showed among its settings' columns."""
-    if not pipeline.settings.get(INFER):
+    if not pipeline.options.infer:
         return pipeline
     column = schema.inferred_column.c
     query = select(column.name, column.type).where(column.pipeline == pipeline.name).order_by(column.found_at, column.name)
     found: dict[str, str] = {row.name: row.type for row in connection.execute(query)}
-    declared: Mapping[str, str] = pipeline.settings.get("columns") or {}
+    declared = pipeline.options.columns
     columns = {**declared, **{name: kind for name, kind in found.items() if name not in declared}}
     return replace(pipeline, settings={**pipeline.settings, "columns": columns})
 
 
 def remember(engine: Engine, pipeline: Pipeline, columns: Mapping[str, str], now: datetime) -> None:
     """Puts down what is new, up to `INFERRED_COLUMNS_MAX` of them; the rest stays where it is."""
-    known: Mapping[str, str] = pipeline.settings.get("columns") or {}
+    known = pipeline.options.columns
     new = [name for name in columns if name not in known][: max(0, INFERRED_COLUMNS_MAX - len(known))]
     if not new:
         return

@@ -22,7 +22,6 @@ from logbus.ledger import boundaries, pipeline_dags, schema
 from logbus.ledger.boundaries import Neighbours
 from logbus.ledger.chain import Chain
 from logbus.ledger.definition import Difference, differences
-from logbus.ledger.error_budget import budget_of
 from logbus.ledger.fixed import refuse_fixed, refuse_moved
 from logbus.ledger.migrations import create_ledger
 from logbus.ledger.rows import pipeline_row, pipeline_values, to_pipeline
@@ -142,8 +141,7 @@ def refuse_nonsense(pipeline: Pipeline) -> None:
         )
     if pipeline.lateness < timedelta(0):
         raise UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")
-    budget_of(pipeline)
-    boundaries.max_ahead(pipeline)
+    pipeline.options.refuse_wrong(lambda message: UserError(f"pipeline {pipeline.name}: {message}"))
     refuse_odd_table(pipeline)
 
 

@@ -12,10 +12,10 @@ from sqlalchemy import Connection, func, select
 
 from logbus.errors import PipelineConflict
 from logbus.ledger import schema
-from logbus.ledger.definition import SINK, SINK_DEFAULT
 from logbus.ledger.rows import to_pipeline
 from logbus.ledger.table_names import aliases_of, canonical_table
 from logbus.model import Pipeline
+from logbus.pipeline_settings import PipelineSettings
 
 
 def others_of_table(connection: Connection, pipeline: Pipeline) -> list[str]:
@@ -35,7 +35,7 @@ def is_one_table(one: Pipeline, other: Pipeline) -> bool:
 
 
 def are_files(pipeline: Pipeline) -> bool:
-    return bool(pipeline.settings.get(SINK, SINK_DEFAULT) != SINK_DEFAULT)
+    return pipeline.options.sink != PipelineSettings.sink.default
 
 
 def refuse_shared_table(connection: Connection, pipeline: Pipeline) -> None:

@@ -19,7 +19,7 @@ from logbus.kafka.client import LATEST
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger.another_log import another_log, record_changed
 from logbus.ledger.chain import Chain, ChainEnd
-from logbus.model import OFFSET_GAPS, Pipeline, Witness
+from logbus.model import Pipeline, Witness
 
 # How far back a record is looked for, where the offsets just before a boundary hold none: the markers of transactions, holes of
 # compaction. A boundary behind more of them has no witness.
@@ -83,7 +83,7 @@ def not_found(
 ) -> dict[int, Witness]:
     """Those which should be there. Asked for the log's start afterwards: it only rises."""
     absent = {part: witness for part, witness in expected.items() if part not in found}
-    starts = {} if pipeline.settings.get(OFFSET_GAPS) else log.start_offsets(pipeline.topic, absent)
+    starts = {} if pipeline.options.offset_gaps else log.start_offsets(pipeline.topic, absent)
     return {part: witness for part, witness in absent.items() if part in starts and starts[part] <= witness.offset}
 
 

@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive us: each runs below a guard (guard.py) that ends it when our end of a pipe closes.
+"""Child processes that cannot outlive us: each runs below a guard (logbus/guard.py) that ends it when our end of a pipe closes.
 
 A `SupervisedProcess` has a name, a log file and a process id file. Its guard leads a session of its own, so Ctrl-C in the
 terminal reaches us alone and we decide the order of ending. The process id file names the guard and the moment it started:
@@ -12,15 +12,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from logbus import guard
 from logbus.errors import LogbusError
-from logbus.local import guard
 
 GRACE_SECONDS = 10.0  # Airflow's components and the broker end within two or three seconds when they are asked to
 POLL_SECONDS = 0.1
@@ -60,9 +59,7 @@ class SupervisedProcess:
         program.directory.mkdir(parents=True, exist_ok=True)
         with program.log_path.open("ab") as log:
             self._guard = subprocess.Popen(
-                # -I and -S: the guard needs the standard library alone, and nothing of the program's environment (PYTHONPATH, a
-                # sitecustomize) may reach it.
-                [sys.executable, "-I", "-S", guard.__file__, str(program.grace_seconds), *program.command],
+                guard.command_line(program.command, grace_seconds=program.grace_seconds),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

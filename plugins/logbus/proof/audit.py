@@ -23,7 +23,7 @@ from logbus.ledger.ledger import Ledger
 from logbus.ledger.retained import SET_ASIDE, lost_ranges
 from logbus.ledger.stamped_hours import stamped_hours
 from logbus.ledger.values import Published, ValuesReport
-from logbus.model import OFFSET_GAPS, AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
+from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.proof import tally
 from logbus.proof.history import other_records_text
 from logbus.proof.producers import check_producers
@@ -111,7 +111,7 @@ def table_problems(pipeline: Pipeline, window: FrozenWindow, found: Mapping[int,
         return
     if window.head_unknown and window.loss_accepted is None:
         yield f"{HEAD_UNKNOWN}, so nothing can prove it whole"
-    gaps_allowed = bool(pipeline.settings.get(OFFSET_GAPS)) or counts.filtered > 0
+    gaps_allowed = pipeline.options.offset_gaps or counts.filtered > 0
     yield from tally.problems(window, found, {}, gaps_allowed=gaps_allowed)
     yield from ledger_problems(window, counts, found)
 

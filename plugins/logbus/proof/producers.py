@@ -21,9 +21,6 @@ from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.proof.sent_numbers import Numbers, Run, holes, joined, size
 from logbus.wording import several
 
-# A pipeline's own word that its producers may lose and repeat: `{"accept_producer_gaps": true}`. The audit notes it then.
-ACCEPT_PRODUCER_GAPS = "accept_producer_gaps"
-
 MISSING_NAMED_MAX = 5
 
 
@@ -116,9 +113,7 @@ def check_producers(engine: Engine, pipeline: Pipeline, window: FrozenWindow) ->
     """Problems and notes. Both empty where no producer numbers its records, or all is well."""
     with engine.connect() as connection:
         found = [finding for here in streams_of(connection, window) for finding in check_stream(connection, window, here)]
-    forgiving = (
-        bool(pipeline.settings.get(ACCEPT_PRODUCER_GAPS)) or window.head_unknown or any(part.lost for part in window.ranges)
-    )
+    forgiving = pipeline.options.accept_producer_gaps or window.head_unknown or any(part.lost for part in window.ranges)
     problems = [finding.text for finding in found if finding.is_certain and not forgiving]
     return problems, [finding.text for finding in found if finding.text not in problems]
 

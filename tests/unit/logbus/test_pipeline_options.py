@@ -10,8 +10,8 @@ from logbus.model import Pipeline
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
-from logbus.pipeline_checks import DECLARABLE_TYPES, OTHER_NAMES, PARSERS, READERS, SINKS
-from logbus.pipeline_options import FIELDS, SETTINGS, OptionsBesideNames, PipelineOptions, as_pipeline, define_pipeline
+from logbus.pipeline_options import FIELDS, OptionsBesideNames, PipelineOptions, as_pipeline, define_pipeline
+from logbus.pipeline_settings import DECLARABLE_TYPES, OTHER_NAMES, PARSERS, READERS, SETTINGS, SINKS
 from logbus.warehouse import sinks
 from logbus.warehouse.target import COLUMN_TYPES
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from logbus.ledger.stamped_hours import FAR_HOURS, HOURS_MAX, NO_HOUR
+from logbus.ledger.stamped_hours import FAR_HOURS, HOURS_MAX, NO_HOUR, Histogram
+from logbus.proof.read_tally import ReadTally
 
 from spark_jobs.job import StagedWindow
-from spark_jobs.load_task import Tally, count, count_stamps, signed_column
+from spark_jobs.load_task import count, count_stamps, signed_column
 from spark_jobs.records import Records
 
 WINDOW = StagedWindow(window_id=1, attempt=1, start_ms=1000, end_ms=2000, staging_table="s", dead_letter_table="d")
@@ -20,13 +21,13 @@ def records(*stamps_ms: int, values: list[bytes | None] | None = None) -> Record
 
 @pytest.mark.parametrize(("stamp", "late", "early"), [(999, 1, 0), (1000, 0, 0), (1999, 0, 0), (2000, 0, 1), (-1, 1, 0)])
 def test_a_record_outside_its_hour_is_late_or_early(stamp: int, late: int, early: int) -> None:
-    tally = Tally()
+    tally = ReadTally()
     count_stamps(tally, WINDOW, pa.array([stamp, 1500]), 1000)
     assert (tally.late, tally.early) == (late, early)
 
 
-def hours_of(*chunks: list[int]) -> dict[int, int]:
-    tally = Tally()
+def hours_of(*chunks: list[int]) -> Histogram:
+    tally = ReadTally()
     for chunk in chunks:
         count_stamps(tally, WINDOW, pa.array(chunk, pa.int64()), 1000)
     return tally.hours
@@ -48,27 +49,27 @@ def test_a_thousand_hours_are_counted_each_and_farther_ones_together() -> None:
 
 
 def test_records_are_counted_with_their_bytes_and_their_fingerprint() -> None:
-    tally = Tally()
+    tally = ReadTally()
     count(tally, records(1000, 1500), [5, 6], [])
     assert (tally.read, tally.filtered, tally.bytes, tally.fingerprint) == (2, 0, 12, 11)
 
 
 def test_a_record_without_value_counts_the_bytes_of_its_key() -> None:
-    tally = Tally()
+    tally = ReadTally()
     count(tally, records(1000, 1000, values=[None, b"ab"]), [1, 2], [])
     assert tally.bytes == 4
 
 
 def test_the_fingerprint_wraps_at_64_bits() -> None:
-    tally = Tally()
+    tally = ReadTally()
     count(tally, records(1000, 1000), [2**64 - 1, 3], [])
     assert tally.fingerprint == 2
 
 
 def test_filtered_records_are_counted_and_their_fingerprint_is_known() -> None:
-    tally = Tally()
+    tally = ReadTally()
     count(tally, records(1000, 1000, 1000), [1, 2, 4], [0, 2])
-    assert (tally.read, tally.filtered, tally.fingerprint, tally.filtered_fingerprint) == (3, 2, 7, 5)
+    assert (tally.read, tally.filtered, tally.fingerprint, tally.staged_fingerprint) == (3, 2, 7, 2)
 
 
 def test_hashes_become_signed_as_bigint_has_them() -> None:

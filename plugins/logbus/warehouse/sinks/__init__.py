@@ -17,10 +17,6 @@ from logbus.errors import UserError
 from logbus.model import Pipeline
 from logbus.warehouse.sinks.base import Sink, Upkeep
 
-# The pipeline's own setting: {"sink": "postgres"}.
-SINK = "sink"
-SINK_DEFAULT = "postgres"
-
 MakeSink = Callable[[Pipeline, Engine], Sink]
 
 SINKS: Mapping[str, str] = {
@@ -32,7 +28,7 @@ SINKS: Mapping[str, str] = {
 
 def sink_for(pipeline: Pipeline, engine: Engine) -> Sink:
     """The pipeline's sink. `engine` is the PostgreSQL that holds the ledger and the dead letters, whatever the sink."""
-    name = pipeline.settings.get(SINK, SINK_DEFAULT)
+    name = pipeline.options.sink
     if name not in SINKS:
         raise UserError(f"pipeline {pipeline.name} loads into sink {name!r}, which is none of {', '.join(SINKS)}")
     module_name, _, attribute = SINKS[name].partition(":")
@@ -55,4 +51,4 @@ def each_sink_once() -> Callable[[Pipeline, Engine], Sink]:
     return get
 
 
-__all__ = ["SINK", "SINKS", "Sink", "Upkeep", "each_sink_once", "sink_for"]
+__all__ = ["SINKS", "Sink", "Upkeep", "each_sink_once", "sink_for"]

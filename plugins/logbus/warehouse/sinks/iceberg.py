@@ -100,7 +100,7 @@ class IcebergSink(FileSink):
 
     def expire_snapshots(self, now: datetime) -> list[str]:
         """Those older than the setting `keep_snapshots_days`; without it all stay: a lost ledger is rebuilt from them."""
-        days = self.pipeline.settings.get("keep_snapshots_days")
+        days = self.pipeline.options.keep_snapshots_days
         if days is None:
             return []
         table = self.table()

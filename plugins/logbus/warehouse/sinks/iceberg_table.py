@@ -58,10 +58,10 @@ TYPES: Mapping[str, IcebergType] = {
 
 def open_catalog(pipeline: Pipeline, engine: Engine) -> Catalog:
     """The pipeline's catalog: one that pyiceberg's configuration names, or SQL in the engine's database."""
-    named = pipeline.settings.get("catalog")
+    named = pipeline.options.catalog
     if named is not None:
         return load_catalog(named)
-    warehouse = pipeline.settings.get("warehouse")
+    warehouse = pipeline.options.warehouse
     if not warehouse:
         raise UserError(
             f"pipeline {pipeline.name} loads into Iceberg, so its settings name a place for the files, "

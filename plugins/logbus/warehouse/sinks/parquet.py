@@ -51,7 +51,7 @@ class ParquetSink(FileSink):
 
     @cached_property
     def root(self) -> Path:
-        return table_directory(self.pipeline.settings.get("directory"), self.pipeline.name, self.pipeline.table)
+        return table_directory(self.pipeline.options.directory, self.pipeline.name, self.pipeline.table)
 
     @property
     def manifests(self) -> Manifests:

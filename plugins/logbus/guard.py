@@ -1,11 +1,15 @@
-"""A small process that stands between the stack and each of its programs, so that nothing outlives the stack.
+"""A small process that stands between an owner and a program of his, so that nothing outlives the owner.
 
-    python guard.py GRACE_SECONDS COMMAND...
+    python guard.py USER SIGNAL GRACE_SECONDS COMMAND...
 
 The owner holds the other end of this process's standard input. When that end closes, because the owner asked for it, ended or was
-killed with SIGKILL, the guard ends the command and everything it ever started: SIGTERM to the command, SIGKILL after the grace.
-As a child subreaper (Linux) it inherits orphans of the command however they detached, so a Spark driver whose JVM died is found
-too. Where there are no subreapers the process group is the fence.
+killed with SIGKILL, the guard ends the command and everything it ever started: SIGNAL to the command (PostgreSQL takes SIGINT as
+"fast shutdown"; others want SIGTERM), SIGKILL after the grace. Between owner and guard there is a pipe and no PR_SET_PDEATHSIG,
+which fires when the starting THREAD ends, and on Linux alone. As a child subreaper (Linux) the guard inherits orphans of the
+command however they detached, so a Spark driver whose JVM died is found too. Where there are no subreapers the process group is
+the fence.
+
+USER is the account to run the command as, or `-` to keep ours: PostgreSQL refuses to run as root.
 
 Runs as a plain script on a bare interpreter (-I -S): standard library only, starts in milliseconds, imports nothing of logbus.
 """
@@ -15,17 +19,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 KILL_WAIT_SECONDS = 5.0  # after SIGKILL only a process stuck in the kernel remains; nobody waits longer for that
+
+
+def identity(user: str | None) -> dict[str, Any]:
+    """What makes Popen run as the account and nothing else: with root's group kept, a folder closed to that group stays shut."""
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
 
 
 def prctl(option: int, value: int) -> None:
@@ -73,13 +84,16 @@ def reap() -> dict[int, int]:
 class Guard:
     """The command, and whether it still runs."""
 
-    def __init__(self, command: list[str], wakeup: int) -> None:
+    def __init__(self, command: list[str], user: str | None, wakeup: int) -> None:
         self._wakeup = wakeup
         self._exit_code: int | None = None
         # A guard killed with SIGKILL takes its command along; what the command started then has no fence.
         # Kept for as long as we live: a Popen that is collected would take the command's exit status with it.
         self._child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            command,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # after the change of accounts, which would undo it
+            **identity(user),
         )
         self._pid = self._child.pid
 
@@ -88,15 +102,15 @@ class Guard:
         while self._exit_code is None and not self._wait(None):
             pass
 
-    def end(self, grace_seconds: float) -> int:
+    def end(self, number: signal.Signals, grace_seconds: float) -> int:
         """End whatever is left and return the command's exit status (143 where it had to be ended)."""
         asked_to_end = self._exit_code is None
         if asked_to_end:
-            send(self._pid, signal.SIGTERM)
+            send(self._pid, number)
             self._wait_for(lambda: self._exit_code is not None, grace_seconds)
-        for number, seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, KILL_WAIT_SECONDS)):
+        for left, seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, KILL_WAIT_SECONDS)):
             for pid in descendants(os.getpid()):
-                send(pid, number)
+                send(pid, left)
             self._wait_for(lambda: not descendants(os.getpid()), seconds)
         return 128 + signal.SIGTERM if asked_to_end or self._exit_code is None else self._exit_code
 
@@ -117,7 +131,7 @@ class Guard:
             self._exit_code = reap().get(self._pid, self._exit_code)
 
 
-def main(grace_seconds: float, command: list[str]) -> int:
+def main(user: str, ending: str, grace_seconds: str, *command: str) -> int:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     wakeup, wakeup_write = os.pipe()
     for end in (wakeup, wakeup_write):
@@ -125,10 +139,16 @@ def main(grace_seconds: float, command: list[str]) -> int:
     signal.set_wakeup_fd(wakeup_write)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    guard = Guard(command, wakeup)
+    guard = Guard(list(command), None if user == "-" else user, wakeup)
     guard.watch()
-    return guard.end(grace_seconds)
+    return guard.end(signal.Signals[ending], float(grace_seconds))
+
+
+def command_line(command: Sequence[str], *, user: str | None = None, ending: str = "SIGTERM", grace_seconds: float) -> list[str]:
+    """The guard's own command. -I and -S: it needs the standard library alone, and nothing of the program's environment
+    (PYTHONPATH, a sitecustomize) may reach it."""
+    return [sys.executable, "-I", "-S", __file__, user or "-", ending, str(grace_seconds), *command]
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,269 @@
+"""What a pipeline may say beside its topic, table and parser: every setting once, with its default, its values and its meaning.
+
+`PipelineSettings` is the frozen mapping that the ledger keeps as JSON and that parsers are given; by attribute it is typed, and
+has the default in the place of what nobody gave. A setting that is None was not given. Values are looked at where a pipeline is
+defined and registered, never where one is read: a ledger may hold what an older logbus took.
+
+Parsers, sinks and readers are named here and not imported, since a DAG file shall not pay for Arrow; a test holds the names
+together with theirs.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar, overload
+
+from logbus.errors import UserError
+
+PARSERS = ("combined", "csv", "json", "lines", "logfmt", "nginx_json", "raw", "regex", "syslog")
+SINKS = ("postgres", "iceberg", "parquet")
+READERS = ("python", "connector")
+DECLARABLE_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb")
+
+# What other systems call the same.
+OTHER_NAMES: Mapping[str, str] = {
+    "int": "integer",
+    "int4": "integer",
+    "int8": "bigint",
+    "long": "bigint",
+    "str": "text",
+    "string": "text",
+    "varchar": "text",
+    "float": "double precision",
+    "float8": "double precision",
+    "double": "double precision",
+    "bool": "boolean",
+    "json": "jsonb",
+    "timestamp": "timestamptz",
+    "datetime": "timestamptz",
+}
+
+COLUMN_BYTES_MAX = 63  # PostgreSQL cuts longer names silently
+MAX_AHEAD_LONGEST = timedelta(days=1)
+
+T = TypeVar("T")
+Say = Callable[[str], UserError]  # the error that names the pipeline
+Check = Callable[[str, Any, Say], None]
+
+
+def advice(given: str, names: Iterable[str]) -> str:
+    """What may have been meant, or what there is."""
+    choices = list(names)
+    meant = difflib.get_close_matches(given, choices)
+    return f"did you mean {' or '.join(meant)}?" if meant else f"there are {', '.join(choices)}"
+
+
+def check_one_of(names: Iterable[str]) -> Check:
+    choices = list(names)
+
+    def check(name: str, value: Any, wrong: Say) -> None:
+        if value not in choices:
+            raise wrong(f"there is no {name} {value!r}: {advice(str(value), choices)}")
+
+    return check
+
+
+def check_boolean(name: str, value: Any, wrong: Say) -> None:
+    if not isinstance(value, bool):
+        raise wrong(f"{name} is True or False; {value!r} is neither")
+
+
+def check_text(name: str, value: Any, wrong: Say) -> None:
+    if not isinstance(value, str) or not value:
+        raise wrong(f"{name} is a text; {value!r} is none")
+
+
+def check_columns(name: str, value: Any, wrong: Say) -> None:
+    if not isinstance(value, Mapping):
+        raise wrong(f"{name} map names to types, such as {{'host': 'text', 'bytes': 'bigint'}}; {value!r} does not")
+    for column, kind in value.items():
+        if not isinstance(column, str) or not 0 < len(column.encode()) <= COLUMN_BYTES_MAX or column.startswith("_"):
+            raise wrong(
+                f"{column!r} cannot be the name of a column: up to {COLUMN_BYTES_MAX} bytes, and those with _ are logbus's own"
+            )
+        if kind not in DECLARABLE_TYPES:
+            raise wrong(f"column {column!r} has the type {kind!r}: {advised_type(kind)}")
+
+
+def advised_type(kind: Any) -> str:
+    if isinstance(kind, str) and kind.lower() in OTHER_NAMES:
+        return f"did you mean {OTHER_NAMES[kind.lower()]}?"
+    return advice(str(kind), DECLARABLE_TYPES)
+
+
+def check_filter(name: str, value: Any, wrong: Say) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in value.values()):
+        raise wrong(f"{name} maps columns to lists of values, such as {{'status': [500, 503]}}; {value!r} does not")
+
+
+def check_names(name: str, value: Any, wrong: Say) -> None:
+    is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    if not is_list or not value or len({*value}) < len(value):
+        raise wrong(f"{name} is a list of names, each once, in the order of a line; {value!r} is none")
+
+
+def check_delimiter(name: str, value: Any, wrong: Say) -> None:
+    if not isinstance(value, str) or len(value) != 1:
+        raise wrong(f"{name} is one character, such as ';'; {value!r} is none")
+
+
+def is_number(value: Any, *kinds: type) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)  # to Python a bool is an int
+
+
+def check_days(name: str, value: Any, wrong: Say) -> None:
+    if not is_number(value, int, float) or value < 0:
+        raise wrong(f"{name} is a number of days, 0 or more; {value!r} is none")
+
+
+def check_errors(name: str, value: Any, wrong: Say) -> None:
+    if not is_number(value, int) or value < 0:
+        raise wrong(f"{name} is a number of records, 0 or more; {value!r} is none")
+
+
+def check_share(name: str, value: Any, wrong: Say) -> None:
+    if not is_number(value, int, float) or not 0 <= value <= 1:
+        raise wrong(f"{name} is a share between 0 and 1; {value!r} is none")
+
+
+def check_minutes_ahead(name: str, value: Any, wrong: Say) -> None:
+    longest = MAX_AHEAD_LONGEST / timedelta(minutes=1)
+    if not is_number(value, int, float) or not 0 <= value <= longest:
+        raise wrong(f"{name} is a number of minutes, 0 to {longest:.0f}; {value!r} is none")
+
+
+@dataclass(slots=True, kw_only=True)
+class Setting(Generic[T]):
+    """One setting. `check` raises for a value that no load could use; None: another place looks at it. Only the `parsers` and the
+    `sink` named here look at the setting; none named: all do."""
+
+    default: T
+    meaning: str
+    check: Check | None = None
+    parsers: tuple[str, ...] = ()
+    sink: str | None = None
+    name: str = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, settings: None, owner: type) -> Setting[T]: ...
+    @overload
+    def __get__(self, settings: PipelineSettings, owner: type) -> T: ...
+    def __get__(self, settings: PipelineSettings | None, owner: type) -> Setting[T] | T:
+        if settings is None:
+            return self
+        value: T = settings.get(self.name, self.default)
+        return value
+
+
+class PipelineSettings(Mapping[str, Any]):
+    """What a pipeline's author gave, None left out; names that are none of these belong to a parser of the user's own."""
+
+    columns = Setting[Mapping[str, str]](
+        default={},
+        meaning="columns and their types: {'host': 'text', 'bytes': 'bigint'}",
+        check=check_columns,
+        parsers=("csv", "json", "logfmt", "regex"),
+    )
+    infer = Setting(
+        default=False, meaning="take the columns of JSON from the records themselves", check=check_boolean, parsers=("json",)
+    )
+    pattern = Setting[str | None](
+        default=None, meaning="the regular expression of parse='regex', with named groups", parsers=("regex",)
+    )
+    fields = Setting[Sequence[str]](
+        default=(),
+        meaning="the names of a line's fields in their order, for parse='csv'",
+        check=check_names,
+        parsers=("csv",),
+    )
+    delimiter = Setting(
+        default=",",
+        meaning="the character between the fields of parse='csv'; a comma unless said otherwise",
+        check=check_delimiter,
+        parsers=("csv",),
+    )
+    filter = Setting[Mapping[str, Sequence[Any]]](
+        default={}, meaning="which rows to load; the others are counted and left out", check=check_filter
+    )
+    sink = Setting(
+        default="postgres",
+        meaning="where rows go: by default a table of the warehouse; iceberg, parquet",
+        check=check_one_of(SINKS),
+    )
+    warehouse = Setting[str | None](default=None, meaning="the directory of Iceberg's tables", check=check_text, sink="iceberg")
+    catalog = Setting[str | None](
+        default=None, meaning="the Iceberg catalog, as pyiceberg's own configuration names it", check=check_text, sink="iceberg"
+    )
+    keep_snapshots_days = Setting[float | None](
+        default=None, meaning="how long Iceberg's older snapshots stay", check=check_days, sink="iceberg"
+    )
+    directory = Setting[str | None](default=None, meaning="the directory of Parquet tables", check=check_text, sink="parquet")
+    reader = Setting(default="python", meaning="what reads the topic", check=check_one_of(READERS))
+    max_error_rate = Setting[float | None](
+        default=None,
+        meaning="the share of records that may fail to parse before the hour fails instead, 0 to 1; without it a tenth",
+        check=check_share,
+    )
+    max_errors = Setting[int | None](
+        default=None,
+        meaning="the number of records that may fail to parse before the hour fails instead",
+        check=check_errors,
+    )
+    accept_loss = Setting(
+        default=False,
+        meaning="load what is left where retention was faster, and keep the loss on record",
+        check=check_boolean,
+    )
+    accept_producer_gaps = Setting(
+        default=False,
+        meaning="pass the audit though producers have counted records that are not there",
+        check=check_boolean,
+    )
+    # Kafka's default for message.timestamp.after.max.ms: what is further ahead is refused there.
+    max_ahead_minutes = Setting[float](
+        default=60,
+        meaning="how far ahead of the clock a record's timestamp may lie and still begin an hour, 0 to 1440 (60)",
+        check=check_minutes_ahead,
+    )
+    # Compaction and transactions leave offsets without a record, and no stock client can see why one is missing: the pipeline's
+    # own word for it.
+    offset_gaps = Setting(
+        default=False,
+        meaning="the topic is compacted or holds transactions, so that offsets are missing",
+        check=check_boolean,
+    )
+
+    __slots__ = ("_given",)
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = {name: value for name, value in given.items() if value is not None}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __repr__(self) -> str:
+        return repr(self._given)
+
+    def refuse_wrong(self, wrong: Say) -> None:
+        """Raises for the first value that no load could use, whatever the parser and the sink."""
+        for name, setting in SETTINGS.items():
+            if setting.check is not None and name in self:
+                setting.check(name, self[name], wrong)
+
+
+# By name, in the order in which they are told.
+SETTINGS: Mapping[str, Setting[Any]] = {
+    name: value for name, value in vars(PipelineSettings).items() if isinstance(value, Setting)
+}
