@@ -25,7 +25,11 @@ class WarehouseUnavailable(UserError):
 
 
 class LedgerMissing(UserError):
-    """The warehouse answers, and holds no ledger, or one of another version."""
+    """The warehouse answers, and holds no ledger yet."""
+
+
+class LedgerOutdated(UserError):
+    """The ledger has the tables of an older logbus."""
 
 
 class BrokerUnavailable(UserError):

@@ -23,11 +23,13 @@ PATIENCE_SECONDS = 20.0  # with a broker that is up, on a busy machine
 
 @dataclass
 class UiClient:
-    """`readable` are the Dags that the user may read, `changeable` those whose runs he may change; `paused` are switched off."""
+    """`readable` are the Dags that the user may read, `changeable` those whose runs he may change; `paused` are switched off;
+    `connections` are those that he may see."""
 
     readable: set[str] = field(default_factory=set)
     changeable: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
+    connections: set[str] = field(default_factory=set)
     now: datetime = NOW
     seconds: float = 0.0
 
@@ -65,6 +67,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[UiClient]:
 
     monkeypatch.setattr(access, "readable_dags", readable)
     monkeypatch.setattr(access, "may_change_runs", lambda user, dag_id, method: dag_id in made.changeable)
+    monkeypatch.setattr(access, "may_read_connection", lambda user, conn_id: conn_id in made.connections)
     monkeypatch.setattr(access, "is_paused", lambda dag_id: dag_id in made.paused)
     monkeypatch.setattr(access, "paused_dags", lambda dag_ids: sorted(made.paused & set(dag_ids)))
     own = dict(module.app.state._state)

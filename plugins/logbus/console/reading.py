@@ -46,7 +46,13 @@ class Wish:
     isolation_level: str = READ_COMMITTED
 
 
-def consumer(client_config: Mapping[str, Any], wish: Wish, group: str | None, reset: str = "error") -> Consumer:
+def consumer(
+    client_config: Mapping[str, Any],
+    wish: Wish,
+    group: str | None,
+    reset: str = "error",
+    settings: Mapping[str, Any] | None = None,
+) -> Consumer:
     """A client for this reading; a group's offsets are committed by it, others' never."""
     membership = {
         "group.id": group or "logbus-consume",  # the client wants a name even where nobody joins
@@ -54,7 +60,7 @@ def consumer(client_config: Mapping[str, Any], wish: Wish, group: str | None, re
         "auto.offset.reset": reset,
         "isolation.level": wish.isolation_level,
     }
-    return Client(client_config).consumer({**SETTINGS, **membership})
+    return Client(client_config).consumer({**SETTINGS, **membership, **(settings or {})})
 
 
 class ConsoleReading:

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from logbus.doctor.looking import Surroundings
 from logbus.errors import LogbusError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger import schema
+from logbus.ledger.ledger import Ledger
 from logbus.model import instant_text
 from logbus.status.checkup import Finding, error, note, warning, well
 from logbus.warehouse.engine import connect
@@ -41,10 +41,10 @@ def check_clocks(around: Surroundings) -> Iterator[Finding]:
         yield note("clocks", "the warehouse does not answer, so its clock is not compared", "logbus doctor --only pipelines")
         return
     yield warehouse_finding(engine, around)
-    topics: Sequence[str] = ()
-    with suppress(ProgrammingError), engine.connect() as connection:  # a ledger that is not there yet
-        topics = connection.execute(select(schema.pipeline.c.topic).distinct().limit(TOPICS_MAX)).scalars().all()
-    yield from record_findings(topics, around)
+    topics = set[str]()
+    with suppress(ProgrammingError):  # a ledger that is not there yet
+        topics = {pipeline.topic for pipeline in Ledger(engine).pipelines()}
+    yield from record_findings(sorted(topics)[:TOPICS_MAX], around)
     engine.dispose()
 
 

@@ -21,11 +21,11 @@ from logbus.exporter.arrivals import Arrivals
 from logbus.exporter.catalogue import COUNTER, ExportedMetric
 from logbus.exporter.kafka_reading import KafkaReading
 from logbus.exporter.lag_reading import LagReading, read_lags
-from logbus.exporter.ledger_reading import LedgerReading, read_ledger
 from logbus.exporter.samples import Sample
 from logbus.exporter.sources import Limits, Sources
 from logbus.exporter.target_reading import Outcome, TargetReading, wait
 from logbus.kafka.batches import TopicBatches
+from logbus.ledger.totals import LedgerReading, read_ledger
 
 FAMILIES: Mapping[str, type[GaugeMetricFamily] | type[CounterMetricFamily]] = {COUNTER: CounterMetricFamily}
 

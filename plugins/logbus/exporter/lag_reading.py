@@ -8,9 +8,9 @@ from datetime import datetime
 
 from sqlalchemy import Engine
 
-from logbus.exporter.ledger_reading import ledger_errors
 from logbus.exporter.target_reading import OK
 from logbus.kafka.batches import LogBatches
+from logbus.ledger.sql_errors import ledger_errors
 from logbus.status.fleet import FUTURE_STAMPS, PipelineReading, read_fleet
 from logbus.status.lag import Lag
 

@@ -13,9 +13,9 @@ from logbus.exporter import catalogue as names
 from logbus.exporter.catalogue import ExportedMetric
 from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
-from logbus.exporter.ledger_reading import LedgerReading, PipelineFacts
 from logbus.exporter.target_reading import OK, Outcome
 from logbus.kafka.groups import GroupMember, GroupReading, lag_at
+from logbus.ledger.totals import LedgerReading, PipelineFacts
 
 Labels = tuple[str, ...]
 # A value of None is left out by whoever writes the page.

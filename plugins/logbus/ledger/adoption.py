@@ -20,6 +20,7 @@ from logbus.ledger.attempts import FAILED
 from logbus.ledger.definition import Definition
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.model import instant_text
 
 FAILURES_BEFORE_ALONE = 2
 
@@ -70,15 +71,19 @@ def failing(engine: Engine, pipeline_name: str, starts: Sequence[datetime]) -> s
 
 
 def at_work_elsewhere(
-    engine: Engine, pipeline_name: str, starts: Sequence[datetime], run_id: str, now: datetime
-) -> set[datetime]:
-    """Those of the windows at which an attempt of another run is alive; what an earlier try of `run_id` left is nobody's."""
+    engine: Engine, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
+) -> dict[datetime, str]:
+    """Those of the windows at which an attempt of another run is alive, and whose it is; what an earlier try of `run_id` left is
+    nobody's. None: any run is another one."""
     window, attempt = schema.window, schema.attempt
     query = (
-        select(window.c.starts_at)
+        select(window.c.starts_at, attempt.c.number, attempt.c.run_id)
         .join(attempt, attempt.c.window_id == window.c.id)
         .where(window.c.pipeline == pipeline_name, window.c.starts_at.in_(list(starts)))
-        .where(attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at > now - HEARTBEAT_EXPIRY, attempt.c.run_id != run_id)
+        .where(attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at > now - HEARTBEAT_EXPIRY)
     )
+    if run_id is not None:
+        query = query.where(attempt.c.run_id != run_id)
     with engine.connect() as connection:
-        return set(connection.execute(query).scalars())
+        rows = connection.execute(query).all()
+    return {start: f"attempt {number} at {instant_text(start)} by run {run}" for start, number, run in rows}

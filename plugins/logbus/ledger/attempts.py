@@ -21,6 +21,7 @@ from logbus.ledger.definition import Definition, definition_of
 from logbus.ledger.fixed import refuse_elsewhere, refuse_fixed
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.ledger.rows import ATTEMPT_RUNNING, Row, pipeline_row, to_attempt, to_pipeline
+from logbus.ledger.sql_errors import LOCK_NOT_AVAILABLE, sqlstate_of
 from logbus.ledger.table_names import STAGING_SCHEMA
 from logbus.ledger.table_owners import refuse_shared_table
 from logbus.model import Attempt, Interval, Pipeline, TaskKey, instant_text, parse_instant
@@ -288,11 +289,8 @@ def drop_one(engine: Engine, row: Row) -> None:
             mine = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
             connection.execute(update(row_of).where(*mine).values(cleaned=True))
     except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+        if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
             raise
-
-
-LOCK_NOT_AVAILABLE = "55P03"
 
 
 def sealed(table: str) -> str:

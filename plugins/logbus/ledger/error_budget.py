@@ -9,7 +9,6 @@ staged.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from sqlalchemy import Connection, text
 
 from logbus.errors import ErrorBudgetExceeded
 from logbus.model import Interval, Pipeline
+from logbus.shown_bytes import shown_value
 
 # Where a pipeline says nothing: whichever of the two is more.
 ERROR_RATE_DEFAULT = 0.1
@@ -106,16 +106,6 @@ def take_samples(connection: Connection, dead_letter_table: str) -> dict[str, An
 def example(row: Mapping[Any, Any]) -> dict[str, Any]:
     plain = {name: row[name] for name in ("partition", "offset", "error_class", "error", "size")}
     return {**plain, **shown_value(row["head"])}
-
-
-def shown_value(value: bytes | None) -> dict[str, Any]:
-    """A value for JSON: as text where it is text that PostgreSQL holds, otherwise in base64."""
-    if value is None:
-        return {"value": None}
-    text_of = value.decode(errors="replace")
-    if text_of.encode() == value and "\0" not in text_of:
-        return {"value": text_of}
-    return {"value_base64": base64.b64encode(value).decode()}
 
 
 def samples_of(error: Exception) -> Mapping[str, Any] | None:

@@ -12,8 +12,9 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import OperationalError
 
 from logbus.ledger import schema
-from logbus.ledger.attempts import DROP_LOCK_TIMEOUT_MS, FAILED, LOCK_NOT_AVAILABLE, SUPERSEDED, drop_leftovers, sealed
+from logbus.ledger.attempts import DROP_LOCK_TIMEOUT_MS, FAILED, SUPERSEDED, drop_leftovers, sealed
 from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.ledger.sql_errors import LOCK_NOT_AVAILABLE, sqlstate_of
 from logbus.ledger.table_names import STAGING_SCHEMA
 
 OURS = re.compile(r"w\d+_a\d+(_[0-9a-f]{16})?(_dead)?(_sealed)?")
@@ -50,5 +51,5 @@ def drop(engine: Engine, name: str) -> None:
             connection.execute(text(f"set local lock_timeout = {DROP_LOCK_TIMEOUT_MS}"))
             connection.execute(text(f"drop table if exists {STAGING_SCHEMA}.{name}"))
     except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+        if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
             raise

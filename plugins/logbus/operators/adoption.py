@@ -54,7 +54,7 @@ class Beside:
         starts = [interval.start for interval in waiting]
         done = begun_since(self.ledger.engine, self.pipeline_name, starts, beginning(context))
         taken = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
-        not_ours = done | taken | self.left_alone(starts)
+        not_ours = done | taken.keys() | self.left_alone(starts)
         frozen = (interval.start for interval in waiting if interval.start not in not_ours and self.is_frozen(interval))
         return list(islice(frozen, limit))
 
@@ -73,7 +73,7 @@ class Beside:
         intervals = list(islice((part for gap in wanted for part in gap.parts(length) if part.start not in taken), limit))
         starts = [interval.start for interval in intervals]
         at_work = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
-        not_ours = self.left_alone(starts) | at_work
+        not_ours = self.left_alone(starts) | at_work.keys()
         return [part.start for part in intervals if part.start not in not_ours and self.is_frozen(part)]
 
     def left_alone(self, starts: Sequence[datetime]) -> set[datetime]:

@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, select, text
 
 from logbus.ledger import schema
-from logbus.ledger.error_budget import shown_value
 from logbus.ledger.table_names import SCHEMA
 from logbus.model import instant_text
+from logbus.shown_bytes import shown_value
 
 # Rows a stream holds at once; a value may be megabytes.
 STREAMED_ROWS = 50
@@ -124,6 +124,13 @@ def stream(engine: Engine, selection: Selection, limit: int | None = None) -> It
 def to_dead_letter(row: Any) -> DeadLetter:
     same = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "error_class", "error", "attempt", "run_id")
     return DeadLetter(window_start=row["starts_at"], **{name: row[name] for name in same})
+
+
+def dead_by_partition(connection: Connection, window_id: int) -> dict[int, int]:
+    """How many there are of a window."""
+    dead = schema.dead_letter
+    query = select(dead.c.partition, func.count()).where(dead.c.window_id == window_id).group_by(dead.c.partition)
+    return {partition: count for partition, count in connection.execute(query)}  # noqa: C416  # dict() of rows has no types
 
 
 @dataclass(frozen=True, slots=True)

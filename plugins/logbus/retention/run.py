@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 
 from logbus.errors import LogbusError, UserError
 from logbus.kafka.client import LATEST
 from logbus.kafka.own_limits import LIMIT_SETTINGS, NO_LIMIT, RETENTION_BYTES, age_kept, deletes, limits_in_force
 from logbus.kafka.topics import LogAdmin, TopicFacts
-from logbus.ledger import schema
 from logbus.ledger.chain_loading import is_settled_and_gone, load_chain
 from logbus.ledger.ledger import Ledger
+from logbus.ledger.rows import pipeline_rows
 from logbus.ledger.stretches import PipelineChain
 from logbus.model import milliseconds, utc
 from logbus.retention.decide import plan_topic
@@ -148,9 +148,9 @@ class RetentionRun:
         return {partition: found[partition].offset if partition in found else end for partition, end in ends.items()}
 
     def _chains(self, topic: str, facts: TopicFacts) -> list[PipelineChain]:
-        row_of, starts = schema.pipeline, self.log.start_offsets(topic, facts.partitions)
+        starts = self.log.start_offsets(topic, facts.partitions)
         with self.store.engine.connect() as connection:
-            rows = connection.execute(select(row_of).where(row_of.c.topic == topic).order_by(row_of.c.name)).mappings().all()
+            rows = [row for row in pipeline_rows(connection) if row["topic"] == topic]
             return [load_chain(connection, row, facts.topic_id, is_settled_and_gone(starts)) for row in rows]
 
     def _delete(self, number: int, policy: RetentionPolicy, now: datetime) -> TopicPlan:

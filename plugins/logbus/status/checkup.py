@@ -12,19 +12,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice
-from typing import Any
-
-from sqlalchemy import select
 
 from logbus.errors import AnotherCluster, BrokerUnavailable, LogbusError, LogChanged
 from logbus.kafka.topics import OffsetLog
-from logbus.ledger import clusters, leftovers, schema, witnesses
-from logbus.ledger.attempts import FAILED, end_expired
-from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger import clusters, leftovers, trouble, witnesses
+from logbus.ledger.attempts import end_expired
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.missing import behind, empty
 from logbus.ledger.retained import lost_ranges
-from logbus.ledger.rows import ATTEMPT_RUNNING, pipeline_row
+from logbus.ledger.rows import pipeline_row
 from logbus.ledger.stamped_hours import elsewhere_notes
 from logbus.ledger.table_owners import others_of_table
 from logbus.model import FrozenWindow, Pipeline, instant_text
@@ -97,14 +93,6 @@ class Case:
     def unloaded(self) -> list[FrozenWindow]:
         return [window for window in self.windows if window.loaded_attempt is None]
 
-    def rows(self, *columns: Any, table: Any, where: Sequence[Any]) -> list[Any]:
-        """Rows of a table that belong to windows of the pipeline, by the windows' start."""
-        window = schema.window
-        mine = (window.c.pipeline == self.pipeline.name, table.c.window_id == window.c.id)
-        query = select(window.c.starts_at, *columns).where(*mine, *where).order_by(window.c.starts_at)
-        with self.ledger.engine.connect() as connection:
-            return list(connection.execute(query))
-
 
 Check = Callable[[Case], Iterator[Finding]]
 
@@ -139,20 +127,18 @@ def check_topic(case: Case) -> Iterator[Finding]:
 
 def check_attempts(case: Case) -> Iterator[Finding]:
     """Do all running attempts give signs of life?"""
-    attempt = schema.attempt
-    silent = (attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at < case.now - HEARTBEAT_EXPIRY)
-    for start, number, run_id, heard in case.rows(
-        attempt.c.number, attempt.c.run_id, attempt.c.heartbeat_at, table=attempt, where=silent
-    ):
+    with case.ledger.engine.connect() as connection:
+        silent = trouble.silent_attempts(connection, case.pipeline.name, case.now)
+    for start, number, run_id, heard in silent:
         message = f"attempt {number} of run {run_id} at {instant_text(start)} gave its last sign of life at {instant_text(heard)}"
         yield warning(case.subject, message, "logbus doctor --clean ends it; a new load of the window takes over in any case")
 
 
 def check_failures(case: Case) -> Iterator[Finding]:
     """Did the last attempt at a window that is not loaded fail?"""
-    window, attempt = schema.window, schema.attempt
-    failed = (attempt.c.number == window.c.last_attempt, window.c.loaded_attempt.is_(None), attempt.c.state == FAILED)
-    for start, number, reason in case.rows(attempt.c.number, attempt.c.error, table=attempt, where=failed):
+    with case.ledger.engine.connect() as connection:
+        failed = trouble.failed_attempts(connection, case.pipeline.name)
+    for start, number, reason in failed:
         advice = f"logbus window show --pipeline {case.pipeline.name} {instant_text(start)}"
         yield error(
             case.subject,
@@ -218,7 +204,8 @@ def check_retained(case: Case) -> Iterator[Finding]:
 def check_audits(case: Case) -> Iterator[Finding]:
     """Is every loaded window audited, and exact?"""
     name = case.pipeline.name
-    problems = {start: found for start, found in audit_problems(case) if found}
+    with case.ledger.engine.connect() as connection:
+        problems = trouble.audit_problems(connection, name)
     for start, found in problems.items():
         advice = f"logbus load --pipeline {name} --since {instant_text(start)} --limit 1"
         yield error(case.subject, f"the audit of {instant_text(start)} found: {found[0]}", advice)
@@ -230,13 +217,6 @@ def check_audits(case: Case) -> Iterator[Finding]:
         starts = [instant_text(found.interval.start) for found in unaudited]
         advice = f"logbus window audit --pipeline {name} {' '.join(starts[:NAMED_MAX])}"
         yield warning(case.subject, f"loaded and not audited: {several(starts, NAMED_MAX)}", advice)
-
-
-def audit_problems(case: Case) -> list[Any]:
-    row = schema.window
-    query = select(row.c.starts_at, row.c.audit_problems).where(row.c.pipeline == case.pipeline.name).order_by(row.c.starts_at)
-    with case.ledger.engine.connect() as connection:
-        return list(connection.execute(query))
 
 
 def check_dead_letters(case: Case) -> Iterator[Finding]:
@@ -259,10 +239,7 @@ def check_stamps(case: Case) -> Iterator[Finding]:
 
 def check_other_records(case: Case) -> Iterator[Finding]:
     """Is every hour loaded from the records of its first load?"""
-    row = schema.window
-    where = (row.c.pipeline == case.pipeline.name, row.c.other_records.is_not(None))
-    with case.ledger.engine.connect() as connection:
-        starts = list(connection.scalars(select(row.c.starts_at).where(*where).order_by(row.c.starts_at)))
+    starts = [window.interval.start for window in case.windows if window.other_records]
     if starts:
         texts = [instant_text(start) for start in starts]
         message = f"a reload replaced the records by others, as its run accepted: {several(texts, NAMED_MAX)}"

@@ -8,13 +8,13 @@ from datetime import datetime
 
 from sqlalchemy import Engine
 
+from logbus.ledger import fleet as ledger_fleet
+from logbus.ledger.fleet import Loaded
 from logbus.ledger.pipeline_dags import dags_by_pipeline
 from logbus.ledger.rows import Row, pipeline_rows, to_pipeline
 from logbus.model import Pipeline, utc
 from logbus.retention.model import RetentionPolicy
 from logbus.retention.store import policies_by_topic
-from logbus.status import fleet_ledger
-from logbus.status.fleet_ledger import Loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,6 @@ def read_registered(engine: Engine, now: datetime) -> Registered:
             rows=pipeline_rows(connection),
             policies=policies_by_topic(connection),
             dag_ids=dags_by_pipeline(connection),
-            loaded=fleet_ledger.loaded_by_pipeline(connection, utc(now)),
-            newest_ends=fleet_ledger.newest_ends(connection),
+            loaded=ledger_fleet.loaded_by_pipeline(connection, utc(now)),
+            newest_ends=ledger_fleet.newest_ends(connection),
         )

@@ -2,7 +2,7 @@
 
 A window's offsets are frozen, so to load it again is to load the same records; whether the broker still holds them, and whether
 they are still the same, is the question. `plan` answers it and changes nothing: windows, records, bytes, rows to be replaced,
-what XX"""
+who is at work on which, and what of them is gone or has become another record."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Protocol
 
-from sqlalchemy import Engine, select
-
 from logbus.errors import OtherRecords, RecordsLost, ShortRead, UserError, WindowBusy
 from logbus.kafka.topics import OffsetLog
-from logbus.ledger import schema
-from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.adoption import at_work_elsewhere
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.retained import lost_ranges
-from logbus.ledger.rows import ATTEMPT_RUNNING
 from logbus.model import FrozenWindow, instant_text, utc
 from logbus.proof.comparison import WindowReading
 from logbus.retention.store import RetentionStore
@@ -179,9 +175,9 @@ def plan(
     """
     windows = [window for window in ledger.windows(pipeline_name) if span.covers(window)]
     refuse_unknown(pipeline_name, span, windows)
-    workers = running_attempts(ledger.engine, windows, now, run_id)
+    workers = at_work_elsewhere(ledger.engine, pipeline_name, [one.interval.start for one in windows], run_id, utc(now))
     lost = lost_of(log, ledger.pipeline(pipeline_name).topic, windows)
-    found = [ReplayWindow(window=one, lost=tuple(lost[one.id]), busy=workers.get(one.id)) for one in windows]
+    found = [ReplayWindow(window=one, lost=tuple(lost[one.id]), busy=workers.get(one.interval.start)) for one in windows]
     holds = RetentionStore(ledger.engine).holds(now, ledger.pipeline(pipeline_name).topic)
     notes = [f"the topic is not deleted from: {hold}" for hold in holds]
     comparable = [one for one in found if is_comparable(one)]
@@ -239,24 +235,6 @@ def lost_in(window: FrozenWindow, topic_id: str, starts: Mapping[int, int]) -> l
         return [f"{window.topic} was deleted and made again since {instant_text(window.interval.start)}"]
     everything = {part.partition: starts.get(part.partition, part.end_offset) for part in window.ranges}
     return lost_ranges(window, everything)
-
-
-def running_attempts(engine: Engine, windows: Iterable[FrozenWindow], now: datetime, run_id: str | None) -> dict[int, str]:
-    """By window the attempt of another run that is alive."""
-    attempt = schema.attempt
-    query = select(attempt).where(
-        attempt.c.window_id.in_([window.id for window in windows]),
-        attempt.c.state == ATTEMPT_RUNNING,
-        attempt.c.heartbeat_at > utc(now) - HEARTBEAT_EXPIRY,
-    )
-    with engine.connect() as connection:
-        rows = connection.execute(query).mappings().all()
-    names = {window.id: instant_text(window.interval.start) for window in windows}
-    return {
-        row["window_id"]: f"attempt {row['number']} at {names[row['window_id']]} by run {row['run_id']}"
-        for row in rows
-        if row["run_id"] != run_id
-    }
 
 
 def gaps(windows: Sequence[FrozenWindow]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from airflow.providers.common.compat.sdk import conf
@@ -81,6 +81,14 @@ def may_change_runs(user: Any, dag_id: str, method: str) -> bool:
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     allowed: bool = get_auth_manager().is_authorized_dag(
         method=method, access_entity=DagAccessEntity.RUN, details=details, user=user
+    )
+    return allowed
+
+
+def may_read_connection(user: Any, conn_id: str) -> bool:
+    """Whether the user may see the connection, and so what it leads to."""
+    allowed: bool = get_auth_manager().is_authorized_connection(
+        method="GET", details=ConnectionDetails(conn_id=conn_id), user=user
     )
     return allowed
 

@@ -18,11 +18,11 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from logbus.kafka.own_limits import age_kept, deletes, end_of
+from logbus.ledger.fleet import MICROSECOND, WindowFacts, micros
 from logbus.ledger.missing import Gap
 from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, floor, instant_text
 from logbus.retention.model import DELETE
 from logbus.status.fleet import PipelineReading
-from logbus.status.fleet_ledger import MICROSECOND, WindowFacts, micros
 from logbus.wording import first_line
 
 # An hour whose records go within this time is worth a colour of its own. Where little is kept, a quarter of what is kept.

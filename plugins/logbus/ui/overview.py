@@ -18,12 +18,12 @@ from sqlalchemy import Engine
 from logbus.errors import BrokerUnavailable
 from logbus.kafka.batches import LogBatches
 from logbus.kafka.rates import Rates
+from logbus.ledger import fleet as ledger_fleet
+from logbus.ledger.fleet import LOADED_WITHIN, Loaded, Series, WindowFacts, micros
 from logbus.ledger.rows import Row, to_pipeline
 from logbus.ledger.stretches import PipelineChain
 from logbus.model import HOUR, FrozenWindow, Interval, floor, utc
-from logbus.status import fleet_ledger
 from logbus.status.fleet import PipelineReading, read_chains, read_pipelines
-from logbus.status.fleet_ledger import LOADED_WITHIN, Loaded, Series, WindowFacts, micros
 from logbus.status.lag import Lag
 from logbus.status.registered import Registered, read_registered
 from logbus.ui.cells import Cell, cells_of, columns_of, gone_by_partition
@@ -90,8 +90,8 @@ def read(engine: Engine, log: LogBatches, rates: Rates, now: datetime) -> FleetR
 def read_span(engine: Engine, span: Interval, run: tuple[str, str] | None = None) -> SpanReading:
     """`run` marks the hours that a Dag run (dag id, run id) worked on."""
     with engine.connect() as connection:
-        windows = fleet_ledger.windows_in(connection, span, run)
-        return SpanReading(span=span, windows=windows, loaded=fleet_ledger.loaded_in_steps(connection, span))
+        windows = ledger_fleet.windows_in(connection, span, run)
+        return SpanReading(span=span, windows=windows, loaded=ledger_fleet.loaded_in_steps(connection, span))
 
 
 def pipelines_or_error(
@@ -211,7 +211,7 @@ def pipeline_json(
     ledger: SpanReading,
 ) -> dict[str, Any]:
     pipeline, cells = one.pipeline, cells_of(one, windows, ledger.span, reading.at)
-    series = fleet_ledger.series(pipeline.name, windows, ledger.loaded, ledger.span)
+    series = ledger_fleet.series(pipeline.name, windows, ledger.loaded, ledger.span)
     return {
         "name": pipeline.name,
         "topic": pipeline.topic,

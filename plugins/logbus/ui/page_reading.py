@@ -17,8 +17,8 @@ Value = TypeVar("Value")
 
 KEPT_SECONDS = 5.0  # half of what pages wait between two looks
 STALE_SECONDS_MAX = 60.0  # older than this is no answer, even while the next is being read
-# Since a reading began, of those for whom there is an older answer. A few pipelines have been read by then; of fifty topics of eight
-# partitions that takes a quarter of a second, and whoever waited longer would see them no sooner than by the page's next look.
+# Since a reading began, of those for whom there is an older answer. A few pipelines have been read by then; fifty topics of eight
+# partitions take a quarter of a second, and whoever waited for that would lose more than the page's next look brings anyway.
 PATIENCE_SECONDS = 0.1
 THREAD_NAME = "logbus-pages"
 

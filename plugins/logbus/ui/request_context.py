@@ -10,14 +10,15 @@ from typing import Annotated, Any, TypeVar
 import orjson
 from fastapi import Depends, HTTPException, Request, Response
 
-from logbus.errors import BrokerUnavailable, PipelineUnknown, TopicMissing, UserError, WindowUnknown
+from logbus.errors import BrokerUnavailable, LedgerMissing, PipelineUnknown, TopicMissing, UserError, WindowUnknown
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.ledger.sql_errors import ledger_errors
 from logbus.model import parse_instant
 from logbus.status.registered import Registered
 from logbus.ui import access
 from logbus.ui.access import GetUserDep
-from logbus.ui.errors import NoLedger, ledger_errors, shown
+from logbus.ui.errors import shown
 from logbus.ui.overview import FleetReading
 from logbus.ui.sources import PageSource, PageSources
 
@@ -57,7 +58,7 @@ class RequestContext:
         return set() if reading is None else access.seen(self.user, reading.names, reading.dag_ids)
 
     def warehouse_state(self, error: UserError) -> dict[str, Any]:
-        if isinstance(error, NoLedger):
+        if isinstance(error, LedgerMissing):
             return {"state": "empty", "message": str(error), "advice": NO_LEDGER_ADVICE}
         return self._down(shown(error, "the warehouse does not answer"), self.warehouse_conn_id)
 
@@ -77,7 +78,7 @@ def told() -> Iterator[None]:
     try:
         with ledger_errors():
             yield
-    except (PipelineUnknown, WindowUnknown, NoLedger) as error:
+    except (PipelineUnknown, WindowUnknown, LedgerMissing) as error:
         raise HTTPException(404, str(error)) from error
     except TopicMissing as error:
         raise HTTPException(409, shown(error, str(error))) from error

@@ -12,18 +12,20 @@ from typing import Annotated, Any, TypeVar
 import orjson
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
+from logbus.console.positions import PositionKind, PositionSpan
 from logbus.errors import BrokerUnavailable, UserError
 from logbus.kafka.groups import group_json
 from logbus.kafka.topic_list import TopicOwners, topic_json
-from logbus.model import Interval, instant_text
-from logbus.status import fleet_ledger
+from logbus.ledger import fleet as ledger_fleet
+from logbus.ledger.sql_errors import ledger_errors
+from logbus.model import Interval, instant_text, milliseconds
 from logbus.status.registered import Registered
-from logbus.ui import access, actions, overview
+from logbus.ui import access, actions, overview, pipeline_detail
 from logbus.ui.dag_runs import AirflowRest, log_url
-from logbus.ui.errors import ledger_errors
 from logbus.ui.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
-from logbus.ui.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, instant, told
+from logbus.ui.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, instant, told, wanted_instant
 from logbus.ui.sources import PageSource
+from logbus.ui.topic_records import RECORDS_DEFAULT, RECORDS_MAX, Look, look_at
 from logbus.ui.window_detail import detail
 
 REFRESH_SECONDS = 10  # how often an open page asks again
@@ -125,8 +127,8 @@ def shown(
         "start": instant_text(span.start),
         "end": instant_text(span.end),
         "step_seconds": int(step.total_seconds()),
-        "series_start": instant_text(fleet_ledger.series_start(span)),
-        "series_step_seconds": int(fleet_ledger.SERIES_STEP.total_seconds()),
+        "series_start": instant_text(ledger_fleet.series_start(span)),
+        "series_step_seconds": int(ledger_fleet.SERIES_STEP.total_seconds()),
     }
     return shown_span, pipelines
 
@@ -136,7 +138,7 @@ def span_of_run(source: PageSource, view: View) -> Interval | None:
     if view.run is None:
         return None
     with ledger_errors(), source.engine().connect() as connection:
-        return fleet_ledger.span_of_run(connection, *view.run) or view.run_interval
+        return ledger_fleet.span_of_run(connection, *view.run) or view.run_interval
 
 
 def broker_error(source: PageSource) -> BrokerUnavailable | None:
@@ -172,6 +174,31 @@ def get_window(request: Request, target: actions.TargetDep) -> Response:
     )
 
 
+@router.get("/pipelines/{pipeline}")
+def get_pipeline(context: ContextDep, pipeline: str) -> Response:
+    """One pipeline: what it is, how far it is, how its hours went, who tried what lately."""
+    context.source.fleet.begin()
+    with told():
+        engine = context.source.engine()
+        dag_ids = access.refuse_unseen(engine, pipeline, context.user)
+        found = pipeline_detail.detail(engine, pipeline)
+        reading = context.source.fleet.get()
+        lag = overview.lag_json(overview.reading_of(engine, reading, pipeline).lag, reading.loaded.get(pipeline), reading.at)
+    for attempt in found["attempts"]:
+        attempt["log_url"] = log_url(**{name: attempt[name] for name in LOG_URL_FIELDS})
+    return answer(
+        {
+            **found,
+            "lag": lag,
+            "dag_ids": dag_ids,
+            "paused_dag_ids": access.paused_dags(dag_ids),
+            "broker": context.broker_state(reading.broker_error),
+            "now": instant_text(context.now),
+            "refresh_seconds": REFRESH_SECONDS,
+        }
+    )
+
+
 LOG_URL_FIELDS = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 
 
@@ -192,6 +219,47 @@ def get_topics(context: ContextDep) -> Response:
             "topics": [topic_json(one, owners.get(one.name, nobody)) for one in topics or ()],
         }
     )
+
+
+@router.get("/topics/{topic}/records")
+def get_records(
+    context: ContextDep,
+    topic: str,
+    partition: Annotated[int | None, Query(ge=0)] = None,
+    since: str | None = None,
+    offset: Annotated[int | None, Query(ge=0)] = None,
+    count: Annotated[int, Query(ge=1, le=RECORDS_MAX)] = RECORDS_DEFAULT,
+) -> Response:
+    """Records of a topic: the last ones, or those from an instant or an offset on."""
+    refuse_unseen_records(context, topic)
+    look = Look(topic=topic, span=place_of(since, offset, count), count=count, partition=partition)
+    with told():
+        found = look_at(context.source.broker, look)
+    return answer({**found, "now": instant_text(context.now), "refresh_seconds": REFRESH_SECONDS})
+
+
+def place_of(since: str | None, offset: int | None, count: int) -> PositionSpan:
+    if since is not None and offset is not None:
+        raise HTTPException(400, "give since or offset, not both: each says where to begin")
+    if since is not None:
+        return PositionSpan(kind=PositionKind.SINCE, number=milliseconds(wanted_instant(since)))
+    if offset is not None:
+        return PositionSpan(kind=PositionKind.OFFSET, number=offset)
+    return PositionSpan(kind=PositionKind.BEFORE_END, number=count)
+
+
+def refuse_unseen_records(context: RequestContext, topic: str) -> None:
+    """403 unless the user may see a pipeline that loads the topic, or read the connection that leads to it."""
+    registered, _ = context.query_ledger(context.source.registered.get)
+    owners = owners_of(registered, context.seen(registered))
+    if not owners.get(topic, TopicOwners()).pipelines and not access.may_read_connection(context.user, context.kafka_conn_id):
+        raise HTTPException(403, NOT_YOURS.format(topic=topic, conn_id=context.kafka_conn_id))
+
+
+NOT_YOURS = (
+    "the records of {topic} are shown to those who may see a pipeline that loads it, or Airflow's connection {conn_id}; "
+    "an administrator of Airflow can give your role that right"
+)
 
 
 @router.get("/groups")

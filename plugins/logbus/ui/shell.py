@@ -20,8 +20,14 @@ from logbus.ui.views import NAV_ROUTE
 
 STATIC_DIRECTORY = Path(__file__).parent / "static"
 
-Page = Literal["ingestion", "window", "topics"]
-TITLES: dict[Page, str] = {"ingestion": "Ingestion", "window": "Window", "topics": "Topics and groups"}
+Page = Literal["ingestion", "window", "pipeline", "topics", "records"]
+TITLES: dict[Page, str] = {
+    "ingestion": "Ingestion",
+    "window": "Window",
+    "pipeline": "Pipeline",
+    "topics": "Topics and groups",
+    "records": "Records",
+}
 
 POLICY = "; ".join(
     [

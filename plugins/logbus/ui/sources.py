@@ -4,6 +4,7 @@ by them lately. Built once for a process; nothing connects before somebody asks.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,9 +28,10 @@ from logbus.kafka.groups import Groups as AllGroups
 from logbus.kafka.rates import Rates
 from logbus.kafka.topic_list import TopicReading, read_topics, with_rates
 from logbus.kafka.topics import Topics
+from logbus.ledger.sql_errors import ledger_errors
 from logbus.model import Interval
 from logbus.status.registered import read_registered
-from logbus.ui.errors import NotConfigured, ledger_errors
+from logbus.ui.errors import NotConfigured
 from logbus.ui.overview import FleetReading, SpanReading, pipelines_json, read, read_span
 from logbus.ui.page_reading import KEPT_SECONDS, PageReading
 from logbus.warehouse.engine import connect
@@ -190,6 +192,8 @@ class PageSources:
         url, broker = warehouse_url(warehouse_conn_id), client_config(kafka_conn_id)
         key = (str(url), json.dumps(broker, sort_keys=True, default=str))
         with self._lock:
+            if not self._sources:
+                spare_what_stays()
             if key not in self._sources:
                 self._sources[key] = self._make(url, broker)
             self._sources.move_to_end(key)
@@ -203,6 +207,15 @@ class PageSources:
         limit = self._broker_timeout_seconds
         client = NoBroker(broker) if isinstance(broker, str) else Client(broker, timeout_seconds=limit)
         return PageSource(lambda: engine_of(url), client, self._rates, self._now, self._clock)
+
+
+def spare_what_stays() -> None:
+    """Takes what an api-server holds when it has started out of garbage collections, once.
+
+    It is a million objects that live as long as the process, and a full collection looks at each of them: 340 ms were measured,
+    in which nothing answers, every few looks at a page of fifty pipelines. What is made from here on is collected as before.
+    """
+    gc.freeze()
 
 
 def engine_of(url: str | UserError) -> Engine:

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DataError, ProgrammingError
 
 from logbus.fingerprint import MODULUS, as_text
 from logbus.ledger import schema
+from logbus.ledger.sql_errors import reason_of
 from logbus.ledger.table_names import SCHEMA, TableName, quoted
 from logbus.ledger.values import Checksum, ValuesReport
 from logbus.warehouse.target import COLUMN_TYPES, SPELLINGS, SYSTEM_COLUMNS, table_columns
@@ -109,7 +110,7 @@ def compare(
         with connection.begin_nested():
             now = take(connection, table, then.columns, condition, parameters, partition)
     except (DataError, ProgrammingError) as error:  # a type that does not hold the values any more
-        reason = str(error.orig).splitlines()[0]
+        reason = reason_of(error)
         return ValuesReport(problems=(f"the values of {table} cannot be compared, {changed or 'its columns changed'}: {reason}",))
     if now.probe != then.probe:
         return ValuesReport(

@@ -27,9 +27,10 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, Program
 from logbus import fingerprint
 from logbus.errors import EquationMismatch, LoadFailed
 from logbus.ledger import schema, stamped_hours
-from logbus.ledger.attempts import COMMITTED, LOCK_NOT_AVAILABLE, lock_if_current, sealed
+from logbus.ledger.attempts import COMMITTED, lock_if_current, sealed
 from logbus.ledger.error_budget import refuse_over_budget
 from logbus.ledger.rows import count_values, to_counts
+from logbus.ledger.sql_errors import LOCK_NOT_AVAILABLE, OVERLAPPING_PARTITION, SERVER_WENT_AWAY, sqlstate_of
 from logbus.ledger.table_names import SCHEMA, TableName, leaf_name, parse_table, quoted, staging
 from logbus.ledger.values import Checksum, Published
 from logbus.model import (
@@ -60,9 +61,6 @@ RECOVERY_PAUSE_SECONDS = 0.25
 SWAPPED_ROWS_MIN = 50_000
 SWAP_TRIES = 3
 SWAP_LOCK_TIMEOUT_MS = 200  # whoever comes while we wait for a reader waits behind us
-
-OVERLAPPING_PARTITION = "42P17"
-SERVER_WENT_AWAY = ("08", "57P")  # classes of SQLSTATE: connection exceptions, the operator's or a crash's shutdown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +104,7 @@ def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> WindowCo
 
 
 def connection_died(error: DBAPIError) -> bool:
-    state: str | None = getattr(error.orig, "sqlstate", None)
+    state = sqlstate_of(error)
     return error.connection_invalidated or state is None or state.startswith(SERVER_WENT_AWAY)
 
 
@@ -267,7 +265,7 @@ def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
             )
             connection.execute(text(f"alter table {leaf.sql} drop constraint {LEAF_CHECK}"))
     except ProgrammingError as error:
-        if getattr(error.orig, "sqlstate", None) == OVERLAPPING_PARTITION:
+        if sqlstate_of(error) == OVERLAPPING_PARTITION:
             return False
         raise
     return True
@@ -299,7 +297,7 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
                     raise LoadFailed(f"{leaf} was taken out of {load.target} and something else lies in its place")
                 connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
         except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+            if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
                 raise
         else:
             return True

@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, OperationalError
 
 from logbus.errors import UserError, WarehouseUnavailable
+from logbus.ledger.sql_errors import reason_of
 
 # 14 is the oldest release that still gets fixes, and what the ledger's statements are tested against.
 SERVER_VERSION_MIN = 14
@@ -48,9 +49,8 @@ def connect(url: str) -> Engine:
             version = int(connection.execute(text("show server_version_num")).scalar_one()) // 10_000
     except OperationalError as error:
         engine.dispose()
-        reason = str(error.orig).strip().splitlines()[0] if error.orig else "no answer"
         raise WarehouseUnavailable(
-            f"cannot reach the warehouse at {shown}: {reason}. "
+            f"cannot reach the warehouse at {shown}: {reason_of(error)}. "
             "Check that the server runs and that the URL is right; `make demo` starts an embedded one"
         ) from None
     if version < SERVER_VERSION_MIN:

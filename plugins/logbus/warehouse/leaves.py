@@ -21,7 +21,7 @@ from itertools import groupby
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
-from logbus.ledger.attempts import LOCK_NOT_AVAILABLE
+from logbus.ledger.sql_errors import DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, sqlstate_of
 from logbus.ledger.table_names import LEAF_SCHEMA, TableName, leaf_name, quoted
 from logbus.model import instant_text, parse_instant, utc
 
@@ -161,7 +161,4 @@ def exchange(connection: Connection, target: TableName, day: datetime, hours: Se
 
 
 def is_lock_timeout(error: OperationalError) -> bool:
-    return getattr(error.orig, "sqlstate", None) in (LOCK_NOT_AVAILABLE, DEADLOCK_DETECTED)
-
-
-DEADLOCK_DETECTED = "40P01"
+    return sqlstate_of(error) in (LOCK_NOT_AVAILABLE, DEADLOCK_DETECTED)

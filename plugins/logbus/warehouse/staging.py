@@ -18,6 +18,7 @@ from sqlalchemy.exc import ProgrammingError
 from logbus.errors import AttemptSuperseded
 from logbus.ledger import schema
 from logbus.ledger.attempts import lock_if_current, sealed
+from logbus.ledger.sql_errors import UNDEFINED_TABLE, sqlstate_of
 from logbus.ledger.table_names import SCHEMA, TASK_COLUMN, TableName, quoted, staging
 from logbus.model import Attempt, instant_text
 from logbus.proof import tally
@@ -30,7 +31,6 @@ LEAF_CHECK = "_window_start_of_the_leaf"
 # A writer that outlived its task holds its table to the end of its transaction; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
 
-UNDEFINED_TABLE = "42P01"
 
 TASK_DEFINITION = f"{TASK_COLUMN} bigint not null"
 
@@ -132,6 +132,6 @@ def unless_superseded(attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except ProgrammingError as error:
-        if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
+        if sqlstate_of(error) == UNDEFINED_TABLE:
             raise AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error
         raise

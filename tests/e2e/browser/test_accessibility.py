@@ -53,6 +53,12 @@ def test_no_page_breaks_a_rule_of_accessibility(size: tuple[int, int], open_page
     expect(page.locator(".opener").first).to_be_visible()
     page.evaluate(OPEN_ALL)
     found["topics"] = violations(page)
+    page.goto("logbus/ui/pipeline?pipeline=access_log")
+    expect(page.get_by_role("heading", name="What it is")).to_be_visible()
+    found["pipeline"] = violations(page)
+    page.goto("logbus/ui/records?topic=app_events")
+    expect(page.locator(".record").first).to_be_visible()
+    found["records"] = violations(page)
     for hours_ago in (orders.MANY_DEAD, orders.REDRIVEN):
         page.goto(f"logbus/ui/window?pipeline={orders.NAME}&start={instant_text(platform.start(hours_ago))}")
         expect(page.locator("#state")).to_be_visible()

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from logbus.ledger.fleet import MICROSECOND, micros
 from logbus.model import HOUR, Interval, instant_text
-from logbus.status.fleet_ledger import MICROSECOND, micros
 from logbus.ui.cells import Cell, CellState, columns_of
 from playwright.sync_api import FrameLocator, Page, Route, expect
 
@@ -234,6 +234,7 @@ def test_an_attempt_that_failed_says_why(open_page: Open, platform: SeededPlatfo
         "SparkException: Job aborted due to stage failure: Task 3 in stage 0.0 failed 4 times"
     )
     frame.locator(".crumbs").get_by_role("link", name="payments").click()
+    frame.get_by_role("link", name="Its hours").click()
     expect(frame.get_by_role("searchbox")).to_have_value("payments")
     expect(frame.locator(".row", has_text="access_log")).to_have_count(0)
 

@@ -10,10 +10,10 @@ import pytest
 from logbus.errors import BrokerUnavailable
 from logbus.ledger import schema
 from logbus.ledger.chain_loading import is_loaded, load_chain, load_chains
+from logbus.ledger.fleet import newest_ends
 from logbus.ledger.rows import pipeline_row
 from logbus.model import Pipeline
 from logbus.status.fleet import PipelineReading, read_fleet
-from logbus.status.fleet_ledger import newest_ends
 from logbus.status.lag import lag_of
 from sqlalchemy import text, update
 

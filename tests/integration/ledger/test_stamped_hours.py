@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from logbus.exporter.ledger_reading import read_ledger
 from logbus.ledger import schema, stamped_hours
 from logbus.ledger.migrations import create_ledger
 from logbus.ledger.stamped_hours import StampedHours, elsewhere_notes, missing_of_stamped, windows_holding
+from logbus.ledger.totals import read_ledger
 from logbus.model import FrozenWindow, Interval
 from sqlalchemy import update
 

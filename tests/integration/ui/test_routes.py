@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import log_directories, partition_bytes
 from logbus.kafka.topics import Topics
@@ -17,14 +17,14 @@ from logbus.model import instant_text
 from logbus.proof.history import window_history
 from logbus.status.lag import lag_of
 from logbus.warehouse.engine import connect
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from tests.support.broker import AnyBroker
 from tests.support.cell_columns import cells
 from tests.support.fake_log import FakeLog
 from tests.support.ledgers import World, at, hour
 from tests.support.loads import Loading
-from tests.support.real_pipeline import RealPipeline
+from tests.support.real_pipeline import ANY_TIME, RealPipeline
 from tests.support.topics import admin, create_topic, delete_topic
 from tests.support.ui_client import UiClient
 
@@ -178,11 +178,147 @@ def test_dead_letters_are_counted_by_error_and_sampled(
     found = places.json(f"/api/windows/{bad.name}/{instant_text(at(10))}")
     history = window_history(engine, bad.name, at(10))
     assert {one["error_class"]: one["count"] for one in found["dead_letters"]["by_error"]} == dict(history.dead_letters)
-    assert found["dead_letters"]["total"] == len(found["dead_letters"]["samples"]) == 2
-    values = {one["offset"]: (one["value"], one["value_base64"]) for one in found["dead_letters"]["samples"]}
+    (shape,) = found["dead_letters"]["shapes"]
+    assert found["dead_letters"]["total"] == shape["count"] == len(shape["samples"]) == 2
+    values = {one["offset"]: (one["value"], one["value_base64"]) for one in shape["samples"]}
     assert values == {1: (None, "/w=="), 3: (None, "/w==")}
     assert (found["ranges"][0]["loaded"], found["ranges"][0]["dead_lettered"]) == (2, 2)
     assert states(shown(places, bad))[10] == "dead_letters"
+
+
+def test_dead_letters_that_fail_alike_are_one_shape(
+    places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str
+) -> None:
+    bad = RealPipeline(broker.bootstrap, engine)
+    bad.send([(10.1 + n / 20, b"record") for n in range(8)])
+    load(bad, warehouse_url, 10, bad=frozenset(range(7)))
+    errors = [f"line {n} column 7: 'record {n}'" for n in range(5)] + ["no pair in 'a''b'", "no pair in 'c'"]
+    with engine.begin() as connection:
+        for offset, error in enumerate(errors):
+            statement = "update logbus.dead_letter d set error = :error from logbus.window w where d.window_id = w.id "
+            place = {"error": error, "offset": offset, "name": bad.name}
+            connection.execute(text(statement + 'and w.pipeline = :name and d."offset" = :offset'), place)
+    found = places.json(f"/api/windows/{bad.name}/{instant_text(at(10))}")["dead_letters"]
+    assert [(one["error"], one["count"], [sample["offset"] for sample in one["samples"]]) for one in found["shapes"]] == [
+        ("line N column N: ...", 5, [0, 1, 2]),
+        ("no pair in ...", 2, [5, 6]),
+    ]
+    assert found["total"] == 7
+
+
+def test_a_pipeline_shows_what_it_is_how_its_hours_went_and_who_tried(places: UiClient, pipeline: RealPipeline) -> None:
+    found = places.json(f"/api/pipelines/{pipeline.name}")
+    assert {name: found["pipeline"][name] for name in ("name", "topic", "table", "parse", "sink", "settings")} == {
+        **dict.fromkeys(("name", "topic", "table"), pipeline.name),
+        **{"parse": "lines", "sink": "postgres", "settings": {}},
+    }
+    windows = {window.interval.start: window for window in pipeline.ledger.windows(pipeline.name)}
+    assert found["hours"]["start"] == [instant_text(at(10)), instant_text(at(11))]
+    counts = [windows[at(number)].counts for number in (10, 11)]
+    assert [found["hours"][name] for name in ("read", "late", "dead_lettered")] == [
+        [getattr(one, name) for one in counts] for name in ("read", "late", "dead_lettered")
+    ]
+    assert all(seconds >= 0 for seconds in found["hours"]["seconds"])
+    assert [(one["start"], one["state"]) for one in found["attempts"]] == [
+        (instant_text(at(11)), "committed"),
+        (instant_text(at(10)), "committed"),
+    ]
+    assert found["lag"] == shown(places, pipeline)["lag"]
+    assert (found["dead_letters"], found["dag_ids"]) == ([], [])
+
+
+def test_the_dead_letters_of_a_pipelines_hours_are_counted_by_kind(
+    places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str
+) -> None:
+    bad = RealPipeline(broker.bootstrap, engine)
+    bad.send([(number + 0.1 + n / 10, b"record") for number in (10, 11) for n in range(3)])
+    load(bad, warehouse_url, 10, bad=frozenset({1}))
+    load(bad, warehouse_url, 11, bad=frozenset({3, 4}))
+    (kind,) = places.json(f"/api/pipelines/{bad.name}")["dead_letters"]
+    assert (kind["count"], kind["windows"], kind["last"]) == (3, 2, instant_text(at(11)))
+
+
+def test_a_pipeline_of_a_dag_that_one_may_not_read_is_not_there(places: UiClient, pipeline: RealPipeline) -> None:
+    pipeline.ledger.remember_dag(pipeline.name, "secret", NOW)
+    assert places.get(f"/api/pipelines/{pipeline.name}").status_code == 404
+    places.readable.add("secret")
+    assert places.json(f"/api/pipelines/{pipeline.name}")["dag_ids"] == ["secret"]
+    assert places.get("/api/pipelines/nowhere").status_code == 404
+
+
+def offsets_of(found: dict[str, Any]) -> list[tuple[int, int]]:
+    return [(one["partition"], one["offset"]) for one in found["records"]]
+
+
+def test_a_look_at_a_topic_shows_its_last_records_those_of_a_time_and_those_of_an_offset(
+    places: UiClient, pipeline: RealPipeline
+) -> None:
+    path = f"/api/topics/{pipeline.name}/records"
+    assert offsets_of(places.json(path, count=4)) == [(0, 7), (0, 8), (1, 4), (0, 9)]
+    assert offsets_of(places.json(path, since=instant_text(at(13)), count=3)) == [(0, 6), (1, 3), (0, 7)]
+    found = places.json(path, offset=2, partition=0, count=2)
+    assert (offsets_of(found), found["is_whole"]) == ([(0, 2), (0, 3)], True)
+    assert offsets_of(places.json(path, offset=999)) == []
+    assert [(one["partition"], one["end_offset"]) for one in found["partitions"]] == [(0, 10), (1, 5)]
+    assert found["partitions"][0]["newest_at"] == instant_text(at(14.5))
+
+
+def test_a_record_is_shown_with_its_key_its_headers_and_bytes_that_are_no_text(places: UiClient, broker: AnyBroker) -> None:
+    name = "looked_at"
+    create_topic(broker.bootstrap, name, config=ANY_TIME)
+    places.connections.add("kafka_default")
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(name, b'{"a": 1}', b"key", headers=[("trace", b"x"), ("none", None)], timestamp=1_000)
+    producer.produce(name, b"\xff", timestamp=2_000)
+    producer.produce(name, None, b"gone", timestamp=3_000)
+    producer.produce(name, b"x" * 30_000, timestamp=4_000)
+    producer.flush(20)
+    text_, raw, tombstone, large = places.json(f"/api/topics/{name}/records")["records"]
+    assert (text_["value"], text_["key"], text_["headers"]) == ('{"a": 1}', "key", [["trace", "x"], ["none", None]])
+    assert (text_["timestamp"], text_["timestamp_type"]) == ("1970-01-01T00:00:01Z", "create")
+    assert (raw["value"], raw["value_base64"]) == (None, "/w==")
+    assert (tombstone["value"], tombstone["value_bytes"], tombstone["key"]) == (None, None, "gone")
+    assert (len(large["value"]), large["value_is_cut"], large["value_bytes"]) == (20_000, True, 30_000)
+
+
+def test_records_are_for_those_who_may_see_a_pipeline_of_the_topic_or_the_connection(
+    places: UiClient, pipeline: RealPipeline, broker: AnyBroker
+) -> None:
+    path, nobodys = f"/api/topics/{pipeline.name}/records", "of_nobody"
+    create_topic(broker.bootstrap, nobodys)
+    pipeline.ledger.remember_dag(pipeline.name, "secret", NOW)
+    places.seconds += 100
+    for address in (path, f"/api/topics/{nobodys}/records"):
+        answer = places.get(address)
+        assert (answer.status_code, "kafka_default" in answer.json()["detail"]) == (403, True)
+    places.readable.add("secret")
+    assert places.get(path).status_code == 200
+    assert places.get(f"/api/topics/{nobodys}/records").status_code == 403
+    places.connections.add("kafka_default")
+    assert places.json(f"/api/topics/{nobodys}/records")["records"] == []
+
+
+@pytest.mark.parametrize(
+    ("wish", "status"),
+    [
+        ({"since": "yesterday"}, 400),
+        ({"since": "2015-05-17T10:00:00Z", "offset": 1}, 400),
+        ({"partition": 99}, 400),
+        ({"count": 0}, 400),
+        ({"count": 5000}, 400),
+        ({"offset": -1}, 400),
+    ],
+)
+def test_a_look_that_makes_no_sense_is_refused(
+    wish: dict[str, Any], status: int, places: UiClient, pipeline: RealPipeline
+) -> None:
+    assert places.get(f"/api/topics/{pipeline.name}/records", params=wish).status_code == status
+
+
+def test_a_look_at_a_topic_that_is_gone_says_so(places: UiClient) -> None:
+    places.connections.add("kafka_default")
+    answer = places.get("/api/topics/nowhere/records")
+    assert (answer.status_code, "no topic of that name" in answer.json()["detail"]) == (409, True)
 
 
 def test_topics_show_what_the_broker_has(places: UiClient, pipeline: RealPipeline) -> None:

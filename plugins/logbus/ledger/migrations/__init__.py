@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from logbus.errors import UserError
+from logbus.ledger.sql_errors import INSUFFICIENT_PRIVILEGE, UNDEFINED_TABLE, sqlstate_of
 from logbus.ledger.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA
 
 # The last of versions/. Two branches that each add one of the same number: a test says so when they meet.
@@ -30,8 +31,6 @@ RELEASED_WITH_REVISIONS = 2
 # Any constant does, as long as everybody takes the same: it keeps two makers of the ledger apart.
 CREATE_LOCK = 0x6C6F67627573
 
-UNDEFINED_TABLE = "42P01"
-INSUFFICIENT_PRIVILEGE = "42501"
 
 # alembic keeps the context of a run in a module: threads that make the ledgers of two databases must not meet there.
 ONE_AT_A_TIME = Lock()
@@ -67,11 +66,6 @@ def ledger_revision(engine: Engine) -> str | None:
 def read_revision(connection: Connection) -> str | None:
     revision: str | None = connection.execute(text(f"select version_num from {SCHEMA}.alembic_version")).scalar_one_or_none()
     return revision
-
-
-def sqlstate_of(error: ProgrammingError) -> str | None:
-    state: str | None = getattr(error.orig, "sqlstate", None)
-    return state
 
 
 def refuse_without_privilege(error: ProgrammingError) -> None:

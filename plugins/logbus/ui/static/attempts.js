@@ -2,7 +2,7 @@
 
 import { airflowLink } from "./chrome.js";
 import { h } from "./dom.js";
-import { ago, many, moment, span, whole } from "./format.js";
+import { ago, many, moment, runOf, span, whole } from "./format.js";
 
 const STATES = { committed: "committed", failed: "failed", superseded: "taken over", running: "at work" };
 
@@ -19,7 +19,7 @@ function story(attempt, now) {
 function origin(attempt) {
   const dag = attempt.dag_id ? `${attempt.dag_id} \u00b7 ${attempt.task_id ?? ""}` : null;
   const tries = attempt.try_number > 1 ? `try ${attempt.try_number}` : null;
-  return [dag, attempt.run_id, tries].filter(Boolean).join(" \u00b7 ");
+  return [dag, runOf(attempt.run_id), tries].filter(Boolean).join(" \u00b7 ");
 }
 
 // The attempt's report, or where it stands already: `after` is the attempt that is listed above.
@@ -43,7 +43,7 @@ function one(attempt, data, after) {
       isCurrent ? h("span", { class: "current" }, "this is what the table holds") : null,
     ),
     h("div", { class: "quiet" }, story(attempt, data.now)),
-    h("div", { class: "quiet" }, origin(attempt), read ? ` \u00b7 ${read}` : ""),
+    h("div", { class: "quiet", title: attempt.run_id }, origin(attempt), read ? ` \u00b7 ${read}` : ""),
     attempt.log_url ? h("div", {}, airflowLink(attempt.log_url, {}, "Task log in Airflow")) : null,
     report(attempt, after),
   );
@@ -53,7 +53,7 @@ export function attemptsPanel(data) {
   const attempts = [...(data.attempts ?? [])].reverse();
   return h(
     "section",
-    { class: "panel" },
+    { class: "panel", "aria-label": "Attempts" },
     h("h2", {}, "Attempts"),
     attempts.length
       ? h(
@@ -75,7 +75,7 @@ export function redrivesPanel(data) {
       h("td", { class: "number" }, whole(redrive.tried)),
       h("td", { class: "number" }, whole(redrive.loaded)),
       h("td", { class: "number" }, whole(redrive.dead_lettered)),
-      h("td", {}, redrive.run_id),
+      h("td", { title: redrive.run_id }, runOf(redrive.run_id)),
     );
   return h(
     "section",

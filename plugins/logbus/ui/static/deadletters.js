@@ -1,24 +1,10 @@
-// Records that did not parse: how many of which kind, and some of them as they came. Whatever they hold is text.
+// Records that did not parse, by the shape of their error: how many of each, and the first of them as they came. Whatever they hold
+// is text.
 
 import { h } from "./dom.js";
 import { bytes, many, MISSING, moment, whole } from "./format.js";
-
-function kinds(found) {
-  const top = Math.max(...found.map((one) => one.count), 1);
-  return h(
-    "div",
-    { class: "errors" },
-    found.map((one) =>
-      h(
-        "div",
-        { class: "one", title: one.example ?? "" },
-        h("b", {}, one.error_class),
-        h("div", { class: "meter", "aria-hidden": "true" }, h("i", { style: { width: `${(100 * one.count) / top}%` } })),
-        h("span", { class: "number" }, whole(one.count)),
-      ),
-    ),
-  );
-}
+import { copyable } from "./prose.js";
+import { sum } from "./sums.js";
 
 function sample(record) {
   return h(
@@ -27,27 +13,48 @@ function sample(record) {
     h(
       "div",
       { class: "line" },
-      h("b", {}, record.error_class),
       h("span", { class: "quiet" }, `partition ${record.partition}, offset ${record.offset}`),
       h("span", { class: "quiet" }, moment(record.timestamp)),
       record.key ? h("span", { class: "quiet" }, "key ", h("code", {}, record.key)) : null,
     ),
-    h("div", {}, record.error),
     h(
       "pre",
       { tabindex: "0", "aria-label": "value" },
       record.value ?? (record.value_base64 ? `base64 ${record.value_base64}` : MISSING),
     ),
-    record.value_is_cut
-      ? h("p", { class: "quiet" }, `the first of ${bytes(record.value_bytes)}`)
-      : null,
+    record.value_is_cut ? h("p", { class: "quiet" }, `the first of ${bytes(record.value_bytes)}`) : null,
+  );
+}
+
+function shape(one, letters) {
+  return h(
+    "section",
+    { class: "shape" },
+    h(
+      "div",
+      { class: "errors" },
+      h(
+        "div",
+        { class: "one" },
+        h("b", {}, one.error_class),
+        h(
+          "div",
+          { class: "meter", "aria-hidden": "true" },
+          h("i", { style: { width: `${(100 * one.count) / letters.total}%` } }),
+        ),
+        h("span", { class: "number" }, whole(one.count)),
+      ),
+    ),
+    h("p", {}, one.error),
+    one.samples.map(sample),
+    one.samples.length < one.count ? h("p", { class: "quiet" }, `the first ${one.samples.length} of ${whole(one.count)}`) : null,
   );
 }
 
 export function deadLettersPanel(data) {
   const letters = data.dead_letters;
   if (!letters?.total) return null;
-  const samples = letters.samples ?? [];
+  const told = sum(letters.shapes.map((one) => one.count));
   return h(
     "section",
     { class: "panel", id: "dead-letters" },
@@ -57,15 +64,8 @@ export function deadLettersPanel(data) {
       "Dead letters ",
       h("span", { class: "quiet" }, `${many(letters.total, "record")} that did not parse; nothing of them is lost`),
     ),
-    kinds(letters.by_error ?? []),
-    samples.map(sample),
-    samples.length < letters.total
-      ? h(
-          "p",
-          { class: "quiet" },
-          `${whole(samples.length)} of ${whole(letters.total)} are shown; all of them: `,
-          h("code", {}, `logbus dead-letter show --pipeline ${data.pipeline} ${data.start}`),
-        )
-      : null,
+    letters.shapes.map((one) => shape(one, letters)),
+    told < letters.total ? h("p", { class: "quiet" }, `and ${whole(letters.total - told)} that fail in other ways`) : null,
+    h("p", { class: "quiet" }, "All of them: ", copyable(`logbus dead-letter show --pipeline ${data.pipeline} ${data.start}`)),
   );
 }

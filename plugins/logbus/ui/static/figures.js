@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { bytes, many, MISSING, rate, short, span } from "./format.js";
+import { pageAddress } from "./frame.js";
 import { sparkline } from "./sparkline.js";
 
 const SOON_SECONDS = 86_400;
@@ -21,7 +22,7 @@ export function pipelineName(pipeline) {
   return h(
     "div",
     { class: "name", role: "rowheader", title: `${route}; ${known}` },
-    h("b", {}, pipeline.name),
+    h("a", { href: pageAddress("pipeline", { pipeline: pipeline.name }), tabindex: "-1" }, h("b", {}, pipeline.name)),
     trouble ? h("small", { class: "trouble", title: trouble.replaceAll("`", "") }, brief(trouble)) : h("small", {}, shown),
   );
 }

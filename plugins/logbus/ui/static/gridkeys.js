@@ -1,4 +1,5 @@
-// Walking the grid by keyboard: one cell can be reached by Tab, the arrows go on from there (the pattern of an ARIA grid).
+// Walking the grid by keyboard: one cell can be reached by Tab, the arrows go on from there (the pattern of an ARIA grid). Left of the
+// first cell is the pipeline's name, which leads to its page.
 
 import { parse } from "./format.js";
 
@@ -32,6 +33,15 @@ function across(map, rowIndex, step, cell) {
   return cell;
 }
 
+function nameBeside(map, cell) {
+  const row = map.rows.find((one) => one.cells[0] === cell);
+  return row?.element.querySelector(".name a");
+}
+
+function cellBeside(map, name) {
+  return map.rows.find((one) => one.element.contains(name))?.cells[0];
+}
+
 export function focusOn(map, cell) {
   for (const former of map.element.querySelectorAll('.cell[tabindex="0"]')) former.tabIndex = -1;
   cell.tabIndex = 0;
@@ -42,6 +52,14 @@ export function focusOn(map, cell) {
 export function walk(map, open) {
   map.element.addEventListener("keydown", (event) => {
     const cell = event.target.closest(".cell");
+    const aside = cell
+      ? event.key === "ArrowLeft" && nameBeside(map, cell)
+      : event.key === "ArrowRight" && cellBeside(map, event.target);
+    if (aside) {
+      event.preventDefault();
+      aside.focus();
+      return;
+    }
     if (!cell) return;
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();

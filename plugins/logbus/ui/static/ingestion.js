@@ -13,7 +13,7 @@ import { days, head, legend, search, spans } from "./tools.js";
 
 const KEYS = [
   ["Tab", "into the hours"],
-  ["\u2190 \u2192 \u2191 \u2193", "from hour to hour, from pipeline to pipeline"],
+  ["\u2190 \u2192 \u2191 \u2193", "from hour to hour, from pipeline to pipeline; left of the first hour its name, which leads to its page"],
   ["PgUp PgDn", "a day back, a day on"],
   ["Home End", "first and last hour; with Ctrl of all pipelines"],
   ["Enter", "open the hour"],

@@ -31,7 +31,9 @@ function small(heads, rows) {
       h(
         "tr",
         {},
-        heads.map((name) => h("th", { scope: "col" }, name)),
+        heads.map((name, place) =>
+          h("th", { scope: "col", class: rows.some((cells) => typeof cells[place] === "number") ? "number" : null }, name),
+        ),
       ),
     ),
     h(
@@ -65,6 +67,7 @@ function partitions(topic) {
   ]);
   return [
     trouble(topic.problem),
+    h("p", {}, h("a", { class: "button", href: pageAddress("records", { topic: topic.name }) }, "Look at its records")),
     small(["partition", "leader", "first offset", "end offset", "records", "size"], rows),
   ];
 }
@@ -73,7 +76,7 @@ const difference = (end, start) => (typeof end === "number" && typeof start === 
 
 function pipelinesOf(topic) {
   return topic.pipelines?.length
-    ? topic.pipelines.flatMap((name, index) => [index ? ", " : "", h("a", { href: pageAddress("ingestion") }, name)])
+    ? topic.pipelines.flatMap((name, index) => [index ? ", " : "", h("a", { href: pageAddress("pipeline", { pipeline: name }) }, name)])
     : MISSING;
 }
 

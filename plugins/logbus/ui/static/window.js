@@ -47,7 +47,7 @@ function crumbs(data) {
     { class: "crumbs" },
     h("a", { href: pageAddress("ingestion") }, "Ingestion"),
     h("span", { class: "quiet" }, "/"),
-    h("a", { href: pageAddress("ingestion", { pipeline: data.pipeline }), title: "its other hours" }, data.pipeline),
+    h("a", { href: pageAddress("pipeline", { pipeline: data.pipeline }), title: "the pipeline" }, data.pipeline),
     h("span", { class: "quiet" }, "/"),
     h("h1", {}, hour(data.start, data.end)),
     badge(data),
@@ -73,7 +73,7 @@ function facts(data) {
     ["Frozen", moment(data.frozen_at)],
     ["Loaded", moment(data.loaded_at)],
     ["Audited", moment(data.audit?.audited_at ?? data.audited_at)],
-    ["Topic", h("a", { href: `${pageAddress("topics")}#${encodeURIComponent(data.topic ?? "")}` }, data.topic ?? MISSING)],
+    ["Topic", data.topic ? h("a", { href: pageAddress("records", { topic: data.topic }) }, data.topic) : MISSING],
     ["Dags", dags.length ? dags.flatMap((link, index) => (index ? [", ", link] : [link])) : MISSING],
   ];
   return h(

@@ -12,9 +12,9 @@ from logbus.exporter.catalogue import ExportedMetric
 from logbus.exporter.collector import families
 from logbus.exporter.kafka_reading import KafkaReading, PartitionReading
 from logbus.exporter.lag_reading import LagReading, PipelineLag
-from logbus.exporter.ledger_reading import LedgerReading, PipelineFacts
 from logbus.exporter.target_reading import Outcome
 from logbus.kafka.groups import GroupMember, GroupReading
+from logbus.ledger.totals import LedgerReading, PipelineFacts
 from logbus.status.lag import Lag
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

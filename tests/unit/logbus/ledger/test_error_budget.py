@@ -3,8 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from logbus.ledger.error_budget import ErrorBudget, budget_of, shown_value
+from logbus.ledger.error_budget import ErrorBudget, budget_of
 from logbus.model import Pipeline
+from logbus.shown_bytes import shown_value
 
 
 def pipeline(**settings: Any) -> Pipeline:

@@ -8,12 +8,12 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from logbus.ledger.fleet import MICROSECOND, WindowFacts, micros
 from logbus.ledger.missing import Gap, Missing
 from logbus.ledger.stretches import PipelineChain
 from logbus.model import EPOCH, HOUR, FrozenWindow, Interval, OffsetRange, Pipeline, WindowState
 from logbus.retention.model import DELETE, RetentionPolicy
 from logbus.status.fleet import PipelineReading
-from logbus.status.fleet_ledger import MICROSECOND, WindowFacts, micros
 from logbus.status.lag import Lag
 from logbus.ui.cells import Cell, CellState, cells_of, columns_of
 

@@ -1,24 +1,22 @@
-"""What a scrape asks the ledger: nine statements for all pipelines, in one read-only transaction, so that figures fit together.
+"""All pipelines in figures: nine statements in one read-only transaction, so that they fit together. A scrape asks for them.
 
-The exporter only looks: it makes no ledger. What adds up (records by outcome, attempts) is counted from the ledger's rows, which
+It only looks and makes no ledger. What adds up (records by outcome, attempts) is counted from the ledger's rows, which
 are never deleted, so it is a true counter however often the exporter starts; a rerun adds an attempt, and so to the sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast, func, select, text
-from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from logbus.errors import LedgerMissing, WarehouseUnavailable
 from logbus.ledger import schema
 from logbus.ledger.attempts import COMMITTED, FAILED, SUPERSEDED
 from logbus.ledger.rows import ATTEMPT_RUNNING
+from logbus.ledger.sql_errors import ledger_errors
 from logbus.ledger.stamped_hours import newest_stamped
 from logbus.model import WindowState
 
@@ -67,20 +65,6 @@ def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
     with ledger_errors(), engine.connect().execution_options(**options) as connection:
         connection.execute(text(f"set local statement_timeout = {int(timeout_seconds * 1000)}"))
         return read_all(connection)
-
-
-@contextmanager
-def ledger_errors() -> Iterator[None]:
-    """The database's errors in our words."""
-    try:
-        yield
-    except ProgrammingError as error:
-        raise LedgerMissing(
-            "this warehouse holds no ledger of this version: the first run of a pipeline makes it, `logbus ledger upgrade` too"
-        ) from error
-    except DBAPIError as error:
-        reason = str(error.orig).strip().splitlines() or ["no answer"]
-        raise WarehouseUnavailable(f"the warehouse did not answer what was asked: {reason[0]}") from error
 
 
 def read_all(connection: Connection) -> LedgerReading:

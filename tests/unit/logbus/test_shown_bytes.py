@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from logbus.ledger.error_budget import VALUE_BYTES_KEPT_MAX
-from logbus.ui.window_detail import whole_characters
+from logbus.shown_bytes import cut
 
-FULL = b"x" * VALUE_BYTES_KEPT_MAX
+SIZE = 2_000
+FULL = b"x" * SIZE
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,9 @@ FULL = b"x" * VALUE_BYTES_KEPT_MAX
         (FULL, FULL),
         (FULL[:-1] + b"\xc3", FULL[:-1]),
         (FULL[:-3] + "\U0001f980".encode()[:3], FULL[:-3]),
+        (FULL + b"more", FULL),
         (b"\xff" + FULL[1:], b"\xff" + FULL[1:]),  # no text at all
     ],
 )
 def test_a_text_that_was_cut_ends_with_a_whole_character(value: bytes | None, kept: bytes | None) -> None:
-    assert whole_characters(value) == kept
+    assert cut(value, SIZE) == kept

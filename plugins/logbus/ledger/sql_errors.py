@@ -1,0 +1,48 @@
+"""What PostgreSQL says when it refuses or does not answer: the SQLSTATEs we decide by, and the ledger's errors in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, ProgrammingError
+
+from logbus.errors import LedgerMissing, LedgerOutdated, WarehouseUnavailable
+
+UNDEFINED_TABLE = "42P01"
+UNDEFINED_COLUMN = "42703"
+INVALID_SCHEMA = "3F000"
+INSUFFICIENT_PRIVILEGE = "42501"
+OVERLAPPING_PARTITION = "42P17"
+LOCK_NOT_AVAILABLE = "55P03"
+DEADLOCK_DETECTED = "40P01"
+
+SERVER_WENT_AWAY = ("08", "57P")  # classes: connection exceptions, the operator's or a crash's shutdown
+
+
+def sqlstate_of(error: DBAPIError) -> str | None:
+    """Five characters; None where the connection died before the server said anything."""
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    return state
+
+
+def reason_of(error: DBAPIError) -> str:
+    """The first line: the others repeat the statement, or the same for each address that was tried."""
+    lines = str(error.orig or "").strip().splitlines() or ["no answer"]
+    return lines[0]
+
+
+@contextmanager
+def ledger_errors() -> Iterator[None]:
+    """Around questions to a ledger that may not be there, be an older one, or not answer."""
+    try:
+        yield
+    except ProgrammingError as error:
+        state = sqlstate_of(error)
+        if state in (UNDEFINED_TABLE, INVALID_SCHEMA):
+            raise LedgerMissing("this warehouse holds no ledger yet") from error
+        if state == UNDEFINED_COLUMN:
+            raise LedgerOutdated("the ledger is of an older version: `logbus ledger upgrade` brings it up to date") from error
+        raise WarehouseUnavailable(f"the warehouse refused what was asked: {reason_of(error)}") from error
+    except DBAPIError as error:
+        raise WarehouseUnavailable(f"the warehouse did not answer what was asked: {reason_of(error)}") from error

@@ -1,0 +1,43 @@
+"""What the ledger knows to be wrong with a pipeline's windows: attempts that fell silent, last attempts that failed, audits that
+found something. Read by `logbus doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
+
+from logbus.ledger import schema
+from logbus.ledger.attempts import FAILED
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.rows import ATTEMPT_RUNNING
+
+WINDOW, ATTEMPT = schema.window, schema.attempt
+
+
+def silent_attempts(connection: Connection, pipeline_name: str, now: datetime) -> list[tuple[datetime, int, str, datetime]]:
+    """Running attempts that have given no sign of life for too long: window, number, run and the last sign."""
+    silent = (ATTEMPT.c.state == ATTEMPT_RUNNING, ATTEMPT.c.heartbeat_at < now - HEARTBEAT_EXPIRY)
+    query = of_windows(pipeline_name, ATTEMPT.c.number, ATTEMPT.c.run_id, ATTEMPT.c.heartbeat_at).where(*silent)
+    return [(start, number, run_id, heard) for start, number, run_id, heard in connection.execute(query)]
+
+
+def failed_attempts(connection: Connection, pipeline_name: str) -> list[tuple[datetime, int, str | None]]:
+    """Of windows that are not loaded the last attempt, where it failed: window, number and its error."""
+    failed = (ATTEMPT.c.number == WINDOW.c.last_attempt, WINDOW.c.loaded_attempt.is_(None), ATTEMPT.c.state == FAILED)
+    query = of_windows(pipeline_name, ATTEMPT.c.number, ATTEMPT.c.error).where(*failed)
+    return [(start, number, error) for start, number, error in connection.execute(query)]
+
+
+def of_windows(pipeline_name: str, *columns: Any) -> Select[Any]:
+    """Columns of attempts, by the start of their windows."""
+    query = select(WINDOW.c.starts_at, *columns).join_from(ATTEMPT, WINDOW, ATTEMPT.c.window_id == WINDOW.c.id)
+    return query.where(WINDOW.c.pipeline == pipeline_name).order_by(WINDOW.c.starts_at)
+
+
+def audit_problems(connection: Connection, pipeline_name: str) -> Mapping[datetime, list[str]]:
+    """What the last audit of a window found, where it found anything."""
+    query = select(WINDOW.c.starts_at, WINDOW.c.audit_problems).where(WINDOW.c.pipeline == pipeline_name)
+    return {start: found for start, found in connection.execute(query.order_by(WINDOW.c.starts_at)) if found}

@@ -1,0 +1,120 @@
+"""A look at what lies in a topic: its last records, those from an instant on, or those from an offset on. Commits nothing.
+
+Who may look: whoever may see a pipeline that loads the topic, or may read the broker's connection in Airflow, with which he could
+read the topic himself. A name alone (the page of topics) tells nothing; records may.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Message
+from fastapi import HTTPException
+
+from logbus.console.formatting import NO_TIMESTAMP, TIMESTAMP_TYPES
+from logbus.console.positions import OffsetStretch, PositionKind, PositionSpan, chosen_partitions, stretches
+from logbus.console.reading import ConsoleReading, Wish, consumer
+from logbus.errors import UserError
+from logbus.kafka.client import LATEST, READ_COMMITTED, Client
+from logbus.kafka.topics import Topics
+from logbus.model import instant, instant_text
+from logbus.shown_bytes import cut, shown_value
+
+RECORDS_DEFAULT = 20
+RECORDS_MAX = 100  # of a look, and of each partition that is looked at
+SECONDS_MAX = 4.0  # somebody waits; what has come by then is shown, and that it is not all is said
+VALUE_BYTES_MAX = 20_000
+SETTINGS: Mapping[str, Any] = {"fetch.wait.max.ms": 20}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Where to look: at the last records unless `span` says otherwise, in one partition or in all."""
+
+    topic: str
+    span: PositionSpan
+    count: int = RECORDS_DEFAULT
+    partition: int | None = None
+
+
+def look_at(client: Client, look: Look) -> dict[str, Any]:
+    """As JSON-ready values. `TopicMissing`, `AccessDenied`, `BrokerUnavailable`; 400: no such partition."""
+    log = Topics(client)
+    there = log.topic(look.topic).partitions
+    try:
+        partitions = chosen_partitions(look.topic, there, [] if look.partition is None else [look.partition])
+    except UserError as error:
+        raise HTTPException(400, str(error)) from None
+    found = stretches(log, look.topic, partitions, look.span, READ_COMMITTED, {})
+    messages, is_whole = read(client, look.topic, {part: bounded(one, look) for part, one in found.items()})
+    ordered = sorted(messages, key=lambda message: (message.timestamp()[1], message.partition(), message.offset()))
+    is_last = look.span.kind is PositionKind.BEFORE_END
+    return {
+        "topic": look.topic,
+        "partitions": partition_facts(log, look.topic, there),
+        "records": [record_json(one) for one in (ordered[-look.count :] if is_last else ordered[: look.count])],
+        "is_whole": is_whole,
+    }
+
+
+def bounded(stretch: OffsetStretch, look: Look) -> OffsetStretch:
+    """No more of a partition than is shown of all: each of them may hold all that is wanted."""
+    return OffsetStretch(start_offset=stretch.start_offset, end_offset=min(stretch.end_offset, stretch.start_offset + look.count))
+
+
+def read(client: Client, topic: str, wanted: Mapping[int, OffsetStretch]) -> tuple[list[Message], bool]:
+    """What comes of the stretches within the time, and whether that is all."""
+    until = time.monotonic() + SECONDS_MAX
+    wish = Wish(topic=topic)
+    reader = consumer(client.config, wish, None, settings=SETTINGS)
+    try:
+        found = ConsoleReading(reader, wish, wanted).batches(lambda: time.monotonic() > until)
+        return [message for batch in found for message in batch], time.monotonic() <= until
+    finally:
+        reader.close()
+
+
+def partition_facts(log: Topics, topic: str, partitions: Sequence[int]) -> list[dict[str, Any]]:
+    """Where each begins and ends, and the newest timestamp in it: a partition that fell silent or takes everything is seen."""
+    starts, ends = log.start_offsets(topic, partitions), log.end_offsets(topic, partitions, LATEST)
+    newest = log.newest(topic, [part for part in partitions if ends[part] > starts[part]])
+    return [
+        {
+            "partition": part,
+            "start_offset": starts[part],
+            "end_offset": ends[part],
+            "newest_at": instant_text(instant(newest[part].timestamp_ms)) if part in newest else None,
+        }
+        for part in partitions
+    ]
+
+
+def record_json(message: Message) -> dict[str, Any]:
+    """`key` and `value` as texts, or in base64 beside a null where the bytes are none; long values are cut."""
+    kind, stamp = message.timestamp()
+    value = message.value()
+    return {
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": None if kind == NO_TIMESTAMP or stamp < 0 else instant_text(instant(stamp)),
+        "timestamp_type": TIMESTAMP_TYPES[kind],
+        **named("key", message.key()),
+        **named("value", value),
+        "value_bytes": None if value is None else len(value),
+        "headers": [[name, text_of(content)] for name, content in message.headers() or ()],
+    }
+
+
+def named(name: str, data: bytes | None) -> dict[str, Any]:
+    """A text under its name; bytes that are none under `..._base64`."""
+    is_cut = data is not None and len(data) > VALUE_BYTES_MAX
+    shown = shown_value(cut(data, VALUE_BYTES_MAX))
+    found = {name: shown.get("value"), f"{name}_is_cut": is_cut}
+    return {**found, f"{name}_base64": shown["value_base64"]} if "value_base64" in shown else found
+
+
+def text_of(content: bytes | None) -> str | None:
+    return None if content is None else content[:VALUE_BYTES_MAX].decode(errors="backslashreplace")

@@ -1,0 +1,145 @@
+"""What somebody on call asks of the page Ingestion, in the roles and names that a screen reader has, too, with two clicks at the most.
+
+Questions are rows of a table: what is clicked on the way, and what the answer is called then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import Locator, Page, expect
+
+pytestmark = pytest.mark.timeout(600)
+
+Open = Callable[..., Page]
+Find = Callable[[Page], Locator]
+CLICKS_MAX = 2
+ANSWER_MS = 20_000
+
+
+def cell(name: str) -> Find:
+    """An hour by the beginning and the end of its name: its pipeline, and what became of it."""
+    pipeline, _, state = name.partition(" ")
+    return lambda page: page.get_by_role("gridcell", name=re.compile(rf"^{pipeline}, .*{state}")).first
+
+
+def row(pipeline: str, text: str) -> Find:
+    return lambda page: page.get_by_role("row", name=re.compile(rf"^{pipeline}\b")).get_by_text(re.compile(text)).first
+
+
+def named(role: str, name: str) -> Find:
+    return lambda page: page.get_by_role(role, name=re.compile(name)).first  # type: ignore[arg-type]
+
+
+def within(role: str, name: str, text: str) -> Find:
+    return lambda page: page.get_by_role(role, name=re.compile(name)).get_by_text(re.compile(text)).first  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    text: str
+    answer: Find
+    clicks: tuple[Find, ...] = ()
+
+
+TO_DO = lambda page: page.get_by_text(re.compile(r"^Load \d+ hours$"))  # noqa: E731
+LOAD_PAYMENTS = lambda page: page.get_by_text("logbus load --pipeline payments --only-missing", exact=True)  # noqa: E731
+
+QUESTIONS = (
+    Question("is every hour in?", named("heading", r"^\d+ hours not in yet$")),
+    Question("which hour is missing, and of what?", cell("payments Failed")),
+    Question("how far behind is it?", row("payments", r"^\d+ hours$")),
+    Question("since when does it wait?", row("payments", r"^\d+ h( \d+ min)?$")),
+    Question("how long have I got until records are gone?", row("clickstream", r"^gone in ")),
+    Question("is anything gone already, and how much?", cell("clickstream \\d+ records lost")),
+    Question("does somebody work on it?", cell("app_events Loading")),
+    Question("why did it fail?", within("region", "Attempts", "Task 3 in stage 0.0 failed"), (cell("payments Failed"),)),
+    Question("who tried, and when?", within("region", "Attempts", r"UTC, took "), (cell("payments Failed"),)),
+    Question("what do I type?", LOAD_PAYMENTS, (TO_DO,)),
+    Question("can I load it again from here?", named("button", "^Load this hour again$"), (cell("payments Failed"),)),
+    Question("would the same records be loaded?", named("button", "What would a replay do"), (cell("access_log Audited"),)),
+    Question("what did not parse, and how?", named("heading", "^Dead letters"), (cell("access_log Dead letters"),)),
+    Question("did other hours fail lately?", named("heading", "^Attempts the last"), (named("link", "^payments$"),)),
+    Question("do loads take longer than usual?", named("heading", "^Load took$"), (named("link", "^payments$"),)),
+    Question(
+        "what does a record look like?", named("list", "^Records"), (named("link", "^payments$"), named("link", "^payments$"))
+    ),
+    Question("who reads it, and how far?", named("row", "billing-exporter"), (named("link", "Topics and groups"),)),
+)
+
+
+def test_somebody_on_call_finds_each_answer_within_two_clicks(open_page: Open) -> None:
+    page, unanswered = open_page("admin", "about:blank"), {}
+    for question in QUESTIONS:
+        page.goto("logbus/ui/ingestion?hours=24")
+        try:
+            for click in question.clicks[:CLICKS_MAX]:
+                click(page).click(timeout=ANSWER_MS)
+            expect(question.answer(page)).to_be_visible(timeout=ANSWER_MS)
+        except (AssertionError, PlaywrightError) as error:
+            unanswered[question.text] = str(error)
+    assert unanswered == {}
+
+
+def test_twelve_questions_at_least_are_asked() -> None:
+    assert len({question.text for question in QUESTIONS}) == len(QUESTIONS) >= 12
+
+
+def test_the_page_of_a_pipeline_leads_to_its_hours_and_its_dead_letters(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/pipeline?pipeline=access_log")
+    expect(page.get_by_role("heading", name="access_log", level=1)).to_be_visible()
+    expect(page.locator(".trend svg")).to_have_count(3)  # nothing of it is late
+    kinds = page.get_by_role("row", name=re.compile("^NotCombinedLogLine"))
+    kinds.get_by_role("link").click()
+    expect(page.locator("#dead-letters")).to_be_visible()
+    page.go_back()
+    page.get_by_role("link", name="Its hours").click()
+    expect(page.locator(".row .name b")).to_have_text(["access_log"])
+
+
+def test_the_name_of_a_pipeline_is_left_of_its_first_hour(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/ingestion?hours=24")
+    page.locator(".row", has_text="payments").locator(".cell").first.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("link", name="payments", exact=True)).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".row", has_text="payments").locator(".cell").first).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="payments", level=1)).to_be_visible()
+
+
+def test_a_pipeline_that_nobody_registered_is_said_to_be_none(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/pipeline?pipeline=nowhere")
+    expect(page.get_by_role("heading", name="This pipeline is not there")).to_be_visible()
+
+
+def test_records_are_looked_at_from_their_end_from_a_time_and_from_an_offset(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/records?topic=app_events")
+    records = page.locator(".record")
+    expect(records).to_have_count(20)
+    page.get_by_label("Where to begin").select_option("From an offset")
+    expect(records.first).to_contain_text("offset 0")
+    page.get_by_label("Partition").select_option("partition 1")
+    page.get_by_label("From which offset on").fill("7")
+    page.get_by_label("From which offset on").press("Tab")
+    expect(records.first).to_contain_text("partition 1, offset 7")
+    expect(page.locator(".copyable code")).to_have_text("logbus consume app_events -p 1 -o 7 -c 20")
+    records.first.locator("summary").first.click()  # JSON folds
+    expect(records.first.locator(".leaf").first).to_be_hidden()
+    page.get_by_label("Where to begin").select_option("From a time (UTC)")
+    page.get_by_label("From when on, in UTC").fill("2001-01-01T00:00:00")
+    page.get_by_label("From when on, in UTC").press("Tab")
+    expect(records.first).to_contain_text("partition 1, offset 0")
+
+
+def test_what_a_record_holds_is_text(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/topics")
+    page.get_by_role("button", name="access_log").click()
+    page.get_by_role("link", name="Look at its records").click()
+    expect(page.locator(".record").first).to_be_visible()
+    assert page.locator("main script").count() == 0
