@@ -44,7 +44,9 @@ PICTURES = {
     "ingestion-light": ("ingestion", 1440, 600, "light"),
     "ingestion-dark": ("ingestion?hours=168", 1920, 580, "dark"),
     "window": ("window?pipeline=access_log&start={dead}", 1440, 900, "light"),
+    "pipeline": ("pipeline?pipeline=access_log", 1440, 760, "light"),
     "topics": ("topics", 1440, 640, "light"),
+    "records": ("records?topic=app_events", 1440, 700, "dark"),
     "phone": ("ingestion", 390, 844, "dark"),
 }
 DEMO = ("demo", 1440, 460, "light")
@@ -105,7 +107,7 @@ def shoot(context: BrowserContext, address: str, name: str) -> None:
     context.set_default_timeout(PATIENCE_MS)
     page: Page = context.new_page()
     page.goto(address)
-    ours(page).locator(".cell, tr.one, .equation").first.wait_for()
+    ours(page).locator(".cell, tr.one, .equation, .trend, .record").first.wait_for()
     page.wait_for_timeout(SETTLED_MS)
     page.screenshot(path=FOLDER / f"{name}.png")
     context.close()

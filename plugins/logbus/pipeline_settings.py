@@ -136,7 +136,7 @@ def check_minutes_ahead(name: str, value: Any, wrong: Say) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Setting(Generic[T]):
+class PipelineSetting(Generic[T]):
     """One setting. `check` raises for a value that no load could use; None: another place looks at it. Only the `parsers` and the
     `sink` named here look at the setting; none named: all do."""
 
@@ -151,10 +151,10 @@ class Setting(Generic[T]):
         self.name = name
 
     @overload
-    def __get__(self, settings: None, owner: type) -> Setting[T]: ...
+    def __get__(self, settings: None, owner: type) -> PipelineSetting[T]: ...
     @overload
     def __get__(self, settings: PipelineSettings, owner: type) -> T: ...
-    def __get__(self, settings: PipelineSettings | None, owner: type) -> Setting[T] | T:
+    def __get__(self, settings: PipelineSettings | None, owner: type) -> PipelineSetting[T] | T:
         if settings is None:
             return self
         value: T = settings.get(self.name, self.default)
@@ -164,76 +164,80 @@ class Setting(Generic[T]):
 class PipelineSettings(Mapping[str, Any]):
     """What a pipeline's author gave, None left out; names that are none of these belong to a parser of the user's own."""
 
-    columns = Setting[Mapping[str, str]](
+    columns = PipelineSetting[Mapping[str, str]](
         default={},
         meaning="columns and their types: {'host': 'text', 'bytes': 'bigint'}",
         check=check_columns,
         parsers=("csv", "json", "logfmt", "regex"),
     )
-    infer = Setting(
+    infer = PipelineSetting(
         default=False, meaning="take the columns of JSON from the records themselves", check=check_boolean, parsers=("json",)
     )
-    pattern = Setting[str | None](
+    pattern = PipelineSetting[str | None](
         default=None, meaning="the regular expression of parse='regex', with named groups", parsers=("regex",)
     )
-    fields = Setting[Sequence[str]](
+    fields = PipelineSetting[Sequence[str]](
         default=(),
         meaning="the names of a line's fields in their order, for parse='csv'",
         check=check_names,
         parsers=("csv",),
     )
-    delimiter = Setting(
+    delimiter = PipelineSetting(
         default=",",
         meaning="the character between the fields of parse='csv'; a comma unless said otherwise",
         check=check_delimiter,
         parsers=("csv",),
     )
-    filter = Setting[Mapping[str, Sequence[Any]]](
+    filter = PipelineSetting[Mapping[str, Sequence[Any]]](
         default={}, meaning="which rows to load; the others are counted and left out", check=check_filter
     )
-    sink = Setting(
+    sink = PipelineSetting(
         default="postgres",
         meaning="where rows go: by default a table of the warehouse; iceberg, parquet",
         check=check_one_of(SINKS),
     )
-    warehouse = Setting[str | None](default=None, meaning="the directory of Iceberg's tables", check=check_text, sink="iceberg")
-    catalog = Setting[str | None](
+    warehouse = PipelineSetting[str | None](
+        default=None, meaning="the directory of Iceberg's tables", check=check_text, sink="iceberg"
+    )
+    catalog = PipelineSetting[str | None](
         default=None, meaning="the Iceberg catalog, as pyiceberg's own configuration names it", check=check_text, sink="iceberg"
     )
-    keep_snapshots_days = Setting[float | None](
+    keep_snapshots_days = PipelineSetting[float | None](
         default=None, meaning="how long Iceberg's older snapshots stay", check=check_days, sink="iceberg"
     )
-    directory = Setting[str | None](default=None, meaning="the directory of Parquet tables", check=check_text, sink="parquet")
-    reader = Setting(default="python", meaning="what reads the topic", check=check_one_of(READERS))
-    max_error_rate = Setting[float | None](
+    directory = PipelineSetting[str | None](
+        default=None, meaning="the directory of Parquet tables", check=check_text, sink="parquet"
+    )
+    reader = PipelineSetting(default="python", meaning="what reads the topic", check=check_one_of(READERS))
+    max_error_rate = PipelineSetting[float | None](
         default=None,
         meaning="the share of records that may fail to parse before the hour fails instead, 0 to 1; without it a tenth",
         check=check_share,
     )
-    max_errors = Setting[int | None](
+    max_errors = PipelineSetting[int | None](
         default=None,
         meaning="the number of records that may fail to parse before the hour fails instead",
         check=check_errors,
     )
-    accept_loss = Setting(
+    accept_loss = PipelineSetting(
         default=False,
         meaning="load what is left where retention was faster, and keep the loss on record",
         check=check_boolean,
     )
-    accept_producer_gaps = Setting(
+    accept_producer_gaps = PipelineSetting(
         default=False,
         meaning="pass the audit though producers have counted records that are not there",
         check=check_boolean,
     )
     # Kafka's default for message.timestamp.after.max.ms: what is further ahead is refused there.
-    max_ahead_minutes = Setting[float](
+    max_ahead_minutes = PipelineSetting[float](
         default=60,
         meaning="how far ahead of the clock a record's timestamp may lie and still begin an hour, 0 to 1440 (60)",
         check=check_minutes_ahead,
     )
     # Compaction and transactions leave offsets without a record, and no stock client can see why one is missing: the pipeline's
     # own word for it.
-    offset_gaps = Setting(
+    offset_gaps = PipelineSetting(
         default=False,
         meaning="the topic is compacted or holds transactions, so that offsets are missing",
         check=check_boolean,
@@ -264,6 +268,6 @@ class PipelineSettings(Mapping[str, Any]):
 
 
 # By name, in the order in which they are told.
-SETTINGS: Mapping[str, Setting[Any]] = {
-    name: value for name, value in vars(PipelineSettings).items() if isinstance(value, Setting)
+SETTINGS: Mapping[str, PipelineSetting[Any]] = {
+    name: value for name, value in vars(PipelineSettings).items() if isinstance(value, PipelineSetting)
 }

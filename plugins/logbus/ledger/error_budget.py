@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 
 from logbus.errors import ErrorBudgetExceeded
 from logbus.model import Interval, Pipeline
-from logbus.shown_bytes import shown_value
+from logbus.wording import shown_value
 
 # Where a pipeline says nothing: whichever of the two is more.
 ERROR_RATE_DEFAULT = 0.1

@@ -30,7 +30,7 @@ from logbus.errors import (
 )
 from logbus.kafka.client import LATEST, READ_COMMITTED
 from logbus.kafka.topics import FoundRecord, OffsetLog, TopicFacts
-from logbus.ledger import boundaries, clusters, schema, witnesses
+from logbus.ledger import boundaries, schema, witnesses
 from logbus.ledger.boundaries import Neighbours, Scanned
 from logbus.ledger.chain import Chain, ChainEnd
 from logbus.ledger.giving_up import loadable
@@ -154,7 +154,7 @@ def freeze_as_seen(
     with engine.begin() as connection:
         present_id = pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         if row["cluster_id"] is None:
-            clusters.remember(connection, row, cluster_id)
+            witnesses.remember_cluster(connection, row, cluster_id)
         if len(intervals) == 1:
             already = find_window(connection, pipeline.name, intervals[0])
             if already is not None:
@@ -207,7 +207,7 @@ def observe_there(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interv
     try:
         return observe(log, pipeline, intervals, row["topic_id"])
     except (TopicMissing, TopicRecreated):
-        clusters.refuse_another_cluster(row, log)
+        witnesses.refuse_another_cluster(row, log)
         raise
 
 

@@ -17,10 +17,9 @@ from sqlalchemy import Connection, Engine, select, update
 from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.ledger import boundaries, schema
 from logbus.ledger.chain import Chain, ChainEnd
-from logbus.ledger.clusters import refuse_another_cluster
 from logbus.ledger.retained import SET_ASIDE
 from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
-from logbus.ledger.witnesses import differences
+from logbus.ledger.witnesses import differences, refuse_another_cluster
 from logbus.model import EPOCH, MILLISECOND, Interval, Pipeline, instant_text
 
 

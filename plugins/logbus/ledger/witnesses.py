@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, update
 
+from logbus.errors import AnotherCluster
 from logbus.kafka.client import LATEST
 from logbus.kafka.topics import OffsetLog
+from logbus.ledger import schema
 from logbus.ledger.another_log import another_log, record_changed
 from logbus.ledger.chain import Chain, ChainEnd
+from logbus.ledger.rows import Row
 from logbus.model import Pipeline, Witness
 
 # How far back a record is looked for, where the offsets just before a boundary hold none: the markers of transactions, holes of
@@ -97,3 +100,26 @@ def last_before(
     spans = {part: (max(start_offsets[part], offset - OFFSETS_SEARCHED), offset - 1) for part, offset in holes.items()}
     found |= log.last_records(topic, {part: (start, end) for part, (start, end) in spans.items() if start < end})
     return {(part, offsets[part]): witness for part, witness in found.items()}
+
+
+# Whose topic is it? A wrong broker has a topic of the same name, with another id: that is no topic made again. A cluster's id
+# is noted with the pipeline when it freezes for the first time, and again by a rebase. It is only asked for where something does
+# not fit, so a cluster that gets another id by itself (a new controller's disk) stops nothing.
+
+
+def refuse_another_cluster(row: Row, log: OffsetLog) -> None:
+    """`row`: the pipeline's. Nothing is said where one of the two ids is not known."""
+    known = row["cluster_id"]
+    found = log.cluster_id() if known else None
+    if found is not None and found != known:
+        raise AnotherCluster(
+            f"this is another cluster: pipeline {row['name']} is on topic {row['topic']} of cluster {known}, and the broker that "
+            f"answers is of {found}. Name the right one by --bootstrap-server (or LOGBUS_BOOTSTRAP_SERVERS, or the connection). "
+            f"If the topic has moved for good, `logbus pipeline rebase {row['name']} --other-cluster` begins anew on it"
+        )
+
+
+def remember_cluster(connection: Connection, row: Row, cluster_id: str | None) -> None:
+    """Notes the cluster of a pipeline of which none is known."""
+    mine = (schema.pipeline.c.name == row["name"], schema.pipeline.c.cluster_id.is_(None))
+    connection.execute(update(schema.pipeline).where(*mine).values(cluster_id=cluster_id))

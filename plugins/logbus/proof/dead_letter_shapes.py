@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from logbus.ledger.error_budget import VALUE_BYTES_KEPT_MAX
 from logbus.ledger.table_names import SCHEMA
 from logbus.model import instant_text
-from logbus.shown_bytes import cut, shown_value
+from logbus.wording import cut, shown_value
 
 SHAPES_MAX = 10
 SAMPLES_OF_SHAPE = 3  # `logbus dead-letter show` has all

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, selec
 from logbus.ledger import schema
 from logbus.ledger.table_names import SCHEMA
 from logbus.model import instant_text
-from logbus.shown_bytes import shown_value
+from logbus.wording import shown_value
 
 # Rows a stream holds at once; a value may be megabytes.
 STREAMED_ROWS = 50

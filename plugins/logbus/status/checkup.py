@@ -15,7 +15,7 @@ from itertools import islice
 
 from logbus.errors import AnotherCluster, BrokerUnavailable, LogbusError, LogChanged
 from logbus.kafka.topics import OffsetLog
-from logbus.ledger import clusters, leftovers, trouble, witnesses
+from logbus.ledger import leftovers, trouble, witnesses
 from logbus.ledger.attempts import end_expired
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.missing import behind, empty
@@ -115,7 +115,7 @@ def check_topic(case: Case) -> Iterator[Finding]:
         if found != row["topic_id"]:
             # First the cluster, then the topic: with a wrong address every topic looks deleted and made again, and the advice
             # to rebase would then throw away what is known of the right one.
-            clusters.refuse_another_cluster(row, case.log)
+            witnesses.refuse_another_cluster(row, case.log)
             yield error(case.subject, f"topic {topic} was deleted and made again", f"logbus pipeline rebase {name}")
         else:
             witnesses.refuse_another_log(case.ledger.engine, case.pipeline, found, case.log)

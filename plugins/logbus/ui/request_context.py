@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -10,7 +11,15 @@ from typing import Annotated, Any, TypeVar
 import orjson
 from fastapi import Depends, HTTPException, Request, Response
 
-from logbus.errors import BrokerUnavailable, LedgerMissing, PipelineUnknown, TopicMissing, UserError, WindowUnknown
+from logbus.errors import (
+    BrokerUnavailable,
+    LedgerMissing,
+    LedgerOutdated,
+    PipelineUnknown,
+    TopicMissing,
+    UserError,
+    WindowUnknown,
+)
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.ledger.sql_errors import ledger_errors
@@ -18,11 +27,12 @@ from logbus.model import parse_instant
 from logbus.status.registered import Registered
 from logbus.ui import access
 from logbus.ui.access import GetUserDep
-from logbus.ui.errors import shown
 from logbus.ui.overview import FleetReading
-from logbus.ui.sources import PageSource, PageSources
+from logbus.ui.sources import NotConfigured, PageSource, PageSources
 
 Value = TypeVar("Value")
+
+logger = logging.getLogger("logbus.ui")
 
 OK = {"state": "ok", "message": None, "advice": None}
 CONNECTION_ADVICE = "Check that it runs, and the connection {conn_id} under Admin, Connections; the api-server's log says more."
@@ -86,6 +96,16 @@ def told() -> Iterator[None]:
         raise HTTPException(
             503, shown(error, "the warehouse or the broker does not answer; the api-server's log says more")
         ) from error
+
+
+def shown(error: Exception, otherwise: str) -> str:
+    """What a viewer is told. Where a connection leads, and what is wrong with it, is for the log."""
+    if isinstance(error, LedgerMissing | LedgerOutdated | NotConfigured):
+        return str(error)
+    if isinstance(error, TopicMissing):
+        return "the broker has no topic of that name any more: what is loaded stays, and nothing of it can be loaded again"
+    logger.warning("%s", error)
+    return otherwise
 
 
 def instant(text: str | None) -> datetime | None:

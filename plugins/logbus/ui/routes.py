@@ -25,7 +25,7 @@ from logbus.ui.dag_runs import AirflowRest, log_url
 from logbus.ui.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
 from logbus.ui.request_context import NO_LEDGER_ADVICE, ContextDep, RequestContext, answer, instant, told, wanted_instant
 from logbus.ui.sources import PageSource
-from logbus.ui.topic_records import RECORDS_DEFAULT, RECORDS_MAX, Look, look_at
+from logbus.ui.topic_records import RECORDS_DEFAULT, RECORDS_MAX, RecordsLook, look_at
 from logbus.ui.window_detail import detail
 
 REFRESH_SECONDS = 10  # how often an open page asks again
@@ -232,7 +232,7 @@ def get_records(
 ) -> Response:
     """Records of a topic: the last ones, or those from an instant or an offset on."""
     refuse_unseen_records(context, topic)
-    look = Look(topic=topic, span=place_of(since, offset, count), count=count, partition=partition)
+    look = RecordsLook(topic=topic, span=place_of(since, offset, count), count=count, partition=partition)
     with told():
         found = look_at(context.source.broker, look)
     return answer({**found, "now": instant_text(context.now), "refresh_seconds": REFRESH_SECONDS})

@@ -17,7 +17,7 @@ import orjson
 from airflow.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
-from logbus.errors import UserError
+from logbus.errors import BrokerUnavailable, UserError, WarehouseUnavailable
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.kafka.batches import PAGE_TIMEOUT_SECONDS, TopicBatches
@@ -31,7 +31,6 @@ from logbus.kafka.topics import Topics
 from logbus.ledger.sql_errors import ledger_errors
 from logbus.model import Interval
 from logbus.status.registered import read_registered
-from logbus.ui.errors import NotConfigured
 from logbus.ui.overview import FleetReading, SpanReading, pipelines_json, read, read_span
 from logbus.ui.page_reading import KEPT_SECONDS, PageReading
 from logbus.warehouse.engine import connect
@@ -45,6 +44,10 @@ SOURCES_MAX = 8
 SPANS_MAX = 6
 
 NO_CONNECTION = "Airflow has no connection {conn_id!r}: make it under Admin, Connections, or name another ({parameter})"
+
+
+class NotConfigured(WarehouseUnavailable, BrokerUnavailable):
+    """An Airflow connection is missing or does not fit. What this says may be shown: it names no place."""
 
 
 class NoBroker(Client):

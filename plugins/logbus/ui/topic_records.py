@@ -21,7 +21,7 @@ from logbus.errors import UserError
 from logbus.kafka.client import LATEST, READ_COMMITTED, Client
 from logbus.kafka.topics import Topics
 from logbus.model import instant, instant_text
-from logbus.shown_bytes import cut, shown_value
+from logbus.wording import cut, shown_value
 
 RECORDS_DEFAULT = 20
 RECORDS_MAX = 100  # of a look, and of each partition that is looked at
@@ -31,7 +31,7 @@ SETTINGS: Mapping[str, Any] = {"fetch.wait.max.ms": 20}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RecordsLook:
     """Where to look: at the last records unless `span` says otherwise, in one partition or in all."""
 
     topic: str
@@ -40,7 +40,7 @@ class Look:
     partition: int | None = None
 
 
-def look_at(client: Client, look: Look) -> dict[str, Any]:
+def look_at(client: Client, look: RecordsLook) -> dict[str, Any]:
     """As JSON-ready values. `TopicMissing`, `AccessDenied`, `BrokerUnavailable`; 400: no such partition."""
     log = Topics(client)
     there = log.topic(look.topic).partitions
@@ -60,7 +60,7 @@ def look_at(client: Client, look: Look) -> dict[str, Any]:
     }
 
 
-def bounded(stretch: OffsetStretch, look: Look) -> OffsetStretch:
+def bounded(stretch: OffsetStretch, look: RecordsLook) -> OffsetStretch:
     """No more of a partition than is shown of all: each of them may hold all that is wanted."""
     return OffsetStretch(start_offset=stretch.start_offset, end_offset=min(stretch.end_offset, stretch.start_offset + look.count))
 

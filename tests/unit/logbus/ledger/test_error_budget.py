@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from logbus.ledger.error_budget import ErrorBudget, budget_of
 from logbus.model import Pipeline
-from logbus.shown_bytes import shown_value
+from logbus.wording import shown_value
 
 
 def pipeline(**settings: Any) -> Pipeline:

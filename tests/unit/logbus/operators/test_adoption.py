@@ -32,8 +32,10 @@ class Known:
     def are_failing(self, engine: object, name: str, starts: list[datetime]) -> set[datetime]:
         return self.failing & set(starts)
 
-    def at_work_elsewhere(self, engine: object, name: str, starts: list[datetime], run_id: str, now: datetime) -> set[datetime]:
-        return self.taken & set(starts)
+    def at_work_elsewhere(
+        self, engine: object, name: str, starts: list[datetime], run_id: str, now: datetime
+    ) -> dict[datetime, str]:
+        return {start: "attempt 1 by another run" for start in starts if start in self.taken}
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def loaded_since(monkeypatch: pytest.MonkeyPatch) -> set[datetime]:
     hours: set[datetime] = set()
     monkeypatch.setattr(adoption, "begun_since", lambda engine, name, starts, asked_at, definition=None: hours & set(starts))
     monkeypatch.setattr(adoption, "failing", lambda engine, name, starts: set())
-    monkeypatch.setattr(adoption, "at_work_elsewhere", lambda engine, name, starts, run_id, now: set())
+    monkeypatch.setattr(adoption, "at_work_elsewhere", lambda engine, name, starts, run_id, now: {})
     return hours
 
 

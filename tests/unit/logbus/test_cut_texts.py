@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from logbus.shown_bytes import cut
+from logbus.wording import cut
 
 SIZE = 2_000
 FULL = b"x" * SIZE
