@@ -48,6 +48,10 @@ class FakeLedger:
         self.too_much: list[str] = []
         self.accepted: list[datetime] = []
         self.failed: list[tuple[list[Attempt], str]] = []
+        self.loaded_at: dict[datetime, datetime] = {}
+        self.failing_hours: set[datetime] = set()
+        self.taken: set[datetime] = set()
+        self.unaudited: set[datetime] = set()
 
     def register(self, pipeline: Pipeline, log: object, now: datetime) -> Pipeline:
         self.registered.append(pipeline)
@@ -114,6 +118,22 @@ class FakeLedger:
             )
             for start in starts
         ]
+
+    def begun_since(
+        self, pipeline_name: str, starts: Sequence[datetime], asked_at: datetime, definition: object = None
+    ) -> set[datetime]:
+        return {start for start in starts if start in self.loaded_at and self.loaded_at[start] > asked_at}
+
+    def unaudited_of_run(self, pipeline_name: str, dag_id: str, run_id: str) -> set[datetime]:
+        return self.unaudited
+
+    def failing(self, pipeline_name: str, starts: Sequence[datetime]) -> set[datetime]:
+        return self.failing_hours & set(starts)
+
+    def at_work_elsewhere(
+        self, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
+    ) -> dict[datetime, str]:
+        return {start: "attempt 1 by another run" for start in starts if start in self.taken}
 
     def fail_attempts(self, attempts: Sequence[Attempt], error: str, now: datetime) -> None:
         self.failed.append((list(attempts), error))

@@ -16,6 +16,7 @@ from logbus.errors import LogbusError, WindowUnknown
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger import (
     accepted_losses,
+    adoption,
     attempts,
     catch_up,
     freezing,
@@ -28,6 +29,7 @@ from logbus.ledger import (
     standing,
 )
 from logbus.ledger.catch_up import LoadPlan
+from logbus.ledger.definition import Definition
 from logbus.ledger.missing import Gap
 from logbus.ledger.rebasing import Rebase
 from logbus.ledger.registration import PipelineRegistration
@@ -188,6 +190,26 @@ class Ledger:
         accepted = {utc(start) for start in accept_other_records}
         windows = [utc(start) for start in starts]
         return attempts.begin(self.engine, pipeline_name, windows, run_id, try_number, utc(now), task, pipeline, accepted)
+
+    def begun_since(
+        self, pipeline_name: str, starts: Sequence[datetime], asked_at: datetime, definition: Definition | None = None
+    ) -> set[datetime]:
+        """Those of the windows whose loaded attempt began after `asked_at`; with a definition, only those loaded by it."""
+        return adoption.begun_since(self.engine, pipeline_name, starts, asked_at, definition)
+
+    def unaudited_of_run(self, pipeline_name: str, dag_id: str, run_id: str) -> set[datetime]:
+        """Windows that attempts of a Dag's run have loaded and nobody has audited."""
+        return adoption.unaudited_of_run(self.engine, pipeline_name, dag_id, run_id)
+
+    def failing(self, pipeline_name: str, starts: Sequence[datetime]) -> set[datetime]:
+        """Those of the windows that failed so often that they are loaded alone."""
+        return adoption.failing(self.engine, pipeline_name, starts)
+
+    def at_work_elsewhere(
+        self, pipeline_name: str, starts: Sequence[datetime], run_id: str | None, now: datetime
+    ) -> dict[datetime, str]:
+        """Those of the windows at which an attempt of another run is alive, and whose it is."""
+        return adoption.at_work_elsewhere(self.engine, pipeline_name, starts, run_id, utc(now))
 
     def heartbeat(self, running: Sequence[Attempt], now: datetime) -> None:
         """Says that these attempts are alive."""

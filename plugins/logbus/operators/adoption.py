@@ -18,7 +18,6 @@ from typing import Any
 
 from logbus.errors import WindowError
 from logbus.kafka.topics import OffsetLog
-from logbus.ledger.adoption import at_work_elsewhere, begun_since, failing
 from logbus.ledger.definition import definition_of
 from logbus.ledger.ledger import Ledger
 from logbus.model import Interval, Pipeline
@@ -33,7 +32,7 @@ def is_loaded_since_asked(ledger: Ledger, pipeline: Pipeline, starts: Sequence[d
     asked = asked_at(context["ti"])
     if asked is None:
         return False
-    return begun_since(ledger.engine, pipeline.name, starts, asked, definition_of(pipeline)) == set(starts)
+    return ledger.begun_since(pipeline.name, starts, asked, definition_of(pipeline)) == set(starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +51,8 @@ class Beside:
             return []
         waiting = list(waiting_intervals(context, own, limit))
         starts = [interval.start for interval in waiting]
-        done = begun_since(self.ledger.engine, self.pipeline_name, starts, beginning(context))
-        taken = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
+        done = self.ledger.begun_since(self.pipeline_name, starts, beginning(context))
+        taken = self.ledger.at_work_elsewhere(self.pipeline_name, starts, str(context["run_id"]), self.now)
         not_ours = done | taken.keys() | self.left_alone(starts)
         frozen = (interval.start for interval in waiting if interval.start not in not_ours and self.is_frozen(interval))
         return list(islice(frozen, limit))
@@ -72,12 +71,12 @@ class Beside:
         wanted = sorted((gap for gap in gaps if not gap.is_empty or gap.count <= limit), key=lambda gap: gap.is_empty)
         intervals = list(islice((part for gap in wanted for part in gap.parts(length) if part.start not in taken), limit))
         starts = [interval.start for interval in intervals]
-        at_work = at_work_elsewhere(self.ledger.engine, self.pipeline_name, starts, str(context["run_id"]), self.now)
+        at_work = self.ledger.at_work_elsewhere(self.pipeline_name, starts, str(context["run_id"]), self.now)
         not_ours = self.left_alone(starts) | at_work.keys()
         return [part.start for part in intervals if part.start not in not_ours and self.is_frozen(part)]
 
     def left_alone(self, starts: Sequence[datetime]) -> set[datetime]:
-        return failing(self.ledger.engine, self.pipeline_name, starts)
+        return self.ledger.failing(self.pipeline_name, starts)
 
     def is_frozen(self, interval: Interval) -> bool:
         """Freezes it, if that can be done without anybody's word."""

@@ -21,7 +21,6 @@ from logbus import spark_submit
 from logbus.assets import tell_outlets
 from logbus.errors import AttemptSuperseded, LoadFailed, UserError
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ledger.adoption import unaudited_of_run
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.standing import Standing, why_not_loaded
 from logbus.lineage import load_lineage
@@ -193,7 +192,7 @@ class LoadWindowOperator(SparkWindowOperator):
         """What this run's attempts have loaded, also in an earlier try, that neither it nor a run beside it was asked for."""
         if not self._fills:
             return []
-        loaded = unaudited_of_run(ledger.engine, self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
+        loaded = ledger.unaudited_of_run(self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
         return sorted(loaded - {*starts, *self._beside})
 
     def _begin(

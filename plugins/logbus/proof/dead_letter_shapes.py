@@ -36,13 +36,11 @@ class Shape:
         return {"error_class": self.error_class, "error": self.error, "count": self.count, "samples": self.samples}
 
 
-# Parsers end an error with the record's text in quotes (logbus.parsing.base.shown): after a colon, "in" or "match". Numbers are
-# masked after that, so that "line 1 column 20" and "line 1 column 33" are one.
-SHAPE = rf"""
-    left(regexp_replace(
-        regexp_replace(error, '^(.*?)(:| in| match) ([''"]).*\3$', '\1\2 ...'), '\d+', 'N', 'g'
-    ), {ERROR_CHARACTERS_MAX})
-"""
+# Parsers end an error with the record's text in quotes (logbus.parsing.base.shown): after a colon, "in" or "match". What stands
+# before it may have quotes, too ("member 'bytes' is no bigint: ..."), so one of these has to. Numbers are masked after that:
+# "line 1 column 20" and "line 1 column 33" are one.
+WITHOUT_VALUE = r"""regexp_replace(regexp_replace(error, '^(.*?)(:| in| match) ([''"]).*\3$', '\1\2'), '(:| in)$', '')"""
+SHAPE = rf"left(regexp_replace({WITHOUT_VALUE}, '\d+', 'N', 'g'), {ERROR_CHARACTERS_MAX})"
 
 # Only places are ranked, and the few that are shown are looked up again: values may be megabytes, and a million records may have
 # failed.

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from logbus.errors import OtherRecords, RecordsLost, ShortRead, UserError, WindowBusy
 from logbus.kafka.topics import OffsetLog
-from logbus.ledger.adoption import at_work_elsewhere
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.retained import lost_ranges
 from logbus.model import FrozenWindow, instant_text, utc
@@ -175,7 +174,7 @@ def plan(
     """
     windows = [window for window in ledger.windows(pipeline_name) if span.covers(window)]
     refuse_unknown(pipeline_name, span, windows)
-    workers = at_work_elsewhere(ledger.engine, pipeline_name, [one.interval.start for one in windows], run_id, utc(now))
+    workers = ledger.at_work_elsewhere(pipeline_name, [one.interval.start for one in windows], run_id, now)
     lost = lost_of(log, ledger.pipeline(pipeline_name).topic, windows)
     found = [ReplayWindow(window=one, lost=tuple(lost[one.id]), busy=workers.get(one.interval.start)) for one in windows]
     holds = RetentionStore(ledger.engine).holds(now, ledger.pipeline(pipeline_name).topic)

@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from logbus.ledger.adoption import FAILURES_BEFORE_ALONE, at_work_elsewhere, begun_since, failing
+from logbus.ledger.adoption import FAILURES_BEFORE_ALONE, begun_since, failing
 from logbus.ledger.definition import definition_of
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.ledger.schema import window
+from logbus.model import instant_text
 from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at
@@ -70,9 +71,10 @@ def test_a_window_is_in_somebody_elses_hands_while_another_runs_attempt_at_it_is
         world.freeze(number)
     starts = [at(1), at(2)]
     attempts = world.ledger.begin_attempts("p", starts, "another", 1, NOW)
-    engine = world.ledger.engine
-    assert at_work_elsewhere(engine, "p", starts, "ours", NOW) == set(starts)
-    assert at_work_elsewhere(engine, "p", starts, "another", NOW) == set()
-    assert at_work_elsewhere(engine, "p", starts, "ours", NOW + HEARTBEAT_EXPIRY) == set()
+    told = world.ledger.at_work_elsewhere("p", starts, "ours", NOW)
+    assert told == {start: f"attempt 1 at {instant_text(start)} by run another" for start in starts}
+    assert world.ledger.at_work_elsewhere("p", starts, None, NOW) == told
+    assert world.ledger.at_work_elsewhere("p", starts, "another", NOW) == {}
+    assert world.ledger.at_work_elsewhere("p", starts, "ours", NOW + HEARTBEAT_EXPIRY) == {}
     world.ledger.fail_attempts(attempts[:1], "boom", NOW)
-    assert at_work_elsewhere(engine, "p", starts, "ours", NOW) == {at(2)}
+    assert world.ledger.at_work_elsewhere("p", starts, "ours", NOW).keys() == {at(2)}

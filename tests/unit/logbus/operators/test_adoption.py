@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from logbus.errors import WindowNotClosed
 from logbus.model import Interval, Pipeline
-from logbus.operators import adoption
 from logbus.operators.adoption import Beside, beginning, is_loaded_since_asked
 
 from tests.support.airflow_context import ASKED_AT, HOUR_START, run_context
@@ -16,66 +15,33 @@ NEXT = [HOUR_START + timedelta(hours=number) for number in range(1, 6)]
 NOW = ASKED_AT + timedelta(minutes=1)
 
 
-class Known:
-    """What the ledger knows, for the two questions that are put to it."""
-
-    def __init__(self) -> None:
-        self.loaded: dict[datetime, datetime] = {}
-        self.failing: set[datetime] = set()
-        self.taken: set[datetime] = set()
-
-    def begun_since(
-        self, engine: object, name: str, starts: list[datetime], asked_at: datetime, definition: object = None
-    ) -> set[datetime]:
-        return {start for start in starts if start in self.loaded and self.loaded[start] > asked_at}
-
-    def are_failing(self, engine: object, name: str, starts: list[datetime]) -> set[datetime]:
-        return self.failing & set(starts)
-
-    def at_work_elsewhere(
-        self, engine: object, name: str, starts: list[datetime], run_id: str, now: datetime
-    ) -> dict[datetime, str]:
-        return {start: "attempt 1 by another run" for start in starts if start in self.taken}
-
-
-@pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> Known:
-    answers = Known()
-    monkeypatch.setattr(adoption, "begun_since", answers.begun_since)
-    monkeypatch.setattr(adoption, "failing", answers.are_failing)
-    monkeypatch.setattr(adoption, "at_work_elsewhere", answers.at_work_elsewhere)
-    return answers
-
-
 def hours(ledger: FakeLedger, context: dict[str, Any], limit: int = 84) -> list[datetime]:
     return Beside(ledger=ledger, log=object(), pipeline_name="access_log", now=NOW).hours(context, limit)  # type: ignore[arg-type]
 
 
-def test_hours_whose_runs_wait_are_frozen_and_taken(ledger: FakeLedger, known: Known) -> None:
+def test_hours_whose_runs_wait_are_frozen_and_taken(ledger: FakeLedger) -> None:
     assert hours(ledger, run_context(waiting=NEXT)) == NEXT
     assert [part.start for part in ledger.frozen] == NEXT
 
 
-def test_hours_that_were_loaded_since_are_left_to_be_adopted(ledger: FakeLedger, known: Known) -> None:
-    known.loaded = {NEXT[0]: ASKED_AT + timedelta(seconds=1), NEXT[1]: ASKED_AT - timedelta(days=1)}
+def test_hours_that_were_loaded_since_are_left_to_be_adopted(ledger: FakeLedger) -> None:
+    ledger.loaded_at = {NEXT[0]: ASKED_AT + timedelta(seconds=1), NEXT[1]: ASKED_AT - timedelta(days=1)}
     assert hours(ledger, run_context(waiting=NEXT)) == NEXT[1:]
 
 
-def test_an_hour_that_another_run_is_loading_is_left_to_it(ledger: FakeLedger, known: Known) -> None:
-    known.taken = {NEXT[1], HOUR_START}
+def test_an_hour_that_another_run_is_loading_is_left_to_it(ledger: FakeLedger) -> None:
+    ledger.taken = {NEXT[1], HOUR_START}
     assert hours(ledger, run_context(waiting=NEXT)) == [NEXT[0], *NEXT[2:]]
 
 
-def test_an_hour_that_keeps_failing_goes_alone(ledger: FakeLedger, known: Known) -> None:
-    known.failing = {NEXT[2]}
+def test_an_hour_that_keeps_failing_goes_alone(ledger: FakeLedger) -> None:
+    ledger.failing_hours = {NEXT[2]}
     assert hours(ledger, run_context(waiting=NEXT)) == [NEXT[0], NEXT[1], *NEXT[3:]]
-    known.failing = {HOUR_START}
+    ledger.failing_hours = {HOUR_START}
     assert hours(ledger, run_context(waiting=NEXT)) == []
 
 
-def test_an_hour_that_is_still_open_is_left_to_its_own_run(
-    ledger: FakeLedger, known: Known, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_hour_that_is_still_open_is_left_to_its_own_run(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     freeze = ledger.freeze_or_get
 
     def refuse_the_last(name: str, interval: Interval, log: object, now: datetime) -> object:
@@ -87,8 +53,8 @@ def test_an_hour_that_is_still_open_is_left_to_its_own_run(
     assert hours(ledger, run_context(waiting=NEXT)) == NEXT[:-1]
 
 
-def test_only_a_load_that_began_after_the_asking_is_adopted(pipeline: Pipeline, ledger: FakeLedger, known: Known) -> None:
-    known.loaded = {HOUR_START: ASKED_AT}
+def test_only_a_load_that_began_after_the_asking_is_adopted(pipeline: Pipeline, ledger: FakeLedger) -> None:
+    ledger.loaded_at = {HOUR_START: ASKED_AT}
     later, earlier = (run_context(asked_at=ASKED_AT + timedelta(seconds=gap)) for gap in (1, -1))
     assert not is_loaded_since_asked(ledger, pipeline, [HOUR_START], later)  # type: ignore[arg-type]
     assert is_loaded_since_asked(ledger, pipeline, [HOUR_START], earlier)  # type: ignore[arg-type]

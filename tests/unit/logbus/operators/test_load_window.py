@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psutil
@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, TopicRecreated, UserError
 from logbus.model import Interval, Pipeline, TaskKey
-from logbus.operators import adoption, load_window
+from logbus.operators import load_window
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 
@@ -44,16 +44,6 @@ def failing(submitted: list[FakeSubmit], ledger: FakeLedger, monkeypatch: pytest
     """The application fails, and loads nothing."""
     monkeypatch.setattr(FakeSubmit, "exit_code", 1)
     monkeypatch.setattr(ledger, "window", lambda name, start: window(start))
-
-
-@pytest.fixture(autouse=True)
-def loaded_since(monkeypatch: pytest.MonkeyPatch) -> set[datetime]:
-    """Hours that somebody has loaded since this run was asked for; the real question is tried on a real ledger."""
-    hours: set[datetime] = set()
-    monkeypatch.setattr(adoption, "begun_since", lambda engine, name, starts, asked_at, definition=None: hours & set(starts))
-    monkeypatch.setattr(adoption, "failing", lambda engine, name, starts: set())
-    monkeypatch.setattr(adoption, "at_work_elsewhere", lambda engine, name, starts, run_id, now: {})
-    return hours
 
 
 def operator(pipeline: Pipeline, **arguments: Any) -> LoadWindowOperator:
@@ -129,20 +119,20 @@ def test_the_first_of_a_backfill_loads_the_hours_of_those_that_wait_beside_it(
 
 
 def test_the_others_find_their_hour_loaded_and_start_nothing(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], loaded_since: set[datetime]
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
 ) -> None:
-    loaded_since.add(HOUR_START)
+    ledger.loaded_at[HOUR_START] = datetime.max.replace(tzinfo=UTC)
     result = operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
     assert result["adopted"] is True
     assert (ledger.begun, submitted) == ([], [])
 
 
 def test_a_run_of_the_schedule_loads_the_hours_before_it_that_are_missing_and_names_them_for_the_audit(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
 ) -> None:
     missing = [HOUR_START - timedelta(hours=number) for number in (3, 2)]
     ledger.closed = [Interval.hour(start) for start in missing]
-    monkeypatch.setattr(load_window, "unaudited_of_run", lambda engine, name, dag_id, run_id: {HOUR_START, *missing})
+    ledger.unaudited = {HOUR_START, *missing}
     result = operator(pipeline, fill_gaps=True).execute(run_context(run_type="scheduled"))
     assert ledger.begun == [([HOUR_START, *missing], "manual__1", 1)]
     assert len(submitted) == 1
@@ -152,15 +142,9 @@ def test_a_run_of_the_schedule_loads_the_hours_before_it_that_are_missing_and_na
 
 @pytest.mark.parametrize(("run_type", "fills"), [("manual", True), ("backfill", True), ("scheduled", False)])
 def test_a_run_that_somebody_asked_for_loads_what_was_asked_for_and_no_more(
-    pipeline: Pipeline,
-    ledger: FakeLedger,
-    submitted: list[FakeSubmit],
-    run_type: str,
-    fills: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], run_type: str, fills: bool
 ) -> None:
     ledger.closed = [Interval.hour(HOUR_START - timedelta(hours=2))]
-    monkeypatch.setattr(load_window, "unaudited_of_run", lambda *arguments: set())
     result = operator(pipeline, fill_gaps=fills).execute(run_context(run_type=run_type))
     assert (ledger.begun, result["filled"]) == ([([HOUR_START], "manual__1", 1)], [])
 
