@@ -115,6 +115,8 @@ class TopicNode:
             name=self.name,
             topic_id=self.topic_id,
             replicas=self.replicas,
+            # A topic is read znode by znode while others write: pieces of one that is being deleted are gone already, and of one
+            # that was made again with fewer partitions there may be more states than it has.
             states=(*states[: len(self.replicas)], *(NO_STATE,) * missing),
             version=self.version,
             adding=self.adding,

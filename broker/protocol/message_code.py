@@ -63,6 +63,8 @@ def _class(name: str, fields: tuple[Field, ...], flexible: Any) -> type[Message]
     names: dict[str, Any] = {"_UNSET": _UNSET}
     arguments, lines = [], []
     for field in fields:
+        # A list as a default would be shared by every message that was made without one. So a missing list is made anew in
+        # each, and the default in the description is an empty tuple, which cannot be changed by mistake.
         fresh = field.default == () and field.is_array
         names[f"d_{field.name}"] = _UNSET if fresh else field.default
         arguments.append(f"{field.name}=d_{field.name}")
@@ -206,6 +208,8 @@ _READ_NAMES: dict[str, Any] = {
 
 
 def _make_reader(kind: Any, version: int) -> Any:
+    # The object is made without its __init__, which would set every field twice; so what this version does not have on the wire
+    # gets its default here, line by line.
     names: dict[str, Any] = {**_READ_NAMES, "kind": kind, "new": kind.__new__}
     lines = ["message = new(kind)"]
     present = _plain(kind, version)
@@ -244,6 +248,8 @@ def _reading(kind: Any, field: Field, version: int, names: dict[str, Any]) -> li
     ]
     if field.kind in _FIXED:
         size = struct.calcsize(">" + _FIXED[field.kind])
+        # One call for all numbers of a list. The count was charged before: unpack_from fails on too few bytes before it makes
+        # anything, so a count of two thousand million costs nothing.
         reading = [f"{target} = list(unpack_from(f'>{{count}}{_FIXED[field.kind]}', data, at))", f"at += count * {size}"]
         return [*lines, *_in(reading)]
     one = _one_read(kind, field, version, names, "item", nullable=False)
@@ -274,6 +280,8 @@ def _reading_tags(kind: Any, version: int, names: dict[str, Any]) -> list[str]:
     ]
     for field in _tags(kind, version):
         lines += [f" if tag == {field.tag}:", *_in(_in(_reading(kind, field, version, names)))]
+        # A field that ends elsewhere than its tag says means that the sender's idea of the version is another one: what follows
+        # would be read out of step.
         lines += ["  if at != end: raise ValueError('a tag of another length than its field')"]
     return [*lines, " at = end"]
 
@@ -359,6 +367,9 @@ def _writing_tags(kind: Any, version: int, names: dict[str, Any]) -> list[str]:
     fields = _tags(kind, version)
     if not fields:
         return ["out.append(0)"]
+    # Tags are counted before they are written, and how many there are is known only afterwards: they are gathered beside the
+    # message, each behind its own length. The generated lines call every buffer that they write to `out`, so `out` changes its
+    # meaning here: the message, all tags, one tag.
     lines = ["count, whole, out = 0, out, bytearray()", "tags = out"]
     for field in fields:
         names[f"d_{field.name}"] = [] if field.default == () else field.default

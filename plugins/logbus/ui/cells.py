@@ -144,9 +144,12 @@ def window_cell(reading: PipelineReading, window: WindowFacts, gone: int, now: d
 
 def window_state(reading: PipelineReading, window: WindowFacts, gone: int, now: datetime) -> CellState:
     """In the order of `CellState`."""
+    # What is lost comes first even where the hour is loaded and audited: what was loaded of it was all that was left, and a
+    # green cell would hide that it was not all there was.
     if window.lost or gone or window.head_unknown:
         return CellState.LOST
     if not window.is_loaded:
+        # Before "failed" and "loading": both may end well by themselves, and retention waits for neither.
         if window.records and is_expiring(reading, interval_of(window.start, window.end), now):
             return CellState.EXPIRING
         return {"failed": CellState.FAILED, "running": CellState.LOADING}.get(str(window.last_state), CellState.CLOSED)
@@ -206,9 +209,12 @@ def unfrozen_hours(
         return
     start, end = max(ours.start, floor(span.start, pipeline.interval)), min(ours.end, span.end)
     for gap_start, gap_end in gaps(start, end, covered):
+        # A window may be frozen by hand for an interval off the grid of hours: the next cell begins at the grid again, counted
+        # from the pipeline's own beginning.
         hour_start = gap_start + (start - gap_start) % pipeline.interval
         while hour_start < end and hour_start + pipeline.interval <= gap_end:
             hour = Interval(hour_start, hour_start + pipeline.interval)
+            # An hour that is over, not frozen and not missing holds no record: nobody waits for it, so there is no cell.
             if is_open(pipeline, hour, now) or is_missing(reading, hour):
                 yield hour
             hour_start = hour.end
@@ -251,6 +257,8 @@ def is_missing(reading: PipelineReading, hour: Interval) -> bool:
     if reading.lag.problem is None:
         return any(gap.interval.start <= hour.start < gap.interval.end for gap in reading.lag.gaps if is_waiting(gap))
     windows = reading.chain.windows
+    # Without the broker nobody knows which hours hold records. Those behind the last window may; those before it were either
+    # frozen or empty when it was.
     return bool(windows) and hour.start >= windows[-1].interval.end
 
 
@@ -273,6 +281,8 @@ def not_frozen(hour: Interval, state: CellState, note: str | None = None) -> Cel
 
 def with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell]:
     """Records that were deleted unloaded and belong to no window are shown in the first hour that is over and not frozen."""
+    # Losses of frozen windows are in their own cells already; what is left over belongs to hours that nobody froze, of which it
+    # is not known which one. The first of them shows it, so that the sum over the map is the lag's.
     lost = reading.lag.records_lost - sum(gone_by_start(reading).values())
     cells = list(unfrozen)
     first = next((number for number, cell in enumerate(cells) if cell.state is not CellState.OPEN), None)

@@ -73,6 +73,8 @@ def get_overview(
     """Every pipeline that the user may see (of one Dag, where it is named): its hours, its lag, its throughput."""
     begin_reading(context, view)
     reading, warehouse = context.query_ledger(context.source.fleet.get)
+    # A Dag's own tab shows that Dag's pipelines, of those that may be seen: two questions, and the second never widens the
+    # first.
     names = {
         name for name in context.seen(reading) if dag_id is None or dag_id in (reading.dag_ids.get(name, ()) if reading else ())
     }
@@ -122,6 +124,7 @@ def shown(
     """The span, and the pipelines of these names in it; both as at the instant of the reading: the hour may have turned since."""
     span = overview.span_of(reading, names, view, reading.at, span_of_run(context.source, view))
     pipelines = context.source.overview(span, view.run).get(reading, names)
+    # The width of a column comes from what this user sees, or the pipelines of others would show in the shape of his map.
     step = overview.step_of(overview.pipelines_of(reading, names))
     shown_span = {
         "start": instant_text(span.start),
@@ -156,6 +159,8 @@ def get_window(request: Request, target: actions.TargetDep) -> Response:
     target.context.source.fleet.begin()
     with told():
         engine = target.context.source.engine()
+        # While the ledger is read, the broker answers in a thread of its own (`begin` above): a page costs the slower of the
+        # two, not both.
         found = detail(engine, target.history)
         reading = target.context.source.fleet.get()
         cell = overview.window_cell_json(engine, reading, target.history.window)
@@ -208,6 +213,7 @@ def get_topics(context: ContextDep) -> Response:
     context.source.topics.begin()
     registered, warehouse = context.query_ledger(context.source.registered.get)
     owners = owners_of(registered, context.seen(registered))
+    # Without a ledger nobody can say whether retention is managed: unknown, and not "no".
     nobody = TopicOwners(is_managed=None if registered is None else False)
     topics, error = read_or_error(context.source.topics.get)
     return answer(

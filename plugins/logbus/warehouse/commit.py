@@ -105,6 +105,8 @@ def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> WindowCo
 
 def connection_died(error: DBAPIError) -> bool:
     state = sqlstate_of(error)
+    # Three signs of one thing: the pool saw it, the driver has no answer at all, or the server had time to say that it goes.
+    # Any other SQLSTATE is an answer: the transaction was rolled back, and that is known.
     return error.connection_invalidated or state is None or state.startswith(SERVER_WENT_AWAY)
 
 
@@ -240,6 +242,8 @@ def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
     if kind == PARTITIONED and may_swap(connection, load, leaf) and swap(connection, load, leaf):
         return None
     replace(connection, load)
+    # Attached or swapped, the public table is the sealed one, whose checksum is known. Inserted row by row it has gone through
+    # the target's own triggers and casts, so it is taken again from what is there now.
     table, place = load.staged.table, window_place(load.pipeline, load.window)
     return table and checksum.take(connection, load.target, table.columns, ROWS_OF_WINDOW, place)
 
