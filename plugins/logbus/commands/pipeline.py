@@ -1,4 +1,4 @@
-"""`logbus pipeline`: register a pipeline, list them, begin anew after a topic was made again, mend what was registered twice."""
+"""`logbus pipeline`: register a pipeline, list them, begin anew after a topic was made again, mend or take back a mistake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from logbus.commands.progress import ProgressView
 from logbus.errors import UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.ledger import pipeline_dags, table_moves
+from logbus.ledger import pipeline_dags, removal, table_moves
 from logbus.ledger.definition import differences, in_words, pipeline_of
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.registration import PipelineRegistration
@@ -25,6 +25,7 @@ from logbus.model import Pipeline
 from logbus.pipeline_checks import is_own_parser
 from logbus.pipeline_options import refuse_unusable
 from logbus.warehouse.engine import connect
+from logbus.wording import many
 
 
 @click.group("pipeline")
@@ -181,6 +182,24 @@ def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
     """Let the DAG_ID, which is gone, stand for no definition of the pipeline NAME any more."""
     pipeline_dags.forget(options.open_ledger(warehouse_url).engine, name, dag_id)
     click.echo(f"DAG {dag_id} stands for no definition of pipeline {name} until it runs again")
+
+
+@command.command("delete")
+@click.argument("name", shell_complete=complete_pipelines)
+@options.execute_option
+@options.warehouse_option
+@options.json_option
+def delete(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
+    """Delete NAME, of which nothing is loaded: registered by mistake. Its topic and its table stay as they are."""
+    found = removal.remove(options.open_ledger(warehouse_url).engine, name, options.clock(), is_executed=is_executed)
+    if as_json:
+        output.show_json({"executed": is_executed, **asdict(found)})
+        return
+    click.echo(f"pipeline {name}: {many(found.windows, 'window')} frozen and not loaded, {many(found.attempts, 'attempt')}")
+    if found.dag_ids:
+        output.say(f"note: {', '.join(found.dag_ids)} registers it again when it runs next: take it away first")
+    if not is_executed:
+        output.say("dry run: nothing was changed; --execute does it")
 
 
 @command.command("move")

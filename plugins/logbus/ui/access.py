@@ -44,10 +44,11 @@ def known_dags(dag_ids: Collection[str]) -> set[str]:
         return set(session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids))))
 
 
-def seen(user: Any, pipelines: Iterable[str], owners: Mapping[str, Sequence[str]]) -> set[str]:
-    """Those of the pipelines that the user may see; `owners` are the Dags of each."""
+def seen(user: Any, pipelines: Iterable[str], owners: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Those of the pipelines that the user may see, with the Dags of each that he may read; `owners` are all Dags of each."""
     readable = readable_dags(user, {dag_id for dag_ids in owners.values() for dag_id in dag_ids})
-    return {name for name in pipelines if not owners.get(name) or readable.intersection(owners[name])}
+    found = {name: [dag_id for dag_id in owners.get(name, ()) if dag_id in readable] for name in pipelines}
+    return {name: dag_ids for name, dag_ids in found.items() if dag_ids or not owners.get(name)}
 
 
 def refuse_unseen(engine: Engine, pipeline: str, user: Any) -> list[str]:

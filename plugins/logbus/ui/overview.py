@@ -216,7 +216,6 @@ def pipeline_json(
         "name": pipeline.name,
         "topic": pipeline.topic,
         "table": pipeline.table,
-        "dag_ids": list(reading.dag_ids.get(pipeline.name, ())),
         "interval_seconds": int(pipeline.interval.total_seconds()),
         "lateness_seconds": pipeline.lateness.total_seconds(),
         "lag": lag_json(one.lag, reading.loaded.get(pipeline.name), reading.at),

@@ -63,9 +63,9 @@ class RequestContext:
         except UserError as error:
             return None, self.warehouse_state(error)
 
-    def seen(self, reading: FleetReading | Registered | None) -> set[str]:
-        """The pipelines that the user may see."""
-        return set() if reading is None else access.seen(self.user, reading.names, reading.dag_ids)
+    def seen(self, reading: FleetReading | Registered | None) -> dict[str, list[str]]:
+        """The pipelines that the user may see, with the Dags of each that he may read."""
+        return {} if reading is None else access.seen(self.user, reading.names, reading.dag_ids)
 
     def warehouse_state(self, error: UserError) -> dict[str, Any]:
         if isinstance(error, LedgerMissing):

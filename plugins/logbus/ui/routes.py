@@ -73,11 +73,9 @@ def get_overview(
     """Every pipeline that the user may see (of one Dag, where it is named): its hours, its lag, its throughput."""
     begin_reading(context, view)
     reading, warehouse = context.query_ledger(context.source.fleet.get)
-    # A Dag's own tab shows that Dag's pipelines, of those that may be seen: two questions, and the second never widens the
-    # first.
-    names = {
-        name for name in context.seen(reading) if dag_id is None or dag_id in (reading.dag_ids.get(name, ()) if reading else ())
-    }
+    # A Dag's own tab shows that Dag's pipelines, of those that may be seen: two questions, and the second never widens the first.
+    dag_ids = {name: listed for name, listed in context.seen(reading).items() if dag_id is None or dag_id in listed}
+    names = set(dag_ids)
     span, pipelines = None, list[orjson.Fragment]()
     if reading is not None:
         try:
@@ -88,7 +86,6 @@ def get_overview(
             if not names:
                 warehouse = {"state": "empty", "message": NO_PIPELINE, "advice": NO_LEDGER_ADVICE}
     broker = context.broker_state(reading.broker_error if reading else broker_error(context.source))
-    dag_ids = {dag_id for name in names for dag_id in reading.dag_ids.get(name, ())} if reading else set[str]()
     return answer(
         {
             "now": instant_text(reading.at if reading else context.now),
@@ -97,7 +94,8 @@ def get_overview(
             "latest": latest_of(reading, names),
             "warehouse": warehouse,
             "broker": broker,
-            "paused_dag_ids": access.paused_dags(dag_ids),
+            "dag_ids": dag_ids,
+            "paused_dag_ids": access.paused_dags({one for listed in dag_ids.values() for one in listed}),
             "pipelines": pipelines,
         }
     )

@@ -51,7 +51,7 @@ def connect(url: str) -> Engine:
         engine.dispose()
         raise WarehouseUnavailable(
             f"cannot reach the warehouse at {shown}: {reason_of(error)}. "
-            "Check that the server runs and that the URL is right; `make demo` starts an embedded one"
+            "Check that the server runs and that the URL is right; `logbus up` starts one of its own"
         ) from None
     if version < SERVER_VERSION_MIN:
         engine.dispose()

@@ -266,6 +266,32 @@ def test_a_pipeline_that_shares_its_table_is_moved_when_it_is_said_twice(world: 
     assert world.ledger.pipeline("q").table == "own"
 
 
+def test_a_pipeline_of_which_nothing_is_loaded_is_deleted_when_it_is_said_twice(
+    world: World, run: Run, warehouse_url: str
+) -> None:
+    world.log.append("t", *stamps(10, 11, 12))
+    world.ledger.define(Pipeline(name="p", topic="t", table="t", parse="lines"), world.log, NOW, dag_id="hourly")
+    world.freeze(10)
+    (attempt,) = world.ledger.begin_attempts("p", [at(10)], "r", 1, NOW)
+    refused = run("pipeline", "delete", "p", "--execute")
+    assert (refused.exit_code, "somebody loads a window of p now" in refused.stderr) == (ExitCode.FAILED, True)
+    world.ledger.fail_attempts([attempt], "no", NOW)
+    planned = run("pipeline", "delete", "p")
+    assert planned.stdout == "pipeline p: 1 window frozen and not loaded, 1 attempt\n"
+    assert ("dry run" in planned.stderr, "hourly registers it again" in planned.stderr) == (True, True)
+    assert world.ledger.pipeline("p").topic == "t"
+    assert shown(run("pipeline", "delete", "p", "--execute", "--json"))["executed"]
+    assert run("pipeline", "delete", "p").exit_code == ExitCode.NOT_THERE
+    assert world.register(table="elsewhere").table == "elsewhere"
+    Loading(world=world, url=warehouse_url, window=world.freeze(10)).load()
+
+
+def test_a_pipeline_whose_rows_are_proven_by_its_windows_stays(loaded: World, run: Run) -> None:
+    refused = run("pipeline", "delete", "p", "--execute")
+    assert (refused.exit_code, "p has loaded 1 window" in refused.stderr) == (ExitCode.FAILED, True)
+    assert loaded.ledger.window("p", at(10)).loaded_attempt == 1
+
+
 def test_a_window_tells_how_its_pipeline_was_defined_when_it_was_loaded(loaded: World, run: Run) -> None:
     assert shown(run("window", "show", "--pipeline", "p", TEN, "--json"))["definition_changes"] == []
     loaded.register(parse="raw", settings={"max_errors": 1})

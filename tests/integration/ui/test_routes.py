@@ -427,7 +427,10 @@ def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, pipe
     assert places.json("/api/overview", **DAY)["paused_dag_ids"] == []
     places.readable = {"secret_dag"}
     assert places.json("/api/overview", **DAY)["paused_dag_ids"] == ["secret_dag"]
-    assert [one["dag_ids"] for one in places.json("/api/overview", **DAY)["pipelines"]] == [["secret_dag"]]
+    assert list(places.json("/api/overview", **DAY)["dag_ids"].values()) == [["secret_dag"]]
+    assert places.json("/api/overview", **DAY, dag_id="another")["pipelines"] == []
+    pipeline.ledger.remember_dag(pipeline.name, "another", NOW)
+    assert list(places.json("/api/overview", **DAY)["dag_ids"].values()) == [["secret_dag"]]
     assert places.json("/api/overview", **DAY, dag_id="another")["pipelines"] == []
     assert places.get(path).json()["dag_ids"] == ["secret_dag"]
 

@@ -70,8 +70,8 @@ function due(lag) {
 
 function throughput(flow) {
   const label = `${rate(flow?.produced_per_second)} in, ${rate(flow?.loaded_per_second)} loaded`;
-  const drawn = sparkline(flow?.series, label);
-  return figure("Throughput", !drawn, drawn ?? h("b", {}, MISSING), h("small", { title: label }, label));
+  const drawn = sparkline(flow?.series, `the last 24 hours shown; now ${label}`);
+  return figure("Throughput", !drawn, drawn ?? h("b", {}, MISSING), h("small", { title: "in: since the look before; loaded: on average of the last hour" }, label));
 }
 
 export function figures(pipeline) {

@@ -165,7 +165,7 @@ export function headline(pipelines, shown, paused) {
       found.deadIn ? `in ${many(found.deadIn, "pipeline")}` : "of the hours shown",
       found.dead ? "warn" : "",
     ),
-    tile("Coming in", rate(found.produced), `loaded at ${rate(found.loaded)}`),
+    tile("Coming in now", rate(found.produced), `${rate(found.loaded)} loaded, over the last hour`),
     todo(found.waiting, paused),
   ];
 }

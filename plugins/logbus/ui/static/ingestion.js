@@ -56,6 +56,7 @@ function build() {
 
 function redraw() {
   const { pipelines, span, now, paused_dag_ids: paused } = poll.data;
+  for (const one of pipelines) one.dag_ids = poll.data.dag_ids[one.name] ?? [];
   for (const one of pipelines) one.is_due = isOnlyDue(one, now, paused);
   const shown = choices.chosen(pipelines);
   showHeadline(headline(pipelines, span, paused));

@@ -98,7 +98,7 @@ export function search(choices, changed) {
 const COLUMNS = [
   ["behind", "Behind"],
   ["due", "Oldest waiting"],
-  ["rate", "Coming in, loaded"],
+  ["rate", "In and loaded, 24 h"],
 ];
 
 function sortable(choices, changed, order, label, next = order) {

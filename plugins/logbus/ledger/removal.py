@@ -1,0 +1,76 @@
+"""Deleting a pipeline that was registered by mistake: a name mistyped, the wrong topic, a trial.
+
+Only one of which nothing is loaded. What is loaded is proven by its windows, so a pipeline with rows stays; that no DAG is left
+to it costs nothing. A pipeline deleted leaves its topic as it is, and may be registered again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, delete, func, select
+
+from logbus.errors import PipelineConflict
+from logbus.ledger import schema
+from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
+from logbus.ledger.pipeline_dags import dags_by_pipeline
+from logbus.ledger.rows import ATTEMPT_RUNNING, pipeline_row
+from logbus.model import instant_text
+from logbus.wording import many
+
+WINDOW, ATTEMPT = schema.window, schema.attempt
+
+# What is of a window that never was loaded, and what is of the pipeline itself; in the order in which nothing hangs in the air.
+OF_WINDOWS = (ATTEMPT, schema.window_hour, schema.window_range)
+OF_PIPELINE = (WINDOW, schema.boundary, schema.anchor, schema.pipeline_dag, schema.inferred_column)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What goes with a pipeline: windows that are frozen and not loaded, attempts at them. `dag_ids` would register it again."""
+
+    pipeline: str
+    windows: int
+    attempts: int
+    dag_ids: tuple[str, ...]
+
+
+def remove(engine: Engine, name: str, now: datetime, *, is_executed: bool) -> Removal:
+    """`PipelineUnknown`; `PipelineConflict` where something is loaded or somebody is at work on it."""
+    with engine.begin() as connection:
+        pipeline_row(connection, name, lock=True)  # whoever freezes for it waits, and finds it gone
+        refuse_loaded(connection, name)
+        refuse_at_work(connection, name, now)
+        mine = select(WINDOW.c.id).where(WINDOW.c.pipeline == name)
+        removal = Removal(
+            pipeline=name,
+            windows=connection.execute(select(func.count()).select_from(mine.subquery())).scalar_one(),
+            attempts=connection.execute(select(func.count()).where(ATTEMPT.c.window_id.in_(mine))).scalar_one(),
+            dag_ids=tuple(dags_by_pipeline(connection).get(name, ())),
+        )
+        if is_executed:
+            for table in OF_WINDOWS:
+                connection.execute(delete(table).where(table.c.window_id.in_(mine)))
+            for table in OF_PIPELINE:
+                connection.execute(delete(table).where(table.c.pipeline == name))
+            connection.execute(delete(schema.pipeline).where(schema.pipeline.c.name == name))
+    return removal
+
+
+def refuse_loaded(connection: Connection, name: str) -> None:
+    loaded = (WINDOW.c.pipeline == name, WINDOW.c.loaded_attempt.is_not(None))
+    query = select(func.count(), func.min(WINDOW.c.starts_at), func.max(WINDOW.c.starts_at)).where(*loaded)
+    count, first, last = connection.execute(query).one()
+    if count:
+        raise PipelineConflict(
+            f"pipeline {name} has loaded {many(count, 'window')}, from {instant_text(first)} to {instant_text(last)}: what proves their rows "
+            "stays in the ledger. Take its DAG away, and nothing loads it any more"
+        )
+
+
+def refuse_at_work(connection: Connection, name: str, now: datetime) -> None:
+    alive = (ATTEMPT.c.state == ATTEMPT_RUNNING, ATTEMPT.c.heartbeat_at > now - HEARTBEAT_EXPIRY)
+    query = select(func.count()).select_from(ATTEMPT.join(WINDOW, WINDOW.c.id == ATTEMPT.c.window_id))
+    if connection.execute(query.where(WINDOW.c.pipeline == name, *alive)).scalar_one():
+        raise PipelineConflict(f"somebody loads a window of {name} now: wait until that is over, or end it")
