@@ -64,8 +64,8 @@ def refuse_loaded(connection: Connection, name: str) -> None:
     count, first, last = connection.execute(query).one()
     if count:
         raise PipelineConflict(
-            f"pipeline {name} has loaded {many(count, 'window')}, from {instant_text(first)} to {instant_text(last)}: what proves "
-            "their rows stays in the ledger. Take its DAG away, and nothing loads it any more"
+            f"pipeline {name} has loaded {many(count, 'window')}, from {instant_text(first)} to {instant_text(last)}: what "
+            "proves their rows stays in the ledger. Take its DAG away, and nothing loads it any more"
         )
 
 
