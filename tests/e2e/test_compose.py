@@ -23,17 +23,16 @@ from confluent_kafka.admin import AdminClient
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
-from logbus.local.processes import Program, Supervisor, wait_until
+from logbus.local.processes import wait_until
 from logbus.model import Pipeline, WindowState, milliseconds
 from logbus.warehouse.engine import connect
 
 from benchmarks import processes
-from benchmarks.processes import free_port
 from tests.support.compose import PROJECT, services
 from tests.support.exporting import fetch, samples, value
 from tests.support.plain_services import READY_SECONDS, PlainServices
 from tests.support.postgres import server_directory  # noqa: F401
-from tests.support.programs import prometheus_tool_or_skip
+from tests.support.prometheus_server import prometheus
 from tests.support.topics import create_topic
 
 SHORT = ("broker", "spark-master", "spark-worker", "exporter", "airflow-apiserver")
@@ -131,40 +130,12 @@ def test_the_exporter_reads_broker_and_ledger(running: PlainServices) -> None:
 
 
 def test_prometheus_scrapes_both_with_the_configuration_of_the_docs(running: PlainServices, tmp_path: Path) -> None:
-    """Debian's Prometheus, the file's configuration, its hosts and ports replaced."""
-    prometheus, port = prometheus_tool_or_skip("prometheus"), free_port()
-    config = yaml.safe_load((PROJECT / "docs" / "prometheus" / "prometheus.yml").read_text())
-    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
-    for job in config["scrape_configs"]:
-        job["static_configs"][0]["targets"] = [running.replaced(one) for one in job["static_configs"][0]["targets"]]
-    del config["alerting"]  # Alertmanager is not run here
-    config["rule_files"] = [str(PROJECT / "docs" / "prometheus" / "alerts.yml")]
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    flags = [
-        f"--config.file={tmp_path}/prometheus.yml",
-        f"--storage.tsdb.path={tmp_path}/data",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    program = Program(
-        name="prometheus", command=[prometheus, *flags], environment={}, directory=tmp_path, working_directory=tmp_path
-    )
-    supervisor = Supervisor()
-    try:
-        process = supervisor.start(program)
-
-        def targets() -> dict[str, str]:
-            try:
-                found = json.loads(fetch(f"http://127.0.0.1:{port}/api/v1/targets"))
-            except OSError:
-                return {}
-            return {one["labels"]["job"]: one["health"] for one in found["data"]["activeTargets"]}
-
-        expected = {"logbus-exporter": "up", "logbus-broker": "up"}
-        wait_until(lambda: targets() == expected, timeout_seconds=READY_SECONDS, what="Prometheus", processes=[process])
-        rules = json.loads(fetch(f"http://127.0.0.1:{port}/api/v1/rules"))["data"]["groups"]
-        assert sum(len(group["rules"]) for group in rules) == 22
-    finally:
-        supervisor.end()
+    """Debian's Prometheus, the file's jobs, their hosts and ports replaced. Alertmanager is not run here."""
+    jobs = yaml.safe_load((PROJECT / "docs" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    targets = {job["job_name"]: running.replaced(job["static_configs"][0]["targets"][0]) for job in jobs}
+    assert targets.keys() == {"logbus-exporter", "logbus-broker"}
+    with prometheus(tmp_path, targets, PROJECT / "docs" / "prometheus" / "alerts.yml") as server:
+        assert sum(len(group["rules"]) for group in server.ask("rules")["groups"]) == 22
 
 
 @pytest.mark.long

@@ -1,0 +1,80 @@
+"""Every expression of the dashboard and every alert, in a real Prometheus that scrapes a real exporter and a real broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+
+from tests.support.broker import LogbusBroker
+from tests.support.exported import Platform
+from tests.support.exporting import running_exporter
+from tests.support.prometheus_server import READY_SECONDS, PrometheusServer, prometheus
+
+DOCS = Path(__file__).parents[3] / "docs"
+DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana" / "logbus.json").read_text())
+ALERTS = DOCS / "prometheus" / "alerts.yml"
+RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+TARGETS = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+SCRAPES_MIN = 5  # so that a rate has two samples of whatever was there at the first
+
+# Of the alerts: an hour whose attempt failed, and a run of retention that complained.
+HOLDS_HERE = {"LogbusWindowsFailed", "LogbusRetentionAlarm"}
+
+
+def settled(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + READY_SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return condition()
+
+
+@pytest.fixture(scope="module")
+def server(platform: Platform, broker: LogbusBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
+    home = tmp_path_factory.mktemp("prometheus")
+    (home / "exporter").mkdir()
+    options = ("--max-age", "0", "--cluster-name", "test")
+    with running_exporter(home / "exporter", platform.url, broker.bootstrap, *options) as (_, exporter):
+        targets = {"logbus-exporter": exporter, "logbus-broker": broker.settings["logbus.metrics.listener"]}
+        hosts = {job: address.removeprefix("http://") for job, address in targets.items()}
+        with prometheus(home / "prometheus", hosts, ALERTS) as running:
+            producer = Producer({"bootstrap.servers": broker.bootstrap})
+            scrapes = 'count_over_time(up{job="logbus-broker"}[5m])'
+            while (found := running.query(scrapes)) and float(found[0]["value"][1]) < SCRAPES_MIN:
+                producer.produce(platform.name, b"while it looks")  # acks=all: waits for a flush, which is counted
+                producer.flush(10)
+                time.sleep(0.2)
+            yield running
+
+
+@pytest.mark.parametrize(("panel", "expression"), TARGETS, ids=[f"{panel}: {expression}" for panel, expression in TARGETS])
+def test_a_panel_of_the_dashboard_has_something_to_show(panel: str, expression: str, server: PrometheusServer) -> None:
+    asked = expression.replace("$pipeline", ".*")
+    assert "$" not in asked
+    assert settled(lambda: bool(server.query(asked))), f"{panel} shows nothing for {asked}"
+    numbers = [float(one["value"][1]) for one in server.query(asked)]
+    assert all(number == number for number in numbers), f"{panel}: not a number"  # NaN is not itself
+
+
+def test_the_dashboards_list_of_pipelines_is_theirs(server: PrometheusServer, platform: Platform) -> None:
+    (variable,) = [one for one in DASHBOARD["templating"]["list"] if one["name"] == "pipeline"]
+    assert variable["query"]["query"] == "label_values(logbus_windows, pipeline)"
+    assert {one["metric"]["pipeline"] for one in server.query("logbus_windows")} == {platform.name}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alerts_expression_can_be_asked(rule: dict[str, Any], server: PrometheusServer) -> None:
+    assert bool(server.query(rule["expr"])) == (rule["alert"] in HOLDS_HERE), rule["expr"]
+
+
+def test_prometheus_takes_all_rules_and_each_is_well(server: PrometheusServer) -> None:
+    def health() -> set[str]:
+        return {rule["health"] for group in server.ask("rules")["groups"] for rule in group["rules"]}
+
+    assert settled(lambda: health() == {"ok"}), health()
