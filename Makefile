@@ -61,15 +61,17 @@ compose-up:  ## the whole platform in containers (docs/compose.md): secrets to .
 	@docker compose -f docker-compose.airflow.yml up --build --detach --wait
 
 docs: $(READY)  ## the documentation site, into site/
+	@$(RUN)/python -m scripts.site build/pages
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --strict
 
 docs-serve: $(READY)  ## the same on http://127.0.0.1:8000, made again when a page changes
-	@NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs serve --watch README.md --watch scripts/site
+	@$(RUN)/python -m scripts.site build/pages
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs serve --watch README.md --watch docs --watch scripts/site
 
 pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
 	@$(RUN)/python -m scripts.pictures
 
 clean:  ## remove the environment, the demo's data and caches
-	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site
+	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site build
 
 .PHONY: help env java demo cluster cluster-down test proof model sim soak check bench compose-up docs docs-serve pictures clean

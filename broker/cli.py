@@ -79,7 +79,7 @@ def verify(arguments: Namespace) -> None:
     from broker.storage.filesystem import FileSystem
 
     if not arguments.directory.is_dir():
-        raise SystemExit(f"error: {arguments.directory} is no directory")
+        raise SystemExit(f"error: {arguments.directory} is not a directory")
     run, count = Verification(arguments.directory, FileSystem()), 0
     try:
         for fault in run.faults():

@@ -194,7 +194,7 @@ class Group(Generations):
         return self._take_answers()
 
     def check_commit(self, name: MemberName, generation: int, now: float) -> None:
-        """May offsets be committed so? Without a generation only while nobody is a member. Raises the refusal."""
+        """Check that this commit is allowed: without a generation only while the group has no member. Raises the refusal."""
         if self.state is EMPTY and generation < 0:
             return
         if generation < 0 and not name.member_id and name.instance_id is None:

@@ -132,7 +132,7 @@ class Acceptor:
         return self._again_at
 
     def close(self) -> None:
-        """Take nobody any more."""
+        """Stop accepting."""
         if self._again_at == math.inf:
             self._poller.unregister(self._listening.fileno())
         self._listening.close()

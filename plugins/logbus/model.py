@@ -89,7 +89,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
-            raise UserError(f"pipeline {self.name!r}: settings are a mapping of names to values; {self.settings!r} is none")
+            raise UserError(f"pipeline {self.name!r}: settings are a mapping of names to values; got {self.settings!r}")
         object.__setattr__(self, "settings", PipelineSettings(self.settings))
 
     @property

@@ -47,14 +47,14 @@ def check_fields(pipeline: Pipeline, wrong: Say) -> None:
     for name in ("name", "topic", "table", "parse"):
         value = getattr(pipeline, name)
         if not isinstance(value, str) or not value.strip():
-            raise wrong(f"{name} is a name; {value!r} is none")
+            raise wrong(f"{name} must be a name; got {value!r}")
     for name in ("lateness", "interval"):
         value = getattr(pipeline, name)
         if not isinstance(value, timedelta):
-            raise wrong(f"{name} is a timedelta, such as timedelta(minutes=30); {value!r} is none")
+            raise wrong(f"{name} must be a timedelta, such as timedelta(minutes=30); got {value!r}")
     starts_at = pipeline.starts_at
     if starts_at is not None and (not isinstance(starts_at, datetime) or starts_at.tzinfo is None):
-        raise wrong(f"starts_at is an instant, such as datetime(2026, 1, 1, tzinfo=UTC); {starts_at!r} is none")
+        raise wrong(f"starts_at must be an instant, such as datetime(2026, 1, 1, tzinfo=UTC); got {starts_at!r}")
     check_one_of(ISOLATION_LEVELS)("isolation_level", pipeline.isolation_level, wrong)
 
 

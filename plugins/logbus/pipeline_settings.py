@@ -68,17 +68,17 @@ def check_one_of(names: Iterable[str]) -> Check:
 
 def check_boolean(name: str, value: Any, wrong: Say) -> None:
     if not isinstance(value, bool):
-        raise wrong(f"{name} is True or False; {value!r} is neither")
+        raise wrong(f"{name} must be True or False; got {value!r}")
 
 
 def check_text(name: str, value: Any, wrong: Say) -> None:
     if not isinstance(value, str) or not value:
-        raise wrong(f"{name} is a text; {value!r} is none")
+        raise wrong(f"{name} must be a text; got {value!r}")
 
 
 def check_columns(name: str, value: Any, wrong: Say) -> None:
     if not isinstance(value, Mapping):
-        raise wrong(f"{name} map names to types, such as {{'host': 'text', 'bytes': 'bigint'}}; {value!r} does not")
+        raise wrong(f"{name} must map names to types, such as {{'host': 'text', 'bytes': 'bigint'}}; got {value!r}")
     for column, kind in value.items():
         if not isinstance(column, str) or not 0 < len(column.encode()) <= COLUMN_BYTES_MAX or column.startswith("_"):
             raise wrong(
@@ -96,18 +96,18 @@ def advised_type(kind: Any) -> str:
 
 def check_filter(name: str, value: Any, wrong: Say) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in value.values()):
-        raise wrong(f"{name} maps columns to lists of values, such as {{'status': [500, 503]}}; {value!r} does not")
+        raise wrong(f"{name} must map columns to lists of values, such as {{'status': [500, 503]}}; got {value!r}")
 
 
 def check_names(name: str, value: Any, wrong: Say) -> None:
     is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
     if not is_list or not value or len({*value}) < len(value):
-        raise wrong(f"{name} is a list of names, each once, in the order of a line; {value!r} is none")
+        raise wrong(f"{name} must be a list of names, each once, in the order of a line; got {value!r}")
 
 
 def check_delimiter(name: str, value: Any, wrong: Say) -> None:
     if not isinstance(value, str) or len(value) != 1:
-        raise wrong(f"{name} is one character, such as ';'; {value!r} is none")
+        raise wrong(f"{name} must be one character, such as ';'; got {value!r}")
 
 
 def is_number(value: Any, *kinds: type) -> bool:
@@ -116,23 +116,23 @@ def is_number(value: Any, *kinds: type) -> bool:
 
 def check_days(name: str, value: Any, wrong: Say) -> None:
     if not is_number(value, int, float) or value < 0:
-        raise wrong(f"{name} is a number of days, 0 or more; {value!r} is none")
+        raise wrong(f"{name} must be a number of days, 0 or more; got {value!r}")
 
 
 def check_errors(name: str, value: Any, wrong: Say) -> None:
     if not is_number(value, int) or value < 0:
-        raise wrong(f"{name} is a number of records, 0 or more; {value!r} is none")
+        raise wrong(f"{name} must be a number of records, 0 or more; got {value!r}")
 
 
 def check_share(name: str, value: Any, wrong: Say) -> None:
     if not is_number(value, int, float) or not 0 <= value <= 1:
-        raise wrong(f"{name} is a share between 0 and 1; {value!r} is none")
+        raise wrong(f"{name} must be a share between 0 and 1; got {value!r}")
 
 
 def check_minutes_ahead(name: str, value: Any, wrong: Say) -> None:
     longest = MAX_AHEAD_LONGEST / timedelta(minutes=1)
     if not is_number(value, int, float) or not 0 <= value <= longest:
-        raise wrong(f"{name} is a number of minutes, 0 to {longest:.0f}; {value!r} is none")
+        raise wrong(f"{name} must be a number of minutes, 0 to {longest:.0f}; got {value!r}")
 
 
 @dataclass(slots=True, kw_only=True)

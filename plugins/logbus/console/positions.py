@@ -3,7 +3,7 @@
     beginning | end | stored | N (an offset) | -N (N records before the end) | s@TIME (begin there) | e@TIME (end before it)
 
 A time is milliseconds since the epoch, as kcat has it, or an instant such as 2015-05-17T10:00:00Z. `stored` is where the group
-is that was named. What lies outside the log is moved to its nearest end, as a broker would.
+is that was named. What lies outside the log is clamped to it, as a broker would.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which loads may stand for somebody else's: a backfill of many hours should not start as many Spark applications.
+"""When a run may reuse another run's load: a backfill of many hours should not start as many Spark applications.
 
 A run asks for a load at some instant: when it was queued, cleared or retried. An attempt that began after that instant, whoever
 made it, and that is loaded, is what the run asked for, provided that it was loaded by the same definition of the pipeline. One

@@ -109,7 +109,7 @@ def is_loaded() -> ColumnElement[bool]:
 
 
 def is_settled_and_gone(starts: Mapping[int, int]) -> ColumnElement[bool]:
-    """Done, for retention: loaded, audited if it can be, in nobody's hands, and wholly before the log's start."""
+    """Done, for retention: loaded, audited if it can be, no attempt running, and wholly before the log's start."""
     held = or_(*[and_(RANGE.c.partition == part, RANGE.c.end_offset > start) for part, start in starts.items()])
     attempt = schema.attempt
     running = exists().where(attempt.c.window_id == WINDOW.c.id, attempt.c.state == ATTEMPT_RUNNING)

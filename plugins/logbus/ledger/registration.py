@@ -137,7 +137,7 @@ def refuse_nonsense(pipeline: Pipeline) -> None:
         )
     if pipeline.isolation_level not in ISOLATION_LEVELS:
         raise UserError(
-            f"pipeline {pipeline.name}: isolation level {pipeline.isolation_level!r} is none of {', '.join(ISOLATION_LEVELS)}"
+            f"pipeline {pipeline.name}: isolation level {pipeline.isolation_level!r} is not one of {', '.join(ISOLATION_LEVELS)}"
         )
     if pipeline.lateness < timedelta(0):
         raise UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")

@@ -50,7 +50,7 @@ def parse_table(text: str) -> TableName:
     """`access_log` or `web.access_log`."""
     parts = text.split(".")
     if not 1 <= len(parts) <= 2 or not all(parts):
-        raise UserError(f"a table is named table or schema.table; {text!r} is neither")
+        raise UserError(f"a table is named table or schema.table; got {text!r}")
     if len("_".join(parts).encode()) + LEAF_SUFFIX_BYTES > NAME_BYTES_MAX:
         raise UserError(f"the table name {text!r} is too long: its partitions' names must fit into {NAME_BYTES_MAX} bytes")
     return TableName(name=parts[-1], schema=parts[0]) if len(parts) > 1 else TableName(name=parts[0])

@@ -1,5 +1,5 @@
 """The application that the plugin mounts at /logbus: the pages, their data, and what is behind the links of our tasks, which is
-a window, or a pipeline's windows, as JSON for programs; who comes with a browser is led to the page.
+a window, or a pipeline's windows, as JSON for programs; browsers are redirected to the page.
 
 A mounted application has no authentication of its own, so every route asks Airflow who is there: whoever may look at plugins may
 look, at the pipelines of Dags that he may read. Only the static files, which hold nothing secret, are anybody's.

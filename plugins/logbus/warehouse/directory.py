@@ -53,7 +53,7 @@ class Directory:
             filesystem, path = fs.FileSystem.from_uri(uri)
         except (ValueError, OSError) as error:
             raise UserError(
-                f"{uri!r} is no directory that Parquet files can lie in; give an absolute path or a URI: {error}"
+                f"{uri!r} is not a directory that can hold Parquet files; give an absolute path or a URI: {error}"
             ) from None
         return cls(uri.rstrip("/"), filesystem, path.rstrip("/"))
 

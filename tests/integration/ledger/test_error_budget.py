@@ -79,5 +79,5 @@ def test_within_budget_the_window_is_loaded_with_its_dead_letters(world: World, 
 
 
 def test_a_budget_that_makes_no_sense_is_not_registered(world: World) -> None:
-    with pytest.raises(UserError, match="max_error_rate is a share"):
+    with pytest.raises(UserError, match="max_error_rate must be a share"):
         world.register(settings={"max_error_rate": 7})

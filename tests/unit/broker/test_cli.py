@@ -29,7 +29,7 @@ def test_what_is_typed_wrong_is_answered_with_how_to_type_it(argv: list[str], ca
     ("argv", "message"),
     [
         (["serve", "--override", "nonsense"], "error: .*nonsense"),
-        (["verify", "nowhere"], "error: nowhere is no directory"),
+        (["verify", "nowhere"], "error: nowhere is not a directory"),
         (["dump-log", "nowhere.log"], "error: .*nowhere.log"),
     ],
 )

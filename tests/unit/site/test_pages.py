@@ -1,0 +1,70 @@
+"""The pages as they are written to disk, for whichever builder makes the site of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts.site.pages import PAGES, PROJECT, write_pages
+
+
+class Loader(yaml.SafeLoader):
+    """Takes the file of a builder that knows tags of its own."""
+
+
+Loader.add_multi_constructor("tag:", lambda loader, suffix, node: None)
+CONFIG = yaml.load((PROJECT / "mkdocs.yml").read_text(), Loader)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("pages")
+    (place / "of_before.md").write_text("a page that is none any more")
+    write_pages(place)
+    return place
+
+
+def test_every_page_and_picture_is_there_and_nothing_of_before(folder: Path) -> None:
+    docs = PROJECT / "docs"
+    wanted = {str(file.relative_to(docs)) for file in docs.rglob("*") if file.is_file()}
+    found = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert wanted | set(PAGES) | {"index.md", "changelog.md", "contributing.md"} <= found
+    assert {one for one in found - wanted - set(PAGES) if not one.startswith("source/")} == {
+        "index.md",
+        "changelog.md",
+        "contributing.md",
+    }
+
+
+def test_no_link_leads_out_of_the_site(folder: Path) -> None:
+    """Links of the repository would: ../dags/x.py, docs/x.md."""
+    leading = [
+        f"{page.relative_to(folder)}: {target}"
+        for page in folder.rglob("*.md")
+        if "source" not in page.parts
+        for target in re.findall(r"\]\(([^()\s:#/][^()\s:#]*)(?=[)#])", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert leading == []
+
+
+def test_writing_again_touches_nothing(folder: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    write_pages(folder)
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+def test_the_menu_names_every_page(folder: Path) -> None:
+    """Decisions are reached by their list, programs by the pages that show them."""
+    pages = {str(page.relative_to(folder)) for page in folder.rglob("*.md")}
+    named = set(re.findall(r"[\w/.-]+\.md", yaml.safe_dump(CONFIG["nav"])))
+    assert {page for page in pages - named if not page.startswith(("decisions/", "source/"))} == set()
+    assert named <= pages
+
+
+def test_every_decision_is_in_the_list(folder: Path) -> None:
+    listed = (folder / "decisions" / "README.md").read_text()
+    assert [one.name for one in (folder / "decisions").glob("2*.md") if one.name not in listed] == []
