@@ -1,4 +1,4 @@
-"""A frozen window whose records retention took before anybody had loaded them: refused, or given up if the pipeline sets accept_loss.
+"""A frozen window whose records retention took before they were loaded: refused, or given up if the pipeline sets accept_loss.
 
 Its boundaries stay what they are. What is lost is known exactly, since they were frozen before; it is put down in the
 window's ranges, and the window can never be audited again. Nothing is given up under an attempt that is alive: it may have read
