@@ -13,9 +13,11 @@ import yaml
 from confluent_kafka import Producer
 
 from tests.support.broker import LogbusBroker
-from tests.support.exported import Platform
+from tests.support.databases import LedgerDatabases
+from tests.support.exported import Platform, make_platform
 from tests.support.exporting import running_exporter
 from tests.support.prometheus_server import READY_SECONDS, PrometheusServer, prometheus
+from tests.support.scraping import metrics_settings
 
 DOCS = Path(__file__).parents[3] / "docs"
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana" / "logbus.json").read_text())
@@ -35,19 +37,37 @@ def settled(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+# What the machine decides that the tests run on: asked, whatever the answer is.
+OF_THE_MACHINE = {"LogbusDiskFull", "LogbusDiskFills", "LogbusBrokerBusy", "LogbusSlowDisk"}
+
+
 @pytest.fixture(scope="module")
-def server(platform: Platform, broker: LogbusBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
+def busy_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogbusBroker]:
+    """One of our own: records come in while Prometheus looks, which would be lag to the tests beside this one."""
+    with LogbusBroker(tmp_path_factory.mktemp("busy"), settings=metrics_settings()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def busy(busy_broker: LogbusBroker, ledger_databases: LedgerDatabases) -> Iterator[Platform]:
+    name = ledger_databases.take()
+    yield make_platform(busy_broker, ledger_databases.url(name), "clicks")
+    ledger_databases.give_back(name)
+
+
+@pytest.fixture(scope="module")
+def server(busy: Platform, busy_broker: LogbusBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
     home = tmp_path_factory.mktemp("prometheus")
     (home / "exporter").mkdir()
     options = ("--max-age", "0", "--cluster-name", "test")
-    with running_exporter(home / "exporter", platform.url, broker.bootstrap, *options) as (_, exporter):
-        targets = {"logbus-exporter": exporter, "logbus-broker": broker.settings["logbus.metrics.listener"]}
+    with running_exporter(home / "exporter", busy.url, busy_broker.bootstrap, *options) as (_, exporter):
+        targets = {"logbus-exporter": exporter, "logbus-broker": busy_broker.settings["logbus.metrics.listener"]}
         hosts = {job: address.removeprefix("http://") for job, address in targets.items()}
         with prometheus(home / "prometheus", hosts, ALERTS) as running:
-            producer = Producer({"bootstrap.servers": broker.bootstrap})
+            producer = Producer({"bootstrap.servers": busy_broker.bootstrap})
             scrapes = 'count_over_time(up{job="logbus-broker"}[5m])'
             while (found := running.query(scrapes)) and float(found[0]["value"][1]) < SCRAPES_MIN:
-                producer.produce(platform.name, b"while it looks")  # acks=all: waits for a flush, which is counted
+                producer.produce(busy.name, b"while it looks")  # acks=all: waits for a flush, which is counted
                 producer.flush(10)
                 time.sleep(0.2)
             yield running
@@ -62,15 +82,16 @@ def test_a_panel_of_the_dashboard_has_something_to_show(panel: str, expression: 
     assert all(number == number for number in numbers), f"{panel}: not a number"  # NaN is not itself
 
 
-def test_the_dashboards_list_of_pipelines_is_theirs(server: PrometheusServer, platform: Platform) -> None:
+def test_the_dashboards_list_of_pipelines_is_theirs(server: PrometheusServer, busy: Platform) -> None:
     (variable,) = [one for one in DASHBOARD["templating"]["list"] if one["name"] == "pipeline"]
     assert variable["query"]["query"] == "label_values(logbus_windows, pipeline)"
-    assert {one["metric"]["pipeline"] for one in server.query("logbus_windows")} == {platform.name}
+    assert {one["metric"]["pipeline"] for one in server.query("logbus_windows")} == {busy.name}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alerts_expression_can_be_asked(rule: dict[str, Any], server: PrometheusServer) -> None:
-    assert bool(server.query(rule["expr"])) == (rule["alert"] in HOLDS_HERE), rule["expr"]
+    holds = bool(server.query(rule["expr"]))
+    assert rule["alert"] in OF_THE_MACHINE or holds == (rule["alert"] in HOLDS_HERE), rule["expr"]
 
 
 def test_prometheus_takes_all_rules_and_each_is_well(server: PrometheusServer) -> None:
