@@ -4,7 +4,7 @@ import { airflowLink } from "./chrome.js";
 import { h } from "./dom.js";
 import { ago, many, moment, runOf, span, whole } from "./format.js";
 
-const STATES = { committed: "committed", failed: "failed", superseded: "taken over", running: "at work" };
+export const STATES = { committed: "committed", failed: "failed", superseded: "taken over", running: "at work" };
 
 function took(attempt, now) {
   const end = attempt.ended_at ?? now;

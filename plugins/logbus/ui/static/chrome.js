@@ -165,3 +165,12 @@ export function tellProblems(poll) {
   freshness(poll);
   replace(byId("notices"), problem(poll), poll.error ? [] : places(poll.data));
 }
+
+// Names and what they are, one below the other; `rows` are pairs.
+export function facts(rows) {
+  return h(
+    "dl",
+    { class: "facts" },
+    rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+  );
+}

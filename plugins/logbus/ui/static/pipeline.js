@@ -1,6 +1,7 @@
 // The page of one pipeline: what it is, how far it is, how its hours went, who tried what lately.
 
-import { airflowLink, empty, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
+import { STATES } from "./attempts.js";
+import { airflowLink, empty, facts, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
 import { trend } from "./bars.js";
 import { byId, h, replace } from "./dom.js";
 import { bytes, clock, day, many, MISSING, moment, runOf, share, short, span, whole } from "./format.js";
@@ -9,7 +10,6 @@ import { Poll } from "./live.js";
 import { prose } from "./prose.js";
 
 const name = asked.get("pipeline");
-const STATES = { committed: "committed", failed: "failed", superseded: "taken over", running: "at work" };
 const HOUR_SECONDS = 3600;
 
 function crumbs() {
@@ -169,21 +169,13 @@ function about(data) {
     "section",
     { class: "panel" },
     h("h2", {}, "What it is"),
-    h(
-      "dl",
-      { class: "facts" },
-      [...rows, ...settings].map(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]),
-    ),
+    facts([...rows, ...settings]),
     columns.length
       ? h(
           "details",
           {},
           h("summary", {}, many(columns.length, "column")),
-          h(
-            "dl",
-            { class: "facts" },
-            columns.map(([key, kind]) => [h("dt", {}, key), h("dd", {}, h("code", {}, kind))]),
-          ),
+          facts(columns.map(([key, kind]) => [key, h("code", {}, kind)])),
         )
       : null,
   );

@@ -1,6 +1,6 @@
 // The page of one hour of one pipeline.
 
-import { airflowLink, empty, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
+import { airflowLink, empty, facts as listed, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
 import { Actions } from "./actions.js";
 import { attemptsPanel, redrivesPanel } from "./attempts.js";
 import { deadLettersPanel } from "./deadletters.js";
@@ -80,11 +80,7 @@ function facts(data) {
     "section",
     { class: "panel" },
     h("h2", {}, "About this hour"),
-    h(
-      "dl",
-      { class: "facts" },
-      rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
-    ),
+    listed(rows),
   );
 }
 
