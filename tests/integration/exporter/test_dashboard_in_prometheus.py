@@ -90,8 +90,10 @@ def test_the_dashboards_list_of_pipelines_is_theirs(server: PrometheusServer, bu
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alerts_expression_can_be_asked(rule: dict[str, Any], server: PrometheusServer) -> None:
-    holds = bool(server.query(rule["expr"]))
-    assert rule["alert"] in OF_THE_MACHINE or holds == (rule["alert"] in HOLDS_HERE), rule["expr"]
+    holds = rule["alert"] in HOLDS_HERE
+    server.query(rule["expr"])
+    if rule["alert"] not in OF_THE_MACHINE:  # a scrape that took too long on a busy machine is over at the next
+        assert settled(lambda: bool(server.query(rule["expr"])) == holds), rule["expr"]
 
 
 def test_prometheus_takes_all_rules_and_each_is_well(server: PrometheusServer) -> None:
