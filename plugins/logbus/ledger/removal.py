@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, delete, func, select
+from sqlalchemy import Connection, Engine, delete, func, or_, select
 
 from logbus.errors import PipelineConflict
 from logbus.ledger import schema
+from logbus.ledger.attempts import COMMITTED
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.ledger.pipeline_dags import dags_by_pipeline
 from logbus.ledger.rows import ATTEMPT_RUNNING, pipeline_row
@@ -59,7 +60,10 @@ def remove(engine: Engine, name: str, now: datetime, *, is_executed: bool) -> Re
 
 
 def refuse_loaded(connection: Connection, name: str) -> None:
-    loaded = (WINDOW.c.pipeline == name, WINDOW.c.loaded_attempt.is_not(None))
+    # Not by `loaded_attempt` alone: after `pipeline move` it is empty until the hour is loaded again, while the rows and dead
+    # letters of the load before are still there.
+    committed = select(ATTEMPT.c.window_id).where(ATTEMPT.c.state == COMMITTED)
+    loaded = (WINDOW.c.pipeline == name, or_(WINDOW.c.loaded_attempt.is_not(None), WINDOW.c.id.in_(committed)))
     query = select(func.count(), func.min(WINDOW.c.starts_at), func.max(WINDOW.c.starts_at)).where(*loaded)
     count, first, last = connection.execute(query).one()
     if count:

@@ -39,8 +39,11 @@ class Shape:
 # Parsers end an error with the record's text in quotes (logbus.parsing.base.shown): after a colon, "in" or "match". What stands
 # before it may have quotes, too ("member 'bytes' is no bigint: ..."), so one of these has to. Numbers are masked after that:
 # "line 1 column 20" and "line 1 column 33" are one.
-WITHOUT_VALUE = r"""regexp_replace(regexp_replace(error, '^(.*?)(:| in| match) ([''"]).*\3$', '\1\2'), '(:| in)$', '')"""
-SHAPE = rf"left(regexp_replace({WITHOUT_VALUE}, '\d+', 'N', 'g'), {ERROR_CHARACTERS_MAX})"
+# Only the beginning of an error is looked at: a parser of the user's own may write megabytes, and a back reference reads a long
+# text again and again.
+HEAD = f"left(error, {ERROR_CHARACTERS_MAX})"
+WITHOUT_VALUE = rf"""regexp_replace(regexp_replace({HEAD}, '^(.*?)(:| in| match) ([''"]).*\3$', '\1\2'), '(:| in)$', '')"""
+SHAPE = rf"regexp_replace({WITHOUT_VALUE}, '\d+', 'N', 'g')"
 
 # Only places are ranked, and the few that are shown are looked up again: values may be megabytes, and a million records may have
 # failed.

@@ -27,7 +27,8 @@ RECORDS_DEFAULT = 20
 RECORDS_MAX = 100  # of a look, and of each partition that is looked at
 SECONDS_MAX = 4.0  # somebody waits; what has come by then is shown, and that it is not all is said
 VALUE_BYTES_MAX = 20_000
-SETTINGS: Mapping[str, Any] = {"fetch.wait.max.ms": 20}
+BYTES_MAX = 32 * 1024 * 1024  # held at once, in an api-server: a hundred records of many partitions may be gigabytes
+SETTINGS: Mapping[str, Any] = {"fetch.wait.max.ms": 20, "queued.max.messages.kbytes": 16_384}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +67,19 @@ def bounded(stretch: OffsetStretch, look: RecordsLook) -> OffsetStretch:
 
 
 def read(client: Client, topic: str, wanted: Mapping[int, OffsetStretch]) -> tuple[list[Message], bool]:
-    """What comes of the stretches within the time, and whether that is all."""
-    until = time.monotonic() + SECONDS_MAX
+    """What comes of the stretches within the time and the memory, and whether that is all."""
+    until, held, messages = time.monotonic() + SECONDS_MAX, 0, list[Message]()
+
+    def is_enough() -> bool:
+        return time.monotonic() > until or held > BYTES_MAX
+
     wish = Wish(topic=topic)
     reader = consumer(client.config, wish, None, settings=SETTINGS)
     try:
-        found = ConsoleReading(reader, wish, wanted).batches(lambda: time.monotonic() > until)
-        return [message for batch in found for message in batch], time.monotonic() <= until
+        for batch in ConsoleReading(reader, wish, wanted).batches(is_enough):
+            messages += batch
+            held += sum(len(message.value() or b"") + len(message.key() or b"") for message in batch)
+        return messages, not is_enough()
     finally:
         reader.close()
 

@@ -292,6 +292,13 @@ def test_a_pipeline_whose_rows_are_proven_by_its_windows_stays(loaded: World, ru
     assert loaded.ledger.window("p", at(10)).loaded_attempt == 1
 
 
+def test_a_pipeline_that_was_moved_and_is_to_be_loaded_again_stays(loaded: World, run: Run) -> None:
+    with loaded.ledger.engine.begin() as connection:
+        connection.execute(text("update logbus.window set loaded_attempt = null"))
+    refused = run("pipeline", "delete", "p", "--execute")
+    assert (refused.exit_code, "p has loaded 1 window" in refused.stderr) == (ExitCode.FAILED, True)
+
+
 def test_a_window_tells_how_its_pipeline_was_defined_when_it_was_loaded(loaded: World, run: Run) -> None:
     assert shown(run("window", "show", "--pipeline", "p", TEN, "--json"))["definition_changes"] == []
     loaded.register(parse="raw", settings={"max_errors": 1})

@@ -16,6 +16,7 @@ from logbus.kafka.topics import Topics
 from logbus.model import instant_text
 from logbus.proof.history import window_history
 from logbus.status.lag import lag_of
+from logbus.ui import topic_records
 from logbus.warehouse.engine import connect
 from sqlalchemy import Engine, text
 
@@ -282,6 +283,21 @@ def test_a_record_is_shown_with_its_key_its_headers_and_bytes_that_are_no_text(p
     assert (raw["value"], raw["value_base64"]) == (None, "/w==")
     assert (tombstone["value"], tombstone["value_bytes"], tombstone["key"]) == (None, None, "gone")
     assert (len(large["value"]), large["value_is_cut"], large["value_bytes"]) == (20_000, True, 30_000)
+
+
+def test_a_look_at_large_records_holds_only_so_many_and_says_so(
+    places: UiClient, broker: AnyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_records, "BYTES_MAX", 1_000)
+    name = "large_ones"
+    create_topic(broker.bootstrap, name, partitions=4, config=ANY_TIME)
+    places.connections.add("kafka_default")
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(8):
+        producer.produce(name, b"x" * 500_000, partition=number % 4)
+    producer.flush(20)
+    found = places.json(f"/api/topics/{name}/records")
+    assert (found["is_whole"], 0 < len(found["records"]) <= 8) == (False, True)
 
 
 def test_records_are_for_those_who_may_see_a_pipeline_of_the_topic_or_the_connection(

@@ -237,7 +237,7 @@ function show(data) {
   const records = isLast ? [...data.records].reverse() : data.records;
   replace(
     spots.records,
-    data.is_whole ? null : notice("warn", "Not all came in time", "The broker is slow, or the records are large: look again."),
+    data.is_whole ? null : notice("warn", "Not all are shown", "The broker is slow, or the records are large: choose one partition, or fewer records."),
     records.length
       ? h("ol", { class: "records", "aria-label": isLast ? "Records, the newest first" : "Records" }, records.map(one))
       : h("p", { class: "quiet" }, isLast ? "The topic holds no record." : "No record lies there or behind it."),
