@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 from broker.config.settings import INT32_MAX, BrokerConfig, LogConfig
@@ -72,20 +73,22 @@ class DescribedSetting:
 
 def describe_topic(config: LogConfig, layers: Sequence[Layer], overrides: Mapping[str, str]) -> Iterator[DescribedSetting]:
     """Every setting of a topic; `config` is the configuration file's."""
+    defaults = LogConfig()
     for item in fields(LogConfig):
         name = item.metadata["topic"]
         own = [Synonym(name=name, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC)] if name in overrides else []
-        yield _described(name, item, read_only=False, synonyms=[*own, *_broker_synonyms(item, config, LogConfig(), layers)])
+        yield _described(name, item, read_only=False, synonyms=[*own, *_broker_synonyms(item, config, defaults, layers)])
 
 
 def describe_broker(config: BrokerConfig, layers: Sequence[Layer]) -> Iterator[DescribedSetting]:
     """Every setting of the broker; those of its logs may be changed while it runs."""
+    defaults = BrokerConfig()
     for item in fields(BrokerConfig):
         if item.metadata:
-            synonyms = _broker_synonyms(item, config, BrokerConfig(), ())
+            synonyms = _broker_synonyms(item, config, defaults, ())
             yield _described(item.metadata["name"], item, read_only=True, synonyms=synonyms)
     for item in fields(LogConfig):
-        synonyms = _broker_synonyms(item, config.log, LogConfig(), layers)
+        synonyms = _broker_synonyms(item, config.log, defaults.log, layers)
         yield _described(item.metadata["name"], item, read_only=False, synonyms=synonyms)
 
 
@@ -120,6 +123,7 @@ def _described(name: str, item: Any, *, read_only: bool, synonyms: Sequence[Syno
     )
 
 
+@cache
 def _type_of(item: Any) -> ConfigType:
     """A number is INT where its parser takes nothing beyond 32 bits."""
     if item.metadata["name"] in _LISTS:

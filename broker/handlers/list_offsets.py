@@ -4,7 +4,8 @@ The end is what is visible, but records acknowledged before the question was ask
 flushed, by every replica in sync. A new leader's answer waits until all is visible that its log held when its epoch began, so
 that what clients are told never goes back (KIP-207). Where a replica keeps that from happening for long, the answer is
 OFFSET_NOT_AVAILABLE: clients ask again, and none takes an older end for the newest. A search by time may have to read and
-decompress a batch, so it runs on a helper thread. All that is stored is stored here, so the earliest local record (KIP-405) is
+decompress a batch, so it runs on a helper thread, some of a request together: most take less time than the way to a thread and
+back. All that is stored is stored here, so the earliest local record (KIP-405) is
 the earliest, and nothing has been moved to another tier.
 
 What is asked for is the log as it was when the question came: what the same client sends behind it, or anybody else meanwhile,
@@ -13,7 +14,10 @@ is not in the answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 from broker.chores import Steps
@@ -23,6 +27,7 @@ from broker.handlers.deadlines import Deadline
 from broker.handlers.error_codes import code_of
 from broker.handlers.fetch import check_leader_epoch
 from broker.handlers.reply import Pending
+from broker.helpers import Helpers
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import decode_request, encode_response, response_class
@@ -32,6 +37,14 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4,
 _WAIT_MS_MAX = 5_000  # for other replicas; clients' own limits begin at ten seconds
 _NOT_AVAILABLE_SINCE = 5  # version of the request: older clients know LEADER_NOT_AVAILABLE, and ask again likewise
 _OFFERED_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # version of the request
+
+
+# Few enough that a request's cold batches are read by all helpers, and that nobody waits long behind one job.
+_SEARCHES_AT_ONCE = 16
+
+_Found = tuple[int, int] | None  # offset and timestamp
+_Search = Callable[[], _Found]
+_Told = Callable[[_Found, BaseException | None], None]
 
 
 @dataclass(slots=True)
@@ -47,14 +60,33 @@ class _Row:
 class _Collected:
     """Rows that are found one by one; the response leaves with the last."""
 
-    def __init__(self, pending: Pending, version: int) -> None:
+    def __init__(self, pending: Pending, version: int, helpers: Helpers) -> None:
         self.rows: list[_Row] = []
         self._left = 1  # held by the handler itself until every search has begun
         self._pending = pending
         self._version = version
+        self._helpers = helpers
+        self._searches: list[tuple[_Search, _Told]] = []
+        self._searches_at_once = _SEARCHES_AT_ONCE
 
     def begin(self) -> None:
         self._left += 1
+
+    def all_begun(self) -> None:
+        """What becomes visible later is searched alone: nobody knows when the next one will."""
+        self._searches_at_once = 1
+        self._submit()
+        self.end()
+
+    def search(self, search: _Search, told: _Told) -> None:
+        self._searches.append((search, told))
+        if len(self._searches) >= self._searches_at_once:
+            self._submit()
+
+    def _submit(self) -> None:
+        searches, self._searches = self._searches, []
+        if searches:
+            self._helpers.submit(partial(_run_all, [search for search, _ in searches]), partial(_tell_all, searches))
 
     def end(self) -> None:
         self._left -= 1
@@ -70,7 +102,7 @@ def handle_list_offsets(request: Request, context: Context) -> Pending:
 
 
 def _look_up_all(message: Any, version: int, pending: Pending, context: Context) -> Steps:
-    collected = _Collected(pending, version)
+    collected = _Collected(pending, version, context.helpers)
     seen: set[tuple[str, int]] = set()
     for topic in message.topics:
         for part in topic.partitions:
@@ -84,7 +116,28 @@ def _look_up_all(message: Any, version: int, pending: Pending, context: Context)
             except BrokerError as error:
                 row.error = code_of(error)
             yield None
-    collected.end()
+    collected.all_begun()
+
+
+def _run_all(searches: Sequence[_Search]) -> list[tuple[_Found, BaseException | None]]:
+    """What each has found, or its error; on a helper."""
+    outcomes: list[tuple[_Found, BaseException | None]] = []
+    for search in searches:
+        try:
+            outcomes.append((search(), None))
+        except BaseException as error:  # as helpers do: a search that went wrong is its partition's business
+            outcomes.append((None, error))
+    return outcomes
+
+
+def _tell_all(
+    searches: Sequence[tuple[_Search, _Told]],
+    outcomes: Sequence[tuple[_Found, BaseException | None]] | None,
+    failure: BaseException | None,
+) -> None:
+    """`failure`: the helpers take nothing more, because the broker stops."""
+    for (_, told), (found, error) in zip(searches, outcomes or repeat((None, failure)), strict=False):
+        told(found, error)
 
 
 def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context: Context) -> None:
@@ -151,9 +204,14 @@ class _Lookup(Deadline):
         except BrokerError as failure:
             self._refuse(failure)
             return
-        self._context.helpers.submit(search.run_for_max if self._timestamp == MAX_TIMESTAMP else search.run, self._found)
+        if self._timestamp == MAX_TIMESTAMP:
+            self._collected.search(search.run_for_max, self._found)
+        elif search.is_behind_all:
+            self._collected.end()
+        else:
+            self._collected.search(search.run, self._found)
 
-    def _found(self, result: tuple[int, int] | None, failure: BaseException | None) -> None:
+    def _found(self, result: _Found, failure: BaseException | None) -> None:
         if failure is not None:
             self._refuse(failure)
             return

@@ -28,7 +28,9 @@ SUFFIXES = (LOG, INDEX, TIME_INDEX, INDEX_NOTE)
 DELETED = ".deleted"
 
 _HOP_BYTES = 4096  # the batches between two index entries of the default interval, read at once
-_HOP = Struct(">qi11xi")  # base offset, length, last offset delta: all that finding an offset needs
+# Base offset, length, and the one field of a batch's header that finding it needs.
+_LAST_OFFSET = Struct(">qi11xi")  # as its delta
+_LARGEST_TIMESTAMP = Struct(">qi23xq")
 
 
 def segment_name(base_offset: int, suffix: str = LOG) -> str:
@@ -138,6 +140,13 @@ class Segment:
             self._largest_timestamp = note.largest_timestamp if note else self.index.largest_timestamp
             if was_cold:
                 self.forget()
+        return self._largest_timestamp
+
+    @property
+    def known_largest_timestamp(self) -> int | None:
+        """The same, None where a file would have to be read: for the loop."""
+        if self._index is not None:
+            return self._index.largest_timestamp
         return self._largest_timestamp
 
     def first_header(self) -> BatchHeader | None:
@@ -253,22 +262,31 @@ class Segment:
     def batch_at(self, offset: int) -> tuple[int, int] | None:
         """Position and size of the batch that contains `offset`, or of the next one where compaction has left a gap there; None
         where this segment ends before. StorageError where no batch can be: then the file is damaged."""
-        position = self.position_before(offset - self.base_offset)
+        start = self.position_before(offset - self.base_offset)
+        return self._hop(start, _LAST_OFFSET, lambda base_offset, last_offset_delta: base_offset + last_offset_delta >= offset)
+
+    def batch_reaching(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """The same of the first batch whose largest timestamp is that or later."""
+        start = self.position_before_time(timestamp_ms)
+        return self._hop(start, _LARGEST_TIMESTAMP, lambda base_offset, largest: largest >= timestamp_ms)
+
+    def _hop(self, position: int, fields: Struct, is_it: Callable[[int, int], bool]) -> tuple[int, int] | None:
+        """Position and size of the first batch of which `is_it` says so, given its base offset and a field of its header."""
         chunk, chunk_start = b"", position
-        # The index is sparse: from its entry on, batches are hopped over by the beginnings of their headers. One read holds
-        # those of a default interval (4 KiB between two entries).
+        # The index is sparse: from its entry on, batches are hopped over by the beginnings of their headers, which costs a
+        # third of reading these whole. One read holds those of a default interval (4 KiB between two entries).
         while position < self.size:
             place = position - chunk_start
             if place + BATCH_HEADER_BYTES > len(chunk):
                 chunk, chunk_start, place = self._filesystem.read_at(self.file, _HOP_BYTES, position), position, 0
                 if len(chunk) < BATCH_HEADER_BYTES:
                     raise self._damaged(position)
-            base_offset, length, last_offset_delta = _HOP.unpack_from(chunk, place)
+            base_offset, length, field = fields.unpack_from(chunk, place)
             # A length that cannot be is damage, not an end: hopping on would find "no such offset" and a consumer would be told
             # that it is out of range, and reset.
             if length < BATCH_HEADER_BYTES - LENGTH_END or position + length + LENGTH_END > self.size:
                 raise self._damaged(position)
-            if base_offset + last_offset_delta >= offset:
+            if is_it(base_offset, field):
                 return position, length + LENGTH_END
             position += length + LENGTH_END
         return None

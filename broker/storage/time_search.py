@@ -28,6 +28,13 @@ class TimeSearch:
     start_offset: int
     upto_offset: int
 
+    @property
+    def is_behind_all(self) -> bool:
+        """Whether every record is older, as far as memory tells without a look at a file: then there is nothing to search for.
+        False where that is not known. The newest segment decides, nearly always, so it is asked first."""
+        known = (segment.known_largest_timestamp for segment in reversed(self.segments))
+        return all(largest is not None and largest < self.timestamp_ms for largest in known)
+
     def run(self) -> tuple[int, int] | None:
         """Offset and timestamp of the record, or None where there is none; any thread."""
         return self._run_on_what_there_is(TimeSearch._first)
@@ -97,7 +104,8 @@ class TimeSearch:
                 segment.forget()
 
     def _search_batches(self, segment: Segment) -> tuple[int, int] | None:
-        for position, header in segment.headers(segment.position_before_time(self.timestamp_ms)):
+        reaching = segment.batch_reaching(self.timestamp_ms)
+        for position, header in segment.headers(reaching[0]) if reaching else ():
             if header.base_offset >= self.upto_offset:
                 return None
             if header.max_timestamp >= self.timestamp_ms and header.next_offset > self.start_offset:

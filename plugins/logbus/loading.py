@@ -22,7 +22,7 @@ from logbus.ledger.catch_up import LoadPlan, telling
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import create_ledger
 from logbus.ledger.standing import why_not_loaded
-from logbus.model import Attempt, AuditReport, FrozenWindow, floor, instant_text
+from logbus.model import Attempt, AuditReport, FrozenWindow, instant_text
 from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
@@ -98,7 +98,7 @@ class Loader:
         self.say(f"{many(len(windows), 'closed window')}, {many(sum(window.record_count for window in windows), 'record')}")
         if not windows:
             pipeline, now = plan.pipeline, self.now()
-            start = floor(now - pipeline.lateness, pipeline.interval)
+            start = pipeline.closed_until(now)
             closes_at = start + pipeline.interval + pipeline.lateness
             self.say(f"the window of {instant_text(start)} is open until {instant_text(closes_at)}: load it then")
         return windows

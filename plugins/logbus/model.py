@@ -97,6 +97,10 @@ class Pipeline:
         """The settings by name, with their types and defaults: `pipeline.options.sink`."""
         return cast(PipelineSettings, self.settings)
 
+    def closed_until(self, now: datetime) -> datetime:
+        """Where the last interval ends that is closed at an instant: the clock closes it, once `lateness` has passed."""
+        return floor(now - self.lateness, self.interval)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:

@@ -14,7 +14,7 @@ from datetime import datetime
 from logbus.kafka.topics import FoundRecord, OffsetLog
 from logbus.ledger import boundaries
 from logbus.ledger.stretches import Stretch
-from logbus.model import Pipeline, floor, instant, milliseconds
+from logbus.model import Pipeline, instant, milliseconds
 
 Undone = Mapping[int, Sequence[Stretch]]
 
@@ -41,7 +41,7 @@ class Seen:
 def ask(log: OffsetLog, pipeline: Pipeline, tails: Mapping[int, int], now: datetime) -> Seen:
     """`tails` are the last frozen boundaries. End offsets before first records, as in freezing: a record that comes meanwhile is
     open, not behind."""
-    topic, until = pipeline.topic, floor(now - pipeline.lateness, pipeline.interval)
+    topic, until = pipeline.topic, pipeline.closed_until(now)
     horizon = boundaries.horizon_ms(now, boundaries.max_ahead(pipeline))
     ends = log.end_offsets(topic, tails, pipeline.isolation_level)
     first = log.first_at_or_after(topic, tails, milliseconds(until))

@@ -87,7 +87,7 @@ def windows_in(connection: Connection, span: Interval, run: tuple[str, str] | No
     )
     last = and_(ATTEMPT.c.window_id == WINDOW.c.id, ATTEMPT.c.number == WINDOW.c.last_attempt)
     query = select(*columns).join(counts, counts.c.window_id == WINDOW.c.id).outerjoin(ATTEMPT, last)
-    query = query.where(*inside(span)).order_by(WINDOW.c.pipeline, WINDOW.c.starts_at)
+    query = query.where(*inside(span)).order_by(WINDOW.c.starts_at)  # names, whose order nobody needs, would cost ten times that
     for some in connection.execute(query).partitions(ROWS_AT_ONCE):
         for name, *values in some:
             found.setdefault(name, []).append(WindowFacts._make(values))

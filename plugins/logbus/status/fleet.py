@@ -26,7 +26,7 @@ from logbus.ledger.chain_loading import is_loaded, load_chains
 from logbus.ledger.missing import PROBED_FROM
 from logbus.ledger.rows import Row, pipeline_rows, to_pipeline
 from logbus.ledger.stretches import PipelineChain
-from logbus.model import Pipeline, Witness, floor, milliseconds, utc
+from logbus.model import Pipeline, Witness, milliseconds, utc
 from logbus.retention.model import RetentionPolicy
 from logbus.retention.store import policies_by_topic
 from logbus.status.lag import Lag, lag_over
@@ -137,11 +137,12 @@ def read_pipelines(
     with ThreadPoolExecutor(1) as beside:
         loading = beside.submit(read_chains, engine, rows)
         answers, partitions = with_ends(log, list(pipelines.values()))
+        there = [pipeline for pipeline in pipelines.values() if pipeline.topic in partitions]
+        answers.known |= log.answers({question for one in there for question in certain(one, utc(now))}, partitions)
         loaded = loading.result()
     chains = {row["name"]: on_topic(loaded[row["name"]], row, answers) for row in rows}
-    there = [pipeline for pipeline in pipelines.values() if pipeline.topic in partitions]
-    guessed = {question for one in there for question in second_questions(one, chains[one.name], utc(now))}
-    answers.known |= log.answers(guessed, partitions)
+    guessed = {question for one in there for question in guesses(one, chains[one.name], utc(now))}
+    answers.known |= log.answers(guessed - answers.known.keys(), partitions)
 
     def count(name: str) -> Lag:
         return lag_or_problem(pipelines[name], chains[name], answers, policies.get(pipelines[name].topic), utc(now))
@@ -173,20 +174,21 @@ def on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
     return replace(chain, is_other_topic=isinstance(found, TopicPlaces) and found.topic_id != row["topic_id"])
 
 
-def second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
-    """What a pipeline will ask after its end offsets: end offsets come before first records. The oldest hour behind is most often
-    that of the first window that is not loaded."""
-    until = floor(now - pipeline.lateness, pipeline.interval)
-    instants = {until}
-    if chain.windows and until - chain.windows[-1].interval.end >= PROBED_FROM * pipeline.interval:
-        instants.add(chain.windows[-1].interval.end)
-    oldest = next((one for one in chain.windows if one.loaded_attempt is None), None)
-    if oldest is not None:
-        instants.add(oldest.interval.start)
-    for instant in instants:
-        yield Question(Kind.AT, pipeline.topic, milliseconds(instant))
+def certain(pipeline: Pipeline, now: datetime) -> Iterator[Question]:
+    """What a pipeline will ask after its end offsets, whatever its windows are: end offsets come before first records."""
+    yield Question(Kind.AT, pipeline.topic, milliseconds(pipeline.closed_until(now)))
     yield Question(Kind.START, pipeline.topic)
     yield Question(Kind.SETTINGS, pipeline.topic)
+
+
+def guesses(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
+    """What it will ask most often because of its windows: the oldest hour behind tends to be that of the first window that is not
+    loaded, or the one behind the last."""
+    if chain.windows and pipeline.closed_until(now) - chain.windows[-1].interval.end >= PROBED_FROM * pipeline.interval:
+        yield Question(Kind.AT, pipeline.topic, milliseconds(chain.windows[-1].interval.end))
+    oldest = next((one for one in chain.windows if one.loaded_attempt is None), None)
+    if oldest is not None:
+        yield Question(Kind.AT, pipeline.topic, milliseconds(oldest.interval.start))
 
 
 def settle(names: Sequence[str], compute: Callable[[str], Result], ask: Callable[[set[Question]], None]) -> dict[str, Result]:

@@ -244,7 +244,7 @@ def expected(reading: PipelineReading, now: datetime) -> Interval | None:
         if instant is not None
     ]
     end = floor(now, pipeline.interval) + pipeline.interval
-    start = min(first, default=floor(now - pipeline.lateness, pipeline.interval))
+    start = min(first, default=pipeline.closed_until(now))
     return Interval(start, end) if start < end else None
 
 

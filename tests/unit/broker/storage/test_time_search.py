@@ -74,6 +74,14 @@ def test_the_search_crosses_segments(tmp_path: Path) -> None:
     assert [search(log, timestamp) for timestamp in (10, 11, 55, 61, 71)] == [(0, 10), (1, 50), (3, 60), (4, 70), None]
 
 
+def test_that_all_is_older_is_known_without_a_search(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=100)
+    for timestamp in (10, 50, 20):
+        append(log, build_batch(records_at([timestamp])))
+    flush(log)
+    assert [log.search_by_time(stamp, upto_offset=3).is_behind_all for stamp in (10, 50, 51)] == [False, False, True]
+
+
 def test_a_search_begun_before_retention_goes_on_behind_what_was_deleted(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=100, retention_bytes=0)
     append(log, plain_batch(timestamp=10))

@@ -1,0 +1,74 @@
+"""A request that searches many partitions by time: what it hands to the helpers, and what needs none of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.errors import StorageError
+from broker.protocol.api import ApiKey, ErrorCode
+from broker.protocol.control import request_class
+from tests.support.batches import NOW_MS
+from tests.support.engine import Harness, batch
+from tests.support.wire import produce_body
+
+PARTITIONS = 40
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Harness:
+    harness = Harness(tmp_path)
+    harness.create("wide", partitions=PARTITIONS)
+    for index in range(PARTITIONS):
+        for step in range(2):
+            record = batch(b"v", timestamp=NOW_MS + 100 * index + step)
+            harness.dispatch(ApiKey.PRODUCE, 9, produce_body({("wide", index): record}))
+    harness.flush()
+    return harness
+
+
+def searched(broker: Harness, timestamp: int) -> dict[int, tuple[int, int]]:
+    """By partition the offset and the timestamp that were found."""
+    topic = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
+    parts = [
+        topic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
+        for index in range(PARTITIONS)
+    ]
+    answer = broker.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic(name="wide", partitions=parts)])
+    return {row.partition_index: (row.offset, row.timestamp) for row in answer.topics[0].partitions}
+
+
+def handed_over(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    jobs: list[object] = []
+    submit = broker.helpers.submit
+    monkeypatch.setattr(broker.helpers, "submit", lambda job, outcome: (jobs.append(job), submit(job, outcome)))
+    return jobs
+
+
+def test_every_partition_gets_its_own_answer_and_few_jobs_find_them(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = handed_over(broker, monkeypatch)
+    assert searched(broker, NOW_MS + 2001) == {
+        index: (-1, -1) if index < 20 else (1, NOW_MS + 2001) if index == 20 else (0, NOW_MS + 100 * index)
+        for index in range(PARTITIONS)
+    }
+    assert len(jobs) == 2, "twenty searches, up to sixteen in a job; the twenty older partitions need none"
+
+
+def test_an_instant_behind_all_records_needs_no_helper(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = handed_over(broker, monkeypatch)
+    assert set(searched(broker, NOW_MS + 100 * PARTITIONS).values()) == {(-1, -1)}
+    assert not jobs
+
+
+def test_searches_that_come_while_the_broker_stops_are_errors_of_their_rows(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(job: object, outcome: object) -> None:
+        outcome(None, StorageError("the broker is stopping"))  # type: ignore[operator]
+
+    monkeypatch.setattr(broker.helpers, "submit", refuse)
+    topic = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
+    parts = [topic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=NOW_MS) for index in range(20)]
+    answer = broker.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic(name="wide", partitions=parts)])
+    assert [row.error_code for row in answer.topics[0].partitions] == [ErrorCode.KAFKA_STORAGE_ERROR] * 20
