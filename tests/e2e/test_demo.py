@@ -4,6 +4,7 @@ started again from inside in the same place, so that what it stored can be looke
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from datetime import datetime
@@ -18,6 +19,7 @@ from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
 from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo
+from tests.support.pages import ANYTHING, PROJECT, blocks, shows
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -47,6 +49,12 @@ def test_the_demo_shows_the_hours_the_proof_and_where_airflow_is(first: FirstDem
     assert f"{HOURS} hours" in first.output
     assert "identical: the same records, none twice" in first.output
     assert f"/dags/{PIPELINE}" in first.output
+
+
+def test_the_demo_ends_as_the_readme_shows(first: FirstDemo) -> None:
+    [shown] = [block.text for block in blocks(PROJECT / "README.md") if block.mark == "the end of the demo"]
+    promised = re.sub(r"[0-9a-f]{16}|\d[\d,.:-]*", ANYTHING, shown)
+    assert shows(first.output, f"{ANYTHING}\n{promised}{ANYTHING}\n"), first.output
 
 
 def test_nothing_the_demo_started_outlives_it(first: FirstDemo) -> None:

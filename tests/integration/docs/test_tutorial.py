@@ -5,35 +5,15 @@ Real broker, PostgreSQL and Spark, by the commands alone. The page's DAG, its la
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.support.demos import processes_of
 from tests.support.pages import PROJECT, blocks
-from tests.support.reader import Terminal, fresh_environment
+from tests.support.reader import Terminal
 
 pytestmark = pytest.mark.timeout(600)
 
 PAGE = PROJECT / "docs" / "tutorial.md"
-
-
-@pytest.fixture(scope="module")
-def terminal() -> Iterator[Terminal]:
-    """Not in pytest's own folders, which the server's account may not enter where we are root."""
-    with tempfile.TemporaryDirectory(prefix="logbus-tutorial-") as place:
-        home, directory = Path(place) / "home", Path(place) / "logbus"
-        for folder in (home, directory):
-            folder.mkdir()
-        made = Terminal(directory=directory, environment=fresh_environment(home), left=Path(place) / "left")
-        try:
-            yield made
-        finally:
-            for other in made.others:
-                if other.process.poll() is None:
-                    other.interrupt()
 
 
 @pytest.fixture(scope="module")
