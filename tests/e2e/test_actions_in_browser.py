@@ -68,6 +68,27 @@ def test_an_hour_is_rerun_and_turns_green(second: SecondDemo, engine: Engine, pa
     page.wait_for_url(re.compile(rf"/dags/{PIPELINE}/runs/.+/tasks/load"))
 
 
+def test_hours_chosen_on_the_map_are_loaded_together(second: SecondDemo, engine: Engine, page: Page) -> None:
+    ledger, begin = Ledger(engine), second.windows[-1].interval.end + 2 * EMPTY_HOUR_AFTER
+    second.stack.airflow.api.give_up_active_runs(PIPELINE)
+    hours = [Interval(start, start + HOUR) for start in (begin, begin + HOUR)]
+    for hour in hours:
+        ledger.freeze_or_get(PIPELINE, hour, Topics(Client(second.stack.client_config)), hour.end + timedelta(days=1))
+    until = instant_text(hours[-1].end)
+    page.goto(f"/plugin/logbus-ingestion/logbus/ui/ingestion?pipeline={PIPELINE}&hours=24&until={until}")
+    frame = ours(page)
+    cells = [frame.locator(f'.cell[aria-label*=" {hour.start:%H:%M}, "]').last for hour in hours]
+    for cell in cells:
+        expect(cell).to_have_class(re.compile("s-closed"))
+    cells[0].click(modifiers=["Control"])
+    cells[1].click(modifiers=["Shift"])
+    confirm(frame, "Load 2 hours")
+    expect(frame.get_by_role("region", name="Chosen hours")).to_contain_text("2 runs asked for")
+    for cell in cells:
+        expect(cell).to_have_class(re.compile(f"s-{GREEN}"), timeout=DONE_WITHIN_MS)
+    assert all(ledger.window(PIPELINE, hour.start).audited_at is not None for hour in hours)
+
+
 def test_a_dead_letter_is_redriven_and_its_hour_turns_green(
     second: SecondDemo, engine: Engine, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
 from logbus.ledger.migrations import create_ledger
 from logbus.local.stack import project_directory
-from logbus.model import TaskKey, instant_text
+from logbus.model import HOUR, TaskKey, instant_text
 from logbus.warehouse.embedded import EmbeddedPostgres
 from logbus.warehouse.engine import connect
 from sqlalchemy import Engine
@@ -178,6 +179,28 @@ def test_a_rerun_clears_the_run_of_the_hour_or_asks_for_one(site: Site) -> None:
     made = site.api("GET", f"dags/{OPEN}/dagRuns/{other.json()['run_id']}")
     assert (made["data_interval_start"], made["data_interval_end"]) == (ELEVEN, TWELVE)
     assert made["triggering_user_name"] == ONLY_OPEN
+
+
+def test_an_hour_that_nobody_has_frozen_is_asked_for_likewise(site: Site) -> None:
+    fields = {"logical_date": TEN, "data_interval_start": TEN, "data_interval_end": ELEVEN, "run_after": ELEVEN}
+    site.by("admin").post(
+        f"/api/v2/dags/{OPEN}/dagRuns", json={"dag_run_id": RUN, **fields}
+    )  # there already after the test above
+    site.api("PATCH", f"dags/{OPEN}", json={"is_paused": False})
+    rerun = window_path(OPEN, TWELVE, "rerun")
+    assert site.by("admin").get(window_path(OPEN, TWELVE)).status_code == 404
+    assert site.by("vic").post(rerun, json={}).status_code == 403
+    asked = site.by(ONLY_OPEN).post(rerun, json={})
+    assert asked.status_code == 200, asked.text
+    made = site.api("GET", f"dags/{OPEN}/dagRuns/{asked.json()['run_id']}")
+    assert (made["data_interval_start"], made["triggering_user_name"]) == (TWELVE, ONLY_OPEN)
+    site.api("PATCH", f"dags/{OPEN}/dagRuns/{made['dag_run_id']}", json={"state": "failed"})
+    assert site.by("admin").post(rerun, json={}).json()["run_id"] == made["dag_run_id"], "what failed begins anew"
+    half_past = instant_text(at(12.5))
+    assert site.by("admin").post(window_path(OPEN, half_past, "rerun"), json={}).status_code == 404
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    still_open = site.by("admin").post(window_path(OPEN, instant_text(now + HOUR), "rerun"), json={})
+    assert (still_open.status_code, "is open until" in still_open.json()["detail"]) == (409, True)
 
 
 def test_a_redrive_triggers_its_dag(site: Site) -> None:

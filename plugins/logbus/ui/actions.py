@@ -7,17 +7,19 @@ parser of anybody's runs in the api-server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
+from logbus.errors import WindowUnknown
 from logbus.ledger.ledger import Ledger
-from logbus.model import Interval, instant_text
-from logbus.proof.history import WindowHistory, window_history
+from logbus.model import Interval, Pipeline, floor, instant_text
+from logbus.proof.history import AttemptRecord, WindowHistory, window_history
 from logbus.status import replay
 from logbus.status.replay import Span
 from logbus.ui import access
@@ -27,29 +29,55 @@ from logbus.ui.request_context import ContextDep, RequestContext, answer, told, 
 REDRIVE_DAG = "logbus_redrive"
 SINK_WITH_ROWS = "postgres"  # the one that is changed row by row
 
+Asked = TypeVar("Asked")
+
 router = APIRouter(prefix="/api/windows/{pipeline}/{start}")
 
 
-class Target:
-    """The window that a request is about, which the caller may see, and the Dags of its pipeline that he may see."""
+class Hour:
+    """An hour that a request is about, of a pipeline that the caller may see, and the Dags of it that he may see. `frozen` is its
+    window; where there is none yet, the hour is one that could be frozen: closed, and one of the pipeline's."""
 
     def __init__(self, context: ContextDep, pipeline: str, start: str) -> None:
+        self.context, self.pipeline = context, pipeline
         with told():
             engine = context.source.engine()
             self.dag_ids = access.refuse_unseen(engine, pipeline, context.user)
-            self.history: WindowHistory = window_history(engine, pipeline, wanted_instant(start))
-            self.sink = Ledger(engine).pipeline(pipeline).options.sink
-        self.context = context
+            registered = Ledger(engine).pipeline(pipeline)
+            self.sink = registered.options.sink
+            self.frozen = self.find(engine, registered, wanted_instant(start))
+        unfrozen = Interval(wanted_instant(start), wanted_instant(start) + registered.interval)
+        self.interval = unfrozen if self.frozen is None else self.frozen.window.interval
+
+    def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory | None:
+        try:
+            return window_history(engine, registered.name, start)
+        except WindowUnknown:
+            if start != floor(start, registered.interval):
+                raise
+            if start >= registered.closed_until(self.context.now):
+                until = instant_text(start + registered.interval + registered.lateness)
+                raise HTTPException(409, f"the window of {instant_text(start)} is open until {until}: load it then") from None
+            return None
 
     @property
-    def interval(self) -> Interval:
-        return self.history.window.interval
+    def attempts(self) -> Sequence[AttemptRecord]:
+        return () if self.frozen is None else self.frozen.attempts
+
+
+class Target(Hour):
+    """An hour with a window: what is not frozen is unknown."""
+
+    def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory:
+        return window_history(engine, registered.name, start)
 
     @property
-    def pipeline(self) -> str:
-        return self.history.window.pipeline
+    def history(self) -> WindowHistory:
+        assert self.frozen is not None, "`find` has refused it"
+        return self.frozen
 
 
+HourDep = Annotated[Hour, Depends()]
 TargetDep = Annotated[Target, Depends()]
 
 
@@ -83,13 +111,13 @@ def href(target: Target, request: Request, name: str) -> str:
     return f"{root}/api/windows/{quote(target.pipeline, safe='')}/{start}/{name}?{urlencode(connections)}"
 
 
-def why_no_rerun(target: Target) -> str | None:
-    if not target.dag_ids:
-        return f"no Dag works on this pipeline; {by_hand(target)}"
-    if not dags_allowed(target, "PUT"):
-        return f"you may not clear runs of {' or '.join(target.dag_ids)}: ask whoever runs Airflow for the right to"
+def why_no_rerun(hour: Hour) -> str | None:
+    if not hour.dag_ids:
+        return f"no Dag works on this pipeline; {by_hand(hour)}"
+    if not dags_allowed(hour, "PUT"):
+        return f"you may not clear runs of {' or '.join(hour.dag_ids)}: ask whoever runs Airflow for the right to"
     # Which of several Dags has the run is asked of Airflow when it is wanted; here it is enough that one of them could.
-    idle = [why_idle(dag_id) for dag_id in dags_allowed(target, "PUT")]
+    idle = [why_idle(dag_id) for dag_id in dags_allowed(hour, "PUT")]
     return idle[0] if all(idle) else None
 
 
@@ -117,54 +145,54 @@ def why_idle(dag_id: str) -> str | None:
     return f"the Dag {dag_id} is paused: switch it on, or `airflow dags unpause {dag_id}`" if is_paused else None
 
 
-def dags_allowed(target: Target, method: str) -> list[str]:
+def dags_allowed(hour: Hour, method: str) -> list[str]:
     """The Dags of the pipeline whose runs the caller may change; that of the last attempt first."""
-    last = [attempt.task.dag_id for attempt in reversed(target.history.attempts) if attempt.task is not None]
-    ordered = sorted(target.dag_ids, key=lambda dag_id: last.index(dag_id) if dag_id in last else len(last))
-    return [dag_id for dag_id in ordered if access.may_change_runs(target.context.user, dag_id, method)]
+    last = [attempt.task.dag_id for attempt in reversed(hour.attempts) if attempt.task is not None]
+    ordered = sorted(hour.dag_ids, key=lambda dag_id: last.index(dag_id) if dag_id in last else len(last))
+    return [dag_id for dag_id in ordered if access.may_change_runs(hour.context.user, dag_id, method)]
 
 
-def by_hand(target: Target) -> str:
-    return f"`{command_of(target)}` loads it"
+def by_hand(hour: Hour) -> str:
+    return f"`{command_of(hour)}` loads it"
 
 
-def command_of(target: Target) -> str:
-    return f"logbus replay run --pipeline {target.pipeline} --window {instant_text(target.interval.start)}"
+def command_of(hour: Hour) -> str:
+    if hour.frozen is None:
+        return f"logbus load --pipeline {hour.pipeline} --only-missing"
+    return f"logbus replay run --pipeline {hour.pipeline} --window {instant_text(hour.interval.start)}"
 
 
 @router.post("/rerun", dependencies=[Depends(access.refuse_foreign)])
-async def rerun(request: Request, target: TargetDep) -> Response:
-    """Clears the Dag run that stands for the window; where there is none, asks for one."""
-    allowed = await run_in_threadpool(dags_allowed, target, "PUT")
-    if not allowed:
-        why_not = await run_in_threadpool(why_no_rerun, target)
-        raise HTTPException(403 if target.dag_ids else 409, why_not)
+async def rerun(request: Request, hour: HourDep) -> Response:
+    """Clears the Dag run that stands for the hour; where there is none, asks for one. It freezes what is not frozen yet."""
+    await refuse(why_no_rerun, hour)
+    allowed = await run_in_threadpool(dags_allowed, hour, "PUT")
     airflow = AirflowRest(request)
-    if (found := await run_of(airflow, target, allowed)) is not None:
-        await refuse_idle_dag(found.dag_id)
+    if (found := await run_of(airflow, hour, allowed)) is not None:
+        await refuse(why_idle, found.dag_id)
         if not found.is_over:
             raise HTTPException(409, f"run {found.run_id} of {found.dag_id} is {found.state}: wait for its end, then rerun it")
         await airflow.clear(found)
         return done("the run of this hour begins anew", found)
-    if (dag_id := await hourly_dag(airflow, target, allowed)) is not None:
-        await refuse_idle_dag(dag_id)
-        return done("a run for this hour was asked for", await airflow.trigger(dag_id, fields_of(target.interval)))
-    raise HTTPException(409, f"no run of {' or '.join(allowed)} stands for this hour alone; {by_hand(target)}")
+    if (dag_id := await hourly_dag(airflow, hour, allowed)) is not None:
+        await refuse(why_idle, dag_id)
+        return done("a run for this hour was asked for", await airflow.trigger(dag_id, fields_of(hour.interval)))
+    raise HTTPException(409, f"no run of {' or '.join(allowed)} stands for this hour alone; {by_hand(hour)}")
 
 
-async def run_of(airflow: AirflowRest, target: Target, dag_ids: Sequence[str]) -> DagRun | None:
+async def run_of(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> DagRun | None:
     """The run whose data interval is the window. A run that loaded it beside its own hour, or among many, is not it."""
-    found = [run for dag_id in dag_ids for run in await airflow.runs_at(dag_id, target.interval.start)]
-    for attempt in reversed(target.history.attempts):
+    found = [run for dag_id in dag_ids for run in await airflow.runs_at(dag_id, hour.interval.start)]
+    for attempt in reversed(hour.attempts):
         if attempt.task is not None and attempt.task.dag_id in dag_ids:
             run = await airflow.run(attempt.task.dag_id, attempt.run_id)
             found += [run] if run is not None else []
-    return next((run for run in found if run.interval == target.interval), None)
+    return next((run for run in found if run.interval == hour.interval), None)
 
 
-async def hourly_dag(airflow: AirflowRest, target: Target, dag_ids: Sequence[str]) -> str | None:
-    """A Dag whose runs stand for spans as long as the window."""
-    length = target.interval.end - target.interval.start
+async def hourly_dag(airflow: AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> str | None:
+    """A Dag whose runs stand for spans as long as the hour."""
+    length = hour.interval.end - hour.interval.start
     for dag_id in dag_ids:
         runs = await airflow.newest_runs(dag_id)
         if any(run.interval is not None and run.interval.end - run.interval.start == length for run in runs):
@@ -181,9 +209,7 @@ def fields_of(interval: Interval) -> dict[str, str]:
 @router.post("/redrive", dependencies=[Depends(access.refuse_foreign)])
 async def redrive(request: Request, target: TargetDep) -> Response:
     """Triggers the Dag that parses the window's dead letters again and audits it."""
-    why_not = await run_in_threadpool(why_no_redrive, target)
-    if why_not is not None:
-        raise HTTPException(403 if why_not.startswith("you may not") else 409, why_not)
+    await refuse(why_no_redrive, target)
     conf = {
         "pipeline": target.pipeline,
         "start": instant_text(target.interval.start),
@@ -193,10 +219,10 @@ async def redrive(request: Request, target: TargetDep) -> Response:
     return done("the dead letters are being parsed again", await AirflowRest(request).trigger(REDRIVE_DAG, {"conf": conf}))
 
 
-async def refuse_idle_dag(dag_id: str) -> None:
-    """409 where Airflow would start nothing."""
-    if (why_not := await run_in_threadpool(why_idle, dag_id)) is not None:
-        raise HTTPException(409, why_not)
+async def refuse(why_not_of: Callable[[Asked], str | None], asked: Asked) -> None:
+    """403 or 409 where there is a reason not to."""
+    if (why_not := await run_in_threadpool(why_not_of, asked)) is not None:
+        raise HTTPException(403 if why_not.startswith("you may not") else 409, why_not)
 
 
 def done(message: str, run: DagRun) -> Response:

@@ -125,6 +125,37 @@ def test_the_legend_and_the_search_choose(open_page: Open) -> None:
     expect(frame.get_by_text("No pipeline is like that")).to_be_visible()
 
 
+def test_hours_are_chosen_by_mouse_and_by_keyboard_and_what_is_refused_says_why(
+    open_page: Open, platform: SeededPlatform
+) -> None:
+    page = open_page("admin", f"{ALONE}/ingestion")
+    bar = page.get_by_role("region", name="Chosen hours")
+    selected = page.locator('.cell[aria-selected="true"]')
+    cell(page, platform, "payments", 6).click(modifiers=["Control"])
+    cell(page, platform, "payments", 3).click(modifiers=["Shift"])
+    expect(selected).to_have_count(4)
+    expect(bar).to_contain_text("4 hours of payments")
+    page.get_by_role("button", name="Choose hours").click()
+    cell(page, platform, "access_log", 5).click()
+    expect(bar).to_contain_text("5 hours of payments, access_log")
+    page.keyboard.press("Space")
+    expect(selected).to_have_count(4)
+    page.keyboard.press("Shift+ArrowRight")
+    expect(selected).to_have_count(6)
+    page.keyboard.press("Escape")
+    expect(bar).to_be_hidden()
+    expect(selected).to_have_count(0)
+    cell(page, platform, "payments", 3).click()
+    cell(page, platform, "payments", 4).click()
+    page.get_by_role("button", name="Load 2 hours").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("payments: 2 hours; of 1 the rows that are there are replaced")
+    dialog.get_by_role("button", name="Load 2 hours").click()
+    expect(bar).to_contain_text("2 hours not asked for")
+    expect(bar).to_contain_text("the Dag payments is paused")
+    expect(selected).to_have_count(2)
+
+
 def test_a_cell_leads_to_its_hour_and_airflows_address_goes_with_it(open_page: Open, platform: SeededPlatform) -> None:
     page = open_page("admin", IN_AIRFLOW)
     frame = ours(page)

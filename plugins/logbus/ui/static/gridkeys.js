@@ -48,8 +48,9 @@ export function focusOn(map, cell) {
   cell.focus();
 }
 
-// `open(cell element)` is called for Enter, space and a click.
-export function walk(map, open) {
+// `open(cell element)` is called for Enter and a click; `choose(cell element, upTo)` for Space, Shift with an arrow, and a click with Ctrl
+// or Shift. `isChoosing()`: every click chooses.
+export function walk(map, { open, choose, isChoosing }) {
   map.element.addEventListener("keydown", (event) => {
     const cell = event.target.closest(".cell");
     const aside = cell
@@ -63,16 +64,23 @@ export function walk(map, open) {
     if (!cell) return;
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
-      open(cell);
+      if (event.key === "Enter") open(cell);
+      else choose(cell, false);
       return;
     }
     const next = move(map, cell, event.key, event.ctrlKey || event.metaKey);
     if (!next) return;
     event.preventDefault();
     focusOn(map, next);
+    if (event.shiftKey && next.pipeline === cell.pipeline) {
+      if (cell.getAttribute("aria-selected") !== "true") choose(cell, false);
+      choose(next, true);
+    }
   });
   map.element.addEventListener("click", (event) => {
     const cell = event.target.closest(".cell");
-    if (cell) open(cell);
+    if (!cell) return;
+    if (isChoosing() || event.ctrlKey || event.metaKey || event.shiftKey) choose(cell, event.shiftKey);
+    else open(cell);
   });
 }

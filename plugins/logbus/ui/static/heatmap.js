@@ -98,7 +98,7 @@ export class HeatMap {
     this.rows = [];
     this.byName = new Map();
     this.head = h("div", { class: "row head", role: "row" });
-    this.element = h("div", { class: "panel map", role: "grid", "aria-label": "Hours of each pipeline" }, this.head);
+    this.element = h("div", { class: "panel map", role: "grid", "aria-label": "Hours of each pipeline", "aria-multiselectable": "true" }, this.head);
     new ResizeObserver(() => this.fit()).observe(this.element);
   }
 

@@ -3,6 +3,7 @@
 import { byId, h, replace } from "./dom.js";
 import { empty, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
 import { Choices } from "./choices.js";
+import { Chosen } from "./chosen.js";
 import { apiAddress, asked, windowAddress } from "./frame.js";
 import { focusOn, walk } from "./gridkeys.js";
 import { headline, isOnlyDue } from "./headline.js";
@@ -17,6 +18,7 @@ const KEYS = [
   ["PgUp PgDn", "a day back, a day on"],
   ["Home End", "first and last hour; with Ctrl of all pipelines"],
   ["Enter", "open the hour"],
+  ["Space", "choose the hour, to load several together; Shift and an arrow: up to there. With the mouse Ctrl or Shift and click"],
   ["/", "find a pipeline"],
   ["Esc", "close what is open"],
   ["?", "these keys"],
@@ -50,7 +52,7 @@ function build() {
     choices.search = words;
     redraw();
   });
-  const tools = h("div", { class: "tools" }, places.legend, h("span", { class: "space" }), find, places.spans);
+  const tools = h("div", { class: "tools" }, places.legend, h("span", { class: "space" }), chosen.toggle(), find, places.spans);
   byId("page").replaceChildren(places.headline, tools, map.element, places.noMatch);
 }
 
@@ -64,6 +66,7 @@ function redraw() {
   replace(places.spans, spans(choices, chooseHours), days(choices, poll.data, chooseDay));
   replace(map.head, head(span, now, choices, sortBy));
   map.show(shown, span, now);
+  chosen.show();
   if (choices.states.size) map.element.dataset.show = [...choices.states].join(" ");
   else delete map.element.dataset.show;
   places.noMatch.classList.toggle("hidden", shown.length > 0);
@@ -122,16 +125,22 @@ function show(data) {
 }
 
 const poll = new Poll({ address, show, tell: tellProblems });
+const chosen = new Chosen(map, poll);
 
 function start() {
   furnish("ingestion", KEYS);
-  walk(map, (cell) => window.location.assign(windowAddress(cell.pipeline.name, cell.cell.start)));
+  walk(map, {
+    open: (cell) => window.location.assign(windowAddress(cell.pipeline.name, cell.cell.start)),
+    choose: (cell, upTo) => chosen.choose(cell, upTo),
+    isChoosing: () => chosen.isOn,
+  });
   map.element.addEventListener(
     "focusin",
     (event) => event.target.classList.contains("cell") && event.target.tabIndex < 0 && focusOn(map, event.target),
   );
   attachTooltip(map);
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !document.querySelector("dialog[open]")) chosen.clear();
     if (event.key !== "/" || event.target.closest("input, dialog")) return;
     event.preventDefault();
     byId("search")?.focus();
