@@ -14,6 +14,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.cluster import log_directories, partition_bytes
 from logbus.kafka.topics import Topics
 from logbus.model import instant_text
+from logbus.proof.dead_letter_shapes import ERROR_CHARACTERS_MAX
 from logbus.proof.history import window_history
 from logbus.status.lag import lag_of
 from logbus.ui import topic_records
@@ -191,11 +192,12 @@ def test_dead_letters_that_fail_alike_are_one_shape(
     places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str
 ) -> None:
     bad = RealPipeline(broker.bootstrap, engine)
-    bad.send([(10.1 + n / 20, b"record") for n in range(8)])
-    load(bad, warehouse_url, 10, bad=frozenset(range(7)))
+    bad.send([(10.1 + n / 20, b"record") for n in range(9)])
+    load(bad, warehouse_url, 10, bad=frozenset(range(8)))
     errors = [f"line {n} column 7: 'record {n}'" for n in range(5)] + [
         "member 'a' is no bigint: '\"x\"'",
         "member 'a' is no bigint: 'y'",
+        "a parser of the user's own: " + "'x" * 1_000_000,  # a search for what belongs to the record would never end
     ]
     with engine.begin() as connection:
         for offset, error in enumerate(errors):
@@ -206,8 +208,9 @@ def test_dead_letters_that_fail_alike_are_one_shape(
     assert [(one["error"], one["count"], [sample["offset"] for sample in one["samples"]]) for one in found["shapes"]] == [
         ("line N column N", 5, [0, 1, 2]),
         ("member 'a' is no bigint", 2, [5, 6]),
+        (errors[-1][:ERROR_CHARACTERS_MAX], 1, [7]),
     ]
-    assert found["total"] == 7
+    assert found["total"] == 8
 
 
 def test_a_pipeline_shows_what_it_is_how_its_hours_went_and_who_tried(places: UiClient, pipeline: RealPipeline) -> None:
