@@ -12,7 +12,8 @@ has a problem, and `logbus lag` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -35,6 +36,9 @@ FUTURE_STAMPS = "a record's timestamp lies in the future and hides where the hou
 TOPIC_GONE = "the topic {topic} is gone: make it again and `logbus pipeline rebase {name}`, or ship something to it"
 
 Result = TypeVar("Result")
+
+# Done when the broker has answered; `BrokerUnavailable` where it does not.
+Reached = Future[list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,18 +128,32 @@ def raised_if_error(answer: Any) -> Any:
 
 def read_fleet(engine: Engine, log: LogBatches, now: datetime) -> list[PipelineReading]:
     """All pipelines by name. `BrokerUnavailable` where the broker answers nothing; a topic's trouble is its lag's problem."""
-    with engine.connect() as connection:
-        rows, policies = pipeline_rows(connection), policies_by_topic(connection)
-    return read_pipelines(engine, log, now, rows, policies)
+    with reaching(log) as reached:
+        with engine.connect() as connection:
+            rows, policies = pipeline_rows(connection), policies_by_topic(connection)
+        return read_pipelines(engine, log, now, rows, policies, reached)
+
+
+@contextmanager
+def reaching(log: LogBatches) -> Iterator[Reached]:
+    """The broker is asked whether it is there while the block begins: a first connection takes as long as reading the ledger."""
+    with ThreadPoolExecutor(1) as beside:
+        yield beside.submit(log.topic_names)
 
 
 def read_pipelines(
-    engine: Engine, log: LogBatches, now: datetime, rows: Sequence[Row], policies: Mapping[str, RetentionPolicy]
+    engine: Engine,
+    log: LogBatches,
+    now: datetime,
+    rows: Sequence[Row],
+    policies: Mapping[str, RetentionPolicy],
+    reached: Reached,
 ) -> list[PipelineReading]:
     """The same for these rows of the ledger, where retention is managed by these policies."""
     pipelines = {row["name"]: to_pipeline(row) for row in rows}
     with ThreadPoolExecutor(1) as beside:
         loading = beside.submit(read_chains, engine, rows)
+        reached.result()
         answers, partitions = with_ends(log, list(pipelines.values()))
         there = [pipeline for pipeline in pipelines.values() if pipeline.topic in partitions]
         answers.known |= log.answers({question for one in there for question in certain(one, utc(now))}, partitions)
@@ -157,8 +175,7 @@ def read_chains(engine: Engine, rows: Sequence[Row]) -> dict[str, PipelineChain]
 
 
 def with_ends(log: LogBatches, pipelines: Sequence[Pipeline]) -> tuple[Answers, dict[str, Sequence[int]]]:
-    """The topics, with the end offsets of those that are there, and their partitions. `BrokerUnavailable` is raised here."""
-    log.topic_names()
+    """The topics, with the end offsets of those that are there, and their partitions."""
     answers = Answers(log.topics(pipeline.topic for pipeline in pipelines))
     partitions: dict[str, Sequence[int]] = {
         name: one.facts.partitions for name, one in answers.topics.items() if isinstance(one, TopicPlaces)
