@@ -7,7 +7,6 @@ it may be run again at any time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -29,15 +28,14 @@ def command() -> None:
 
 @command.command("setup")
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @click.option("--master", default=LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 @click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="Spark drivers beside each other.")
 @click.option("--replace", is_flag=True, help="Also change connections that are there already.")
-def setup(warehouse_url: str, bootstrap: str, client_config: Path | None, master: str, slots: int, replace: bool) -> None:
+def setup(warehouse_url: str, config: Mapping[str, Any], master: str, slots: int, replace: bool) -> None:
     """Make the pool of the loads and the connections kafka_default, warehouse_default and spark_default."""
     connections = {
-        "kafka_default": {"conn_type": "kafka", "extra": options.client_config(bootstrap, client_config)},
+        "kafka_default": {"conn_type": "kafka", "extra": config},
         "warehouse_default": warehouse_connection(parse_warehouse_url(warehouse_url)),
         "spark_default": {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "client"}},
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -26,8 +26,7 @@ PORT_DEFAULT = 9308  # kafka_exporter's, whose names these are
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT_DEFAULT, show_default=True, help="Port; 0 for any free one.")
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @click.option("--cluster-name", help="Value of the label cluster_name; by default the cluster's id.")
 @click.option("--topic-filter", default=".*", show_default=True, help="Pattern of the topics to show, as with kafka_exporter.")
 @click.option("--group-filter", default=".*", show_default=True, help="Pattern of the consumer groups to show.")
@@ -49,8 +48,7 @@ def command(
     host: str,
     port: int,
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
     cluster_name: str | None,
     topic_filter: str,
     group_filter: str,
@@ -64,7 +62,7 @@ def command(
     limits = Limits(deadline_seconds=deadline, max_age_seconds=max_age)
     sources = make_sources(
         warehouse_url,
-        options.client_config(bootstrap, client_config),
+        config,
         options.clock,
         limits,
         cluster_name=cluster_name,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
@@ -30,8 +31,7 @@ from logbus.status.lag import Lag, Measure, lag_of
     help="A registered pipeline; may be repeated. By default all.",
 )
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @options.json_option
 @click.option("--bytes", "counts_bytes", is_flag=True, help="Count bytes too, by reading every record that is behind.")
 @click.option(
@@ -44,14 +44,13 @@ from logbus.status.lag import Lag, Measure, lag_of
 def command(
     pipeline_names: tuple[str, ...],
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
     as_json: bool,
     counts_bytes: bool,
     hours_max: int | None,
 ) -> None:
     """Show closed hours that are not loaded, the oldest of them, their records, and when retention would take them."""
-    ledger, config, now = options.open_ledger(warehouse_url), options.client_config(bootstrap, client_config), options.clock()
+    ledger, now = options.open_ledger(warehouse_url), options.clock()
     names = pipeline_names or [pipeline.name for pipeline in ledger.pipelines()]
     log, measure = Topics(Client(config)), reader(config) if counts_bytes else None
     lags = [lag_or_problem(ledger, log, name, now, measure) for name in names]
@@ -89,7 +88,7 @@ def fail_above(lags: list[Lag], hours_max: int) -> None:
         raise Behind(f"{len(behind)} of {len(lags)} pipelines are more than {hours_max} hours behind: {names}")
 
 
-def reader(config: dict[str, object]) -> Measure:
+def reader(config: Mapping[str, Any]) -> Measure:
     """Bytes of keys and values, as loads count them."""
 
     def measure(topic: str, partition: int, start: int, end: int) -> int:

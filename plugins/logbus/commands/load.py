@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
@@ -23,8 +24,7 @@ from logbus.model import AuditReport, WindowCounts, instant_text
 @options.since_option
 @options.until_option
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @options.json_option
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many windows.")
 @click.option("--only-missing", is_flag=True, help="Leave windows alone that are loaded already.")
@@ -40,8 +40,7 @@ def command(
     since: datetime | None,
     until: datetime | None,
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
     as_json: bool,
     limit: int | None,
     only_missing: bool,
@@ -55,7 +54,7 @@ def command(
     """
     loader = Loader(
         warehouse_url=warehouse_url,
-        client_config=options.client_config(bootstrap, client_config),
+        client_config=config,
         now=options.clock,
         say=lambda line: click.echo(line, err=True),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -52,22 +52,20 @@ def named(hours: Sequence[Interval]) -> str:
 @click.option("--reason", required=True, help="Why it is accepted; kept with the window, and shown for ever.")
 @click.option("--by", help="Who accepts it; by default the user and machine this runs as.")
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 def accept_loss(
     pipeline_name: str,
     starts: Sequence[datetime],
     reason: str,
     by: str | None,
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
 ) -> None:
     """Accept that records are gone of the windows that begin at STARTS: what is left of them may be loaded and audited then.
 
     They are never called exact: every audit says who accepted the loss, when and why.
     """
-    ledger, log = options.open_ledger(warehouse_url), Topics(Client(options.client_config(bootstrap, client_config)))
+    ledger, log = options.open_ledger(warehouse_url), Topics(Client(config))
     length = ledger.pipeline(pipeline_name).interval
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
     for start in starts:

@@ -85,16 +85,8 @@ class ClientSetting(Setting):
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 
-warehouse_option: Decorator = click.option(
-    "--warehouse",
-    "warehouse_url",
-    required=True,
-    envvar="LOGBUS_WAREHOUSE_URL",
-    show_envvar=True,
-    metavar="URL",
-    help="The PostgreSQL that holds the tables and the ledger.",
-)
-warehouse_if_named_option: Decorator = click.option(
+_warehouse = functools.partial(
+    click.option,
     "--warehouse",
     "warehouse_url",
     envvar="LOGBUS_WAREHOUSE_URL",
@@ -102,7 +94,9 @@ warehouse_if_named_option: Decorator = click.option(
     metavar="URL",
     help="The PostgreSQL that holds the tables and the ledger.",
 )
-bootstrap_option: Decorator = click.option(
+warehouse_option: Decorator = _warehouse(required=True)
+warehouse_if_named_option: Decorator = _warehouse()
+_bootstrap_option: Decorator = click.option(
     "-b",
     "--bootstrap-server",
     "bootstrap",
@@ -113,7 +107,7 @@ bootstrap_option: Decorator = click.option(
     metavar="HOST:PORT",
     help="Address of the broker.",
 )
-client_config_option: Decorator = click.option(
+_client_config_option: Decorator = click.option(
     "--client-config",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="LOGBUS_CLIENT_CONFIG",
@@ -136,7 +130,6 @@ until_option: Decorator = click.option(
     "--until", type=Instant(), metavar="INSTANT", help="Last instant; by default that of the last record."
 )
 execute_option: Decorator = click.option("--execute", "is_executed", is_flag=True, help="Do it. Without this, only show it.")
-OUTPUT_HELP = "How to print: table or json."
 
 
 def json_option(function: Function) -> Function:
@@ -187,14 +180,23 @@ def names_argument(name: str, metavar: str, option: str, sentence: str, complete
     return decorate
 
 
-def with_broker(function: Function) -> Function:
+def with_client(function: Function) -> Function:
     """Where the broker is and how to talk to it; the command gets `config`, the configuration of its clients."""
 
     @functools.wraps(function)
-    def command(
-        *arguments: Any, bootstrap: str, client_config: Path | None, client_settings: Iterable[tuple[str, str]], **options: Any
-    ) -> Any:
-        return function(*arguments, config={**client_configuration(bootstrap, client_config), **dict(client_settings)}, **options)
+    def command(*arguments: Any, bootstrap: str, client_config: Path | None, **options: Any) -> Any:
+        config = {"bootstrap.servers": bootstrap, **(settings_of(client_config) if client_config else {})}
+        return function(*arguments, config=config, **options)
+
+    return _bootstrap_option(_client_config_option(command))
+
+
+def with_broker(function: Function) -> Function:
+    """`with_client`, and settings of the client on the command line."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, config: dict[str, Any], client_settings: Iterable[tuple[str, str]], **options: Any) -> Any:
+        return function(*arguments, config={**config, **dict(client_settings)}, **options)
 
     setting = click.option(
         "-X",
@@ -204,15 +206,7 @@ def with_broker(function: Function) -> Function:
         type=ClientSetting(),
         help="A librdkafka setting; may be repeated.",
     )
-    return bootstrap_option(client_config_option(setting(command)))
-
-
-def client_configuration(bootstrap: str, path: Path | None) -> dict[str, Any]:
-    """The configuration of every Kafka client a command makes."""
-    return {"bootstrap.servers": bootstrap, **(settings_of(path) if path else {})}
-
-
-client_config = client_configuration
+    return with_client(setting(command))
 
 
 def settings_of(path: Path) -> Mapping[str, Any]:

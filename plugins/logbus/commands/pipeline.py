@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import click
@@ -50,8 +50,7 @@ def command() -> None:
 @click.option("--settings", default="{}", help='JSON: {"columns": {"host": "text"}, "accept_loss": false, "offset_gaps": false}.')
 @click.option("--change", "may_change", is_flag=True, help="Change a pipeline that is registered otherwise.")
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 def register(
     name: str,
     topic: str,
@@ -62,8 +61,7 @@ def register(
     settings: str,
     may_change: bool,
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
 ) -> None:
     """Register NAME, once. Doing it again with other values shows the difference, and changes it with --change."""
     pipeline = Pipeline(
@@ -80,7 +78,7 @@ def register(
         from logbus.parsing import parser_for
 
         parser_for(parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
-    log, ledger = Topics(Client(options.client_config(bootstrap, client_config))), Ledger(connect(warehouse_url))
+    log, ledger = Topics(Client(config)), Ledger(connect(warehouse_url))
     done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
     tell_registration(done)
     if done.changes and (dags := pipeline_dags.standing_for_another(ledger.engine, done.pipeline)):
@@ -107,13 +105,12 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 @command.command("ls")
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @options.json_option
-def list_pipelines(warehouse_url: str, bootstrap: str, client_config: Path | None, as_json: bool) -> None:
+def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool) -> None:
     """List the registered pipelines and how far they have come."""
     ledger = options.open_ledger(warehouse_url)
-    view = ProgressView(ledger, options.client_config(bootstrap, client_config))
+    view = ProgressView(ledger, config)
     found = [view.progress(pipeline) for pipeline in ledger.pipelines()]
     if as_json:
         output.show_json([progress.summary() for progress in found])
@@ -129,13 +126,12 @@ def list_pipelines(warehouse_url: str, bootstrap: str, client_config: Path | Non
 @command.command("show")
 @click.argument("name", shell_complete=complete_pipelines)
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @options.json_option
-def show(name: str, warehouse_url: str, bootstrap: str, client_config: Path | None, as_json: bool) -> None:
+def show(name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool) -> None:
     """Show everything about the pipeline NAME: how it is registered, how far it has come."""
     ledger = options.open_ledger(warehouse_url)
-    view = ProgressView(ledger, options.client_config(bootstrap, client_config))
+    view = ProgressView(ledger, config)
     found = view.progress(ledger.pipeline(name))
     if as_json:
         gaps, dags = [gap.summary() for gap in found.gaps], dag_definitions(ledger, name)
@@ -161,15 +157,14 @@ def dag_definitions(ledger: Ledger, name: str) -> dict[str, str | None]:
 @command.command("rebase")
 @click.argument("name", shell_complete=complete_pipelines)
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @click.option("--other-cluster", is_flag=True, help="The topic has moved to another cluster for good.")
-def rebase(name: str, warehouse_url: str, bootstrap: str, client_config: Path | None, other_cluster: bool) -> None:
+def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_cluster: bool) -> None:
     """Go on with NAME after its topic was deleted and made again, or holds another log than its windows were frozen on.
 
     What is loaded stays. The hours of which records may be gone are printed; each is refused until its loss is accepted.
     """
-    log = Topics(Client(options.client_config(bootstrap, client_config)))
+    log = Topics(Client(config))
     done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
     click.echo("\n".join(losses.rebase_lines(name, done)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,8 +39,7 @@ def of_span(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that plan and run share."""
     shared = (
         options.json_option,
-        options.client_config_option,
-        options.bootstrap_option,
+        options.with_client,
         options.warehouse_option,
         click.option(
             "--read/--no-read",
@@ -66,14 +64,12 @@ def show_plan(
     until: datetime | None,
     starts: tuple[datetime, ...],
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
     read: bool | None,
     as_json: bool,
 ) -> None:
     """Show windows, records, bytes, whether they are still retained and the same, rows to be replaced, and who is at work on
     them."""
-    config = options.client_config(bootstrap, client_config)
     span = Span(since=since, until=until, starts=starts)
     found = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, read)
     if as_json:
@@ -102,8 +98,7 @@ def run(
     until: datetime | None,
     starts: tuple[datetime, ...],
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
     read: bool | None,
     as_json: bool,
     skip_lost: bool,
@@ -112,7 +107,6 @@ def run(
     master: str,
 ) -> None:
     """Load the windows again with one Spark application, and audit each. All or nothing but for --skip-lost."""
-    config = options.client_config(bootstrap, client_config)
     span = Span(since=since, until=until, starts=starts)
     wanted = False if accept_other_records and read is None else read  # whatever it finds
     found = made_plan(options.open_ledger(warehouse_url), config, pipeline_name, span, wanted)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import click
@@ -35,26 +34,18 @@ def command() -> None:
 topics_argument = click.argument("topics", nargs=-1, shell_complete=complete_topics)
 
 
-def with_broker(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that asks both the ledger and the broker."""
-    for option in (options.client_config_option, options.bootstrap_option, options.warehouse_option):
-        function = option(function)
-    return function
-
-
-def open_retention(warehouse_url: str, bootstrap: str, client_config: Path | None) -> RetentionRun:
-    return RetentionRun(
-        options.open_ledger(warehouse_url).engine, Topics(Client(options.client_config(bootstrap, client_config)))
-    )
+def open_retention(warehouse_url: str, config: Mapping[str, Any]) -> RetentionRun:
+    return RetentionRun(options.open_ledger(warehouse_url).engine, Topics(Client(config)))
 
 
 @command.command("plan")
 @topics_argument
-@with_broker
+@options.warehouse_option
+@options.with_client
 @options.json_option
-def plan(topics: Sequence[str], warehouse_url: str, bootstrap: str, client_config: Path | None, as_json: bool) -> None:
+def plan(topics: Sequence[str], warehouse_url: str, config: Mapping[str, Any], as_json: bool) -> None:
     """Show what a run would delete now, of all managed topics or of TOPICS, and which windows stop being replayable."""
-    report = open_retention(warehouse_url, bootstrap, client_config).plan(options.clock(), list(topics) or None)
+    report = open_retention(warehouse_url, config).plan(options.clock(), list(topics) or None)
     tell(report, as_json)
     if report.plans:
         output.say("nothing was deleted; `logbus retention run --execute` does it")
@@ -63,15 +54,15 @@ def plan(topics: Sequence[str], warehouse_url: str, bootstrap: str, client_confi
 
 @command.command("run")
 @topics_argument
-@with_broker
+@options.warehouse_option
+@options.with_client
 @options.json_option
 @options.execute_option
 @click.option("--dry-run", is_flag=True, help="Only show it, as `plan` does; the default.")
 def run(
     topics: Sequence[str],
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
     as_json: bool,
     is_executed: bool,
     dry_run: bool,
@@ -82,7 +73,7 @@ def run(
     """
     if is_executed and dry_run:
         raise click.UsageError("--execute and --dry-run exclude each other")
-    retention, wanted = open_retention(warehouse_url, bootstrap, client_config), list(topics) or None
+    retention, wanted = open_retention(warehouse_url, config), list(topics) or None
     report = retention.run(options.clock(), "command line", wanted) if is_executed else retention.plan(options.clock(), wanted)
     tell(report, as_json)
     if report.plans and not is_executed:
@@ -122,10 +113,11 @@ def set_policy(
 
 @command.command("adopt")
 @click.argument("topic", shell_complete=complete_topics)
-@with_broker
-def adopt(topic: str, warehouse_url: str, bootstrap: str, client_config: Path | None) -> None:
+@options.warehouse_option
+@options.with_client
+def adopt(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None:
     """Take over TOPIC's own retention.ms and retention.bytes, and set them to -1 so that the broker deletes nothing by itself."""
-    policy = open_retention(warehouse_url, bootstrap, client_config).adopt(topic, options.clock())
+    policy = open_retention(warehouse_url, config).adopt(topic, options.clock())
     click.echo(policy_text(policy))
     then = "schedule `logbus retention run --execute`, or dags/retention.py"
     click.echo(f"the broker deletes nothing of {topic} by itself any more: {then}")
@@ -133,10 +125,11 @@ def adopt(topic: str, warehouse_url: str, bootstrap: str, client_config: Path | 
 
 @command.command("give-back")
 @click.argument("topic", shell_complete=complete_topics)
-@with_broker
-def give_back(topic: str, warehouse_url: str, bootstrap: str, client_config: Path | None) -> None:
+@options.warehouse_option
+@options.with_client
+def give_back(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None:
     """Leave TOPIC to the broker again, with the limits it had when it was adopted."""
-    own = open_retention(warehouse_url, bootstrap, client_config).give_back(topic)
+    own = open_retention(warehouse_url, config).give_back(topic)
     settings = ", ".join(f"{name}={value}" for name, value in own.items()) or "its own limits, which were never changed"
     click.echo(f"topic {topic} is the broker's again, with {settings}")
 

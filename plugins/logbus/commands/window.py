@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -39,16 +38,14 @@ command.add_command(losses.accept_loss)
 @options.since_option
 @options.until_option
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @options.json_option
 def list_windows(
     pipeline_name: str,
     since: datetime | None,
     until: datetime | None,
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
     as_json: bool,
 ) -> None:
     """List the windows of a pipeline, and the closed hours that are not frozen or not loaded.
@@ -58,7 +55,7 @@ def list_windows(
     ledger = options.open_ledger(warehouse_url)
     pipeline = ledger.pipeline(pipeline_name)
     windows = ledger.windows(pipeline_name, since, until)
-    view = ProgressView(ledger, options.client_config(bootstrap, client_config))
+    view = ProgressView(ledger, config)
     gaps = view.gaps(pipeline, since, None if until is None else until + pipeline.interval)
     note = view.note
     if as_json:
@@ -93,8 +90,7 @@ def show(pipeline_name: str, warehouse_url: str, as_json: bool, start: datetime)
 @command.command("diff")
 @options.pipeline_option
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @options.json_option
 @click.option("--attempts", type=(int, int), help="Two attempts at the one window named.")
 @click.option("--against", type=click.Choice(["broker"]), help="Read the one window named again, from the broker.")
@@ -102,8 +98,7 @@ def show(pipeline_name: str, warehouse_url: str, as_json: bool, start: datetime)
 def diff(
     pipeline_name: str,
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
     as_json: bool,
     attempts: tuple[int, int] | None,
     against: str | None,
@@ -119,7 +114,7 @@ def diff(
     elif against:
         pipeline = Ledger(engine).pipeline(found[0].window.pipeline)
         left = comparison.loaded_reading(found[0])
-        right = broker_reading(found[0], pipeline, options.client_config(bootstrap, client_config))
+        right = broker_reading(found[0], pipeline, config)
     else:
         left, right = (comparison.loaded_reading(history) for history in found)
     tell_differences(left, right, as_json)
@@ -159,20 +154,18 @@ def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -
 @command.command("audit")
 @options.pipeline_option
 @options.warehouse_option
-@options.bootstrap_option
-@options.client_config_option
+@options.with_client
 @options.json_option
 @click.argument("starts", type=options.Instant(), nargs=-1, required=True)
 def audit(
     pipeline_name: str,
     warehouse_url: str,
-    bootstrap: str,
-    client_config: Path | None,
+    config: Mapping[str, Any],
     as_json: bool,
     starts: tuple[datetime, ...],
 ) -> None:
     """Count the windows that begin at STARTS again, in the target and at the broker; status 5 unless all are exact."""
-    ledger, log = options.open_ledger(warehouse_url), Topics(Client(options.client_config(bootstrap, client_config)))
+    ledger, log = options.open_ledger(warehouse_url), Topics(Client(config))
     sinks, tracked = each_sink_once(), output.tracked(starts, "auditing", len(starts))
     reports = [audit_window(ledger.engine, log, pipeline_name, start, options.clock(), sinks) for start in tracked]
     if as_json:
