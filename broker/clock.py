@@ -40,25 +40,3 @@ class UnhurriedClock:
         self._now_ms = min(self._clock.now_ms(), self._now_ms + round((now - self._asked) * 2000))
         self._asked = now
         return self._now_ms
-
-
-class ManualClock:
-    """A clock that moves only when told to."""
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._now_ms = now_ms
-        self._elapsed_ms = 0
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    def monotonic(self) -> float:
-        return self._elapsed_ms / 1000
-
-    def advance_ms(self, milliseconds: int) -> None:
-        self._now_ms += milliseconds
-        self._elapsed_ms += milliseconds
-
-    def jump_ms(self, milliseconds: int) -> None:
-        """Somebody sets the wall clock."""
-        self._now_ms += milliseconds

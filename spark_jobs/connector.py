@@ -26,7 +26,6 @@ from spark_jobs.load_task import load
 from spark_jobs.packing import PlanSlice, Run, TaskPlan, join
 from spark_jobs.records import Records, pairs_of
 
-READER = "connector"
 RESULT_COLUMN = "result"
 RESULT_SCHEMA = f"{RESULT_COLUMN} binary"
 

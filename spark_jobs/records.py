@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -68,24 +67,6 @@ def of_messages(messages: Sequence[Message], offsets: Sequence[int], run: Run) -
         )
 
 
-def of_batch(batch: pa.RecordBatch) -> Iterator[Records]:
-    """A batch of `RECORD_SCHEMA`, cut wherever the window or the partition changes."""
-    windows, partitions, offsets, stamps, keys, values, headers = (column.to_pylist() for column in batch.columns)
-    places = list(zip(windows, partitions, strict=True))
-    cuts = [0, *(at for at, (before, after) in enumerate(pairwise(places), 1) if before != after), len(places)]
-    for start, end in pairwise(cuts):
-        if start < end:
-            yield Records(
-                window_id=windows[start],
-                partition=partitions[start],
-                offsets=offsets[start:end],
-                stamps_ms=stamps[start:end],
-                keys=keys[start:end],
-                values=values[start:end],
-                headers=pairs_of(headers[start:end]),
-            )
-
-
 def pairs_of(headers: Sequence[list[dict[str, Any]] | None]) -> list[Headers] | None:
     if not any(headers):
         return None
@@ -93,7 +74,7 @@ def pairs_of(headers: Sequence[list[dict[str, Any]] | None]) -> list[Headers] | 
 
 
 def to_batch(found: Records) -> pa.RecordBatch:
-    """The opposite of `of_batch`."""
+    """A batch of `RECORD_SCHEMA`."""
     size = len(found)
     headers = [[{"name": name, "content": content} for name, content in pairs] for pairs in found.headers or [()] * size]
     columns: list[Sequence[Any]] = [[found.window_id] * size, [found.partition] * size]

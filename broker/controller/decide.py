@@ -323,11 +323,3 @@ def out_of_balance(image: Image) -> list[Key]:
             if state.leader != replicas[0]:
                 elsewhere.setdefault(replicas[0], []).append((topic.name, index))
     return [key for broker, keys in elsewhere.items() if len(keys) * 100 > preferred[broker] * IMBALANCE_PERCENT for key in keys]
-
-
-def apply(topics: Mapping[str, ClusterTopic], decisions: Iterable[Decision]) -> dict[str, ClusterTopic]:
-    """The topics once all of the decisions are stored."""
-    changed = dict(topics)
-    for decision in decisions:
-        changed[decision.topic] = changed[decision.topic].with_state(decision.index, decision.state)
-    return changed

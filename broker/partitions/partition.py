@@ -97,10 +97,6 @@ class Partition:
             self.producer_memory.restore()
 
     @property
-    def has_staged(self) -> bool:
-        return bool(self.staged_views)
-
-    @property
     def replicated_offset(self) -> int:
         """All below it is written by every replica of the in-sync set."""
         return self.log.end_offset if self.replicated is None else self.replicated

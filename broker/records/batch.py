@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 BATCH_HEADER_BYTES = 61
 LENGTH_END = 12  # the length field counts what follows it
-CRC_POSITION = 17
 CRC_START = 21  # the first byte that the checksum covers
 MAGIC = 2
 

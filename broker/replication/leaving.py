@@ -17,14 +17,13 @@ from enum import Enum
 from math import inf
 
 from broker.clock import Clock
-from broker.coordination.asking import Script, ask, commit
+from broker.coordination.asking import ask, commit
 from broker.coordination.changes import StateChange
 from broker.coordination.eligible import eligible_after
 from broker.coordination.image import Image
 from broker.coordination.image_settings import ImageSettings
 from broker.coordination.journal import STATES_MAX, state_writes
 from broker.coordination.member import ClusterMember
-from broker.coordination.store import Outcome
 from broker.errors import BrokerError
 from broker.replication.roles import Roles
 
@@ -111,7 +110,7 @@ class Leaving:
             return
         self._asked_of, self._ask_again_at = image, now + RETRY_SECONDS
         for begin in range(0, len(changes), STATES_MAX):
-            ask(self._member.store, _write(changes[begin : begin + STATES_MAX]), lambda outcome, error: None)
+            ask(self._member.store, commit(state_writes(changes[begin : begin + STATES_MAX])), lambda outcome, error: None)
 
     def _changes(self, image: Image) -> list[StateChange]:
         me, changes = self._member.broker_id, []
@@ -133,7 +132,3 @@ class Leaving:
                 )
                 changes.append(StateChange(topic=topic.name, topic_id=topic.topic_id, index=index, state=new))
         return changes
-
-
-def _write(changes: list[StateChange]) -> Script[Outcome]:
-    return (yield from commit(state_writes(changes)))

@@ -192,10 +192,6 @@ class Roles:
         replicas = (here.replica for here in self._here.values() if here.following is not None)
         return max((replica.lag for replica in replicas if replica is not None), default=0)
 
-    @property
-    def leads_any(self) -> bool:
-        return bool(self._leader.led)
-
     # The loop
 
     @property

@@ -20,14 +20,13 @@ from enum import Enum
 from math import inf
 
 from broker.clock import Clock
-from broker.coordination.asking import Script, ask, commit
+from broker.coordination.asking import ask, commit
 from broker.coordination.changes import StateChange
 from broker.coordination.image import ClusterTopic, Image
 from broker.coordination.image_settings import ImageSettings
 from broker.coordination.journal import STATES_MAX, state_writes
 from broker.coordination.local import Topic
 from broker.coordination.member import ClusterMember
-from broker.coordination.store import Outcome
 from broker.errors import BrokerError, StartupError
 from broker.helpers import Helpers
 from broker.partitions.partition import Partition
@@ -199,11 +198,8 @@ class Start:
             if change.state.leader == self._member.broker_id:
                 self._raised[change.topic_id.bytes, change.index] = change.state.leader_epoch
 
-        def script() -> Script[Outcome]:
-            return (yield from commit(state_writes(changes)))
-
         # Whatever becomes of it, the image tells, or the same is asked again.
-        ask(self._member.store, script(), lambda outcome, error: None)
+        ask(self._member.store, commit(state_writes(changes)), lambda outcome, error: None)
 
     def _changes(self, image: Image) -> list[StateChange]:
         me, changes = self._member.broker_id, []

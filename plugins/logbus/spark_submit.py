@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from logbus.connector_jars import JARS_VARIABLE, class_path
-from logbus.errors import LoadFailed, UserError
+from logbus.errors import UserError
 from logbus.model import Attempt
 
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
@@ -91,13 +91,3 @@ def command(pipeline_name: str, attempts: Sequence[Attempt], *, master: str = LO
     settings = [word for key, value in conf().items() for word in ("--conf", f"{key}={value}")]
     options = ["--master", master, "--driver-memory", LOCAL_DRIVER_MEMORY, "--name", f"logbus load {pipeline_name}"]
     return [spark_submit_binary(), *options, *settings, str(application_path()), *application_arguments(pipeline_name, attempts)]
-
-
-def parse_result(output: str) -> dict[str, Any]:
-    """The application's result out of its output."""
-    for line in reversed(output.splitlines()):
-        _, prefix, payload = line.partition(RESULT_PREFIX)
-        if prefix:
-            result: dict[str, Any] = json.loads(payload)
-            return result
-    raise LoadFailed("the Spark application ended without a result; the end of its output says why:\n" + output[-2000:])

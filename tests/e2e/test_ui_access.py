@@ -21,7 +21,7 @@ from tests.support.api_server import DAGS, ApiServer
 from tests.support.broker import LogbusBroker
 from tests.support.cell_columns import cells
 from tests.support.fake_log import FakeLog
-from tests.support.ledgers import NOW, World, at, hour, stamps
+from tests.support.ledgers import NOW, World, at, hour, remember_dag, stamps
 from tests.support.loads import Loading
 from tests.support.one_dag_auth_manager import OneDagAuthManager
 from tests.support.postgres import postgres_server, server_directory  # noqa: F401
@@ -99,7 +99,7 @@ def seed(engine: Engine, bootstrap: str) -> None:
         log.append(name, *stamps(10.2, 10.4, 11.1, 12.1))
         for number in (10, 11):
             pipeline.freeze(number)
-            pipeline.ledger.remember_dag(name, name, NOW)
+            remember_dag(pipeline.ledger, name, name)
         window = pipeline.ledger.window(name, at(10))
         loading = Loading(World(pipeline.ledger, log), url, window, frozenset({1}))
         task = TaskKey(dag_id=name, task_id="load")

@@ -11,7 +11,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from broker.clock import ManualClock
 from broker.config.settings import BrokerConfig, LogConfig
 from broker.coordination.view import ClusterView
 from broker.engine import Engine
@@ -25,6 +24,7 @@ from broker.records.builder import NewRecord, build_batch
 from broker.storage.file_slice import FileSlice
 from broker.storage.filesystem import FileSystem
 from broker.storage.flush import FlushTicket
+from tests.support.manual_clock import ManualClock
 
 _IDS = count(1)  # of topics and members; a directory that is opened again gets others
 

@@ -88,9 +88,6 @@ class FakeLedger:
     def freeze_plan(self, plan: LoadPlan, log: object, now: datetime, tell: object = None) -> list[FrozenWindow]:
         return [self.freeze_or_get(plan.pipeline.name, interval, log, now) for interval in plan.intervals()]
 
-    def remember_dag(self, pipeline_name: str, dag_id: str, now: datetime) -> None:
-        self.dags.append((pipeline_name, dag_id))
-
     def begin_attempts(
         self,
         pipeline_name: str,

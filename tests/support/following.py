@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
-from broker.clock import ManualClock
 from broker.coordination.image import Endpoint
 from broker.partitions.partition import Partition
 from broker.protocol.replica_fetch import (
@@ -25,6 +24,7 @@ from broker.replication.peers import PeerRequest, Then
 from tests.support.batches import plain_batch, stamped
 from tests.support.engine import ManualHelpers
 from tests.support.logs import flush, open_log
+from tests.support.manual_clock import ManualClock
 
 LEADER, ME, INCARNATION = 2, 1, 7
 TOPIC_ID = UUID(int=7)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from logbus.ledger.ledger import Ledger
+from logbus.ledger.pipeline_dags import remember_definition
 from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
 from logbus.warehouse.engine import connect
 
@@ -29,6 +30,13 @@ def stamps(*hours: float) -> list[int]:
 
 def hour(number: int) -> Interval:
     return Interval.hour(at(number))
+
+
+def remember_dag(ledger: Ledger, pipeline_name: str, dag_id: str, now: datetime = NOW) -> None:
+    """A run of the DAG defined the pipeline as it is registered."""
+    pipeline = ledger.registered(pipeline_name)
+    with ledger.engine.begin() as connection:
+        remember_definition(connection, pipeline, dag_id, now)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from broker.clock import Clock, ManualClock
+from broker.clock import Clock
 from broker.config.settings import LogConfig
 from broker.records.batch import Buffer
 from broker.records.reader import Record, read_records
@@ -20,6 +20,7 @@ from broker.storage.filesystem import FileSystem, OpenFile
 from broker.storage.key_map import KeyMap
 from broker.storage.partition_log import PartitionLog
 from tests.support.batches import NOW_MS, stamped
+from tests.support.manual_clock import ManualClock
 
 
 class FailingDisk(FileSystem):

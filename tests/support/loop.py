@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from broker.clock import ManualClock
 from broker.config.settings import BrokerConfig
 from broker.counters import NetworkCounters
 from broker.handlers.fast_lane import FastLane
@@ -15,6 +14,7 @@ from broker.network.connection import Connection
 from broker.network.poller import READ, RESET, Poller
 from broker.network.server import Server
 from broker.protocol.framing import Request
+from tests.support.manual_clock import ManualClock
 from tests.support.sockets import ScriptedListener, ScriptedSocket
 
 WAKEUP, LISTENING = 0, 1

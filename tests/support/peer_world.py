@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from broker.clock import ManualClock
 from broker.config.settings import BrokerConfig
 from broker.coordination.image import Endpoint
 from broker.network.peer import Addresses, PeerConnections
 from broker.network.poller import Poller
 from broker.replication.peers import PeerRequest
+from tests.support.manual_clock import ManualClock
 
 TIMEOUT_SECONDS = 10.0
 HELLO = 18

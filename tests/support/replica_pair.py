@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from broker.clock import ManualClock
 from broker.coordination.image import Endpoint, PartitionState
 from broker.handlers.error_codes import code_of
 from broker.partitions.partition import Partition
@@ -27,6 +26,7 @@ from tests.support.batches import produced, validated
 from tests.support.engine import ManualHelpers
 from tests.support.leading import bytes_of
 from tests.support.logs import flush, open_log
+from tests.support.manual_clock import ManualClock
 
 TOPIC_ID = UUID(int=7)
 BOTH = (0, 1)

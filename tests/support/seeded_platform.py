@@ -33,6 +33,7 @@ from sqlalchemy import Engine
 from spark_jobs.application import Application
 from spark_jobs.outcomes import WindowOutcome
 from tests.support.in_process import replace_spark
+from tests.support.ledgers import remember_dag
 from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic
 
 PARTITIONS = 2
@@ -113,7 +114,7 @@ class SeededPlatform:
             self.produce(story, range(self.hours - 1, -1, -1))
         pipeline = Pipeline(name=story.name, topic=story.name, table=story.name, parse=story.parse, lateness=timedelta(0))
         self.ledger.register(pipeline, self.log, self.start(self.hours))
-        self.ledger.remember_dag(story.name, story.name, self.start(self.hours))
+        remember_dag(self.ledger, story.name, story.name, self.start(self.hours))
         if not story.per_hour:
             return
         self.load(story, range(self.hours - 1, story.loaded_until - 1, -1))

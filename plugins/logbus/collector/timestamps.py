@@ -81,16 +81,6 @@ Recogniser = Callable[[bytes, TimeContext], Stamp | None]
 NO_STAMP = Stamp(None, None)
 
 
-def recognise(line: bytes, zone: tzinfo = UTC) -> Stamp:
-    """The answer of the first recogniser that knows the line, whatever others of its file are; NO_STAMP when none does."""
-    around = TimeContext(zone)
-    for recogniser in RECOGNISERS.values():
-        stamp = recogniser(line, around)
-        if stamp is not None:
-            return stamp
-    return NO_STAMP
-
-
 def combined(line: bytes, around: TimeContext = TimeContext()) -> Stamp | None:  # noqa: B008  # immutable
     """The access-log formats, common and combined: `host ident user [17/May/2015:10:05:03 +0000] ...`; with a zone, always."""
     match = _COMBINED.match(line)

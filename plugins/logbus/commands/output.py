@@ -68,16 +68,15 @@ def row_lines(table: Table) -> Iterator[str]:
 
 
 @contextmanager
-def bar(description: str, total: float | None = None, *, is_bytes: bool = False) -> Iterator[Callable[[float], None]]:
+def bar(description: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
     """A progress bar on standard error, if that is a terminal; gives the function that moves it on by so much."""
     if not sys.stderr.isatty():
         yield lambda amount: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    amount_column = DownloadColumn() if is_bytes else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), amount_column, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(description, total=total)
         yield lambda amount: progress.advance(task, amount)

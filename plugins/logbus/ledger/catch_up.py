@@ -229,16 +229,3 @@ def windows_within(connection: Connection, pipeline_name: str, span: Interval) -
     window = schema.window
     mine = (window.c.pipeline == pipeline_name, window.c.starts_at >= span.start, window.c.ends_at <= span.end)
     return load_windows(connection, select(window).where(*mine).order_by(window.c.starts_at))
-
-
-def closed_intervals(
-    engine: Engine,
-    pipeline_name: str,
-    log: OffsetLog,
-    now: datetime,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    limit: int | None = None,
-) -> list[Interval]:
-    """The intervals of `plan_load`."""
-    return plan_load(engine, pipeline_name, log, now, since, until, limit=limit).intervals()

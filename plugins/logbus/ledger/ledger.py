@@ -22,7 +22,6 @@ from logbus.ledger import (
     freezing,
     inferred_columns,
     missing,
-    pipeline_dags,
     rebasing,
     registration,
     schema,
@@ -107,18 +106,6 @@ class Ledger:
         """
         return freezing.freeze_or_get(self.engine, pipeline_name, interval, log, utc(now))
 
-    def closed_intervals(
-        self,
-        pipeline_name: str,
-        log: OffsetLog,
-        now: datetime,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int | None = None,
-    ) -> list[Interval]:
-        """The closed intervals that a load would take, oldest first: all that are not loaded, and what can be loaded again."""
-        return catch_up.closed_intervals(self.engine, pipeline_name, log, utc(now), since, until, limit)
-
     def gaps(
         self,
         pipeline_name: str,
@@ -168,10 +155,6 @@ class Ledger:
         with self.engine.connect() as connection:
             pipeline_row(connection, pipeline_name)
             return load_windows(connection, query)
-
-    def remember_dag(self, pipeline_name: str, dag_id: str, now: datetime) -> None:
-        """Notes that this DAG works on the registered pipeline; once is enough."""
-        pipeline_dags.remember(self.engine, pipeline_name, dag_id, utc(now))
 
     def begin_attempts(
         self,

@@ -22,13 +22,6 @@ from logbus.ledger.definition import Definition, definition_of, differences, in_
 from logbus.model import Pipeline
 
 
-def remember(engine: Engine, pipeline_name: str, dag_id: str, now: datetime) -> None:
-    """Notes a DAG of a registered pipeline, unless it is known."""
-    values = {"pipeline": pipeline_name, "dag_id": dag_id, "seen_at": now}
-    with engine.begin() as connection:
-        connection.execute(insert_if_absent(schema.pipeline_dag).values(values).on_conflict_do_nothing())
-
-
 def remember_definition(connection: Connection, pipeline: Pipeline, dag_id: str, now: datetime) -> None:
     """Notes the DAG, and how it defines the pipeline now."""
     definition = definition_of(pipeline)

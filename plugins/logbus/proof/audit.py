@@ -15,7 +15,6 @@ from typing import Protocol
 
 from sqlalchemy import Engine
 
-from logbus.errors import AuditMismatch
 from logbus.fingerprint import as_text, combine
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger.accepted_losses import loss_text
@@ -85,15 +84,6 @@ def count_again(
 def as_loaded(window: FrozenWindow) -> tuple[object, ...]:
     """What every load and every redrive that moves something changes."""
     return window.loaded_attempt, window.counts, window.values_hash
-
-
-def raise_if_wrong(report: AuditReport) -> AuditReport:
-    """The report, if it is exact."""
-    if not report.ok:
-        raise AuditMismatch(
-            f"window {report.window.interval} of {report.window.pipeline} is not what it must be: {'; '.join(report.problems)}"
-        )
-    return report
 
 
 def accepted_losses(window: FrozenWindow) -> Iterator[str]:

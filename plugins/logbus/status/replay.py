@@ -97,11 +97,6 @@ class ReplayPlan:
     notes: tuple[str, ...] = ()
 
     @property
-    def ready(self) -> tuple[ReplayWindow, ...]:
-        """Those that can be loaded now."""
-        return tuple(one for one in self.windows if not one.lost and not one.busy and not one.differs)
-
-    @property
     def differing(self) -> tuple[ReplayWindow, ...]:
         """Those whose records are not the ones that are loaded."""
         return tuple(one for one in self.windows if one.differs)

@@ -17,11 +17,11 @@ from logbus.collector.errors import StateInUse, UnreadableLog
 from logbus.collector.sample import write_sample
 from logbus.collector.ship import ShipReport, ship
 from logbus.collector.state import open_state
-from logbus.collector.timestamps import recognise
 from logbus.errors import BrokerUnavailable, LogbusError, TopicMissing
 
 from benchmarks.processes import free_port
 from tests.support.broker import AnyBroker
+from tests.support.recognising import recognise
 from tests.support.topics import admin, delete_topic, partitions_of, read_topic
 
 _numbers = itertools.count(1)

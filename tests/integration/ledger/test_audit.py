@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
-from logbus.errors import AuditMismatch
 from logbus.ledger.values import ValuesReport
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowState
-from logbus.proof.audit import audit_window, raise_if_wrong
+from logbus.proof.audit import audit_window
 from logbus.warehouse.sinks import sink_for
 from sqlalchemy import Engine, text
 
@@ -38,7 +38,6 @@ def test_an_exact_window_is_audited(loaded: World) -> None:
     report = audit(loaded)
     assert (report.ok, report.problems, report.notes) == (True, (), ())
     assert loaded.ledger.window("p", at(10)).state is WindowState.AUDITED
-    assert raise_if_wrong(report) is report
 
 
 def test_a_summary_says_what_was_expected_and_what_was_found(loaded: World) -> None:
@@ -62,8 +61,7 @@ def test_what_was_changed_behind_the_loads_back_is_found(loaded: World, statemen
     change(loaded, statement)
     report = audit(loaded)
     assert not report.ok
-    with pytest.raises(AuditMismatch, match=problem):
-        raise_if_wrong(report)
+    assert re.search(problem, "; ".join(report.problems))
     assert loaded.ledger.window("p", at(10)).state is WindowState.LOADED
 
 

@@ -28,7 +28,7 @@ def two(world: World) -> World:
 
 
 def hours(world: World, now: datetime = NOW, **span: datetime | int) -> list[int]:
-    return [interval.start.hour for interval in world.ledger.closed_intervals("p", world.log, now, **span)]  # type: ignore[arg-type]
+    return [interval.start.hour for interval in world.ledger.plan_load("p", world.log, now, **span).intervals()]  # type: ignore[arg-type]
 
 
 def missing(world: World, now: datetime = NOW) -> list[datetime]:
@@ -122,7 +122,7 @@ def test_no_hour_begins_before_the_pipeline_does(world: World) -> None:
 def test_intervals_are_as_long_as_the_pipeline_says(world: World) -> None:
     world.log.append("t", *stamps(10.4, 10.9))
     world.register(interval=timedelta(minutes=15))
-    found = world.ledger.closed_intervals("p", world.log, NOW)
+    found = world.ledger.plan_load("p", world.log, NOW).intervals()
     assert [interval.start.minute for interval in found] == [15, 30, 45]
 
 

@@ -50,7 +50,7 @@ def freeze_all(world: World, name: str, *, together: bool) -> list[Any]:
             plan = world.ledger.plan_load(name, world.log, SOON, since=at(8), until=at(14))
             world.ledger.freeze_plan(plan, world.log, SOON)
         else:
-            for interval in world.ledger.closed_intervals(name, world.log, SOON, since=at(8), until=at(14)):
+            for interval in world.ledger.plan_load(name, world.log, SOON, since=at(8), until=at(14)).intervals():
                 world.ledger.freeze_or_get(name, interval, world.log, SOON)
     except LogbusError as error:
         refused = type(error)

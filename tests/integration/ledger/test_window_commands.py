@@ -18,7 +18,7 @@ from logbus.ledger.pipeline_dags import dags_by_pipeline
 from logbus.model import Pipeline, TaskKey, instant_text
 from sqlalchemy import text
 
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at, remember_dag, stamps
 from tests.support.loads import Loading
 
 Run = Callable[..., Result]
@@ -109,7 +109,7 @@ def test_an_attempt_of_a_task_names_its_dag(loaded: World, run: Run) -> None:
 
 def test_the_dags_of_a_pipeline_are_remembered_once_each_in_their_order(loaded: World) -> None:
     for dag_id in ("ingest", "catch_up", "ingest"):
-        loaded.ledger.remember_dag("p", dag_id, NOW)
+        remember_dag(loaded.ledger, "p", dag_id)
     with loaded.ledger.engine.connect() as connection:
         assert dags_by_pipeline(connection) == {"p": ["catch_up", "ingest"]}  # seen at the same instant: by name
 

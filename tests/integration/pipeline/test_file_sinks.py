@@ -45,7 +45,7 @@ def test_a_spark_job_loads_many_windows_into_files(
     ledger, log = Ledger(connect(warehouse_url)), Topics(Client(client_config))
     settings = {"sink": sink, "warehouse": f"file://{tmp_path}/lake", "directory": f"{tmp_path}/files"}
     ledger.register(Pipeline(name="p", topic=topic, table="t", parse="lines", settings=settings), log, now)
-    windows = [ledger.freeze_or_get("p", interval, log, now) for interval in ledger.closed_intervals("p", log, now)]
+    windows = [ledger.freeze_or_get("p", interval, log, now) for interval in ledger.plan_load("p", log, now).intervals()]
     starts = [window.interval.start for window in windows]
     for _ in range(2):
         outcomes = load_in_process(warehouse_url, client_config, ledger.begin_attempts("p", starts, "test", 1, now))

@@ -36,7 +36,7 @@ def test_every_number_that_ship_gave_arrives_once_however_the_hours_cut_them(
         ship([log], topic="numbered", client_config=config, state_path=tmp_path / "state")
     ledger, offsets = Ledger(connect(warehouse_url)), Topics(Client(config))
     ledger.register(Pipeline(name="p", topic="numbered", table="t", parse="combined"), offsets, NOW)
-    intervals = ledger.closed_intervals("p", offsets, NOW)
+    intervals = ledger.plan_load("p", offsets, NOW).intervals()
     windows = [ledger.freeze_or_get("p", interval, offsets, NOW) for interval in intervals]
     starts = [window.interval.start for window in windows]
     outcomes = load_in_process(warehouse_url, config, ledger.begin_attempts("p", starts, "run", 1, NOW))

@@ -24,7 +24,7 @@ from sqlalchemy import Engine, text
 from tests.support.broker import AnyBroker
 from tests.support.cell_columns import cells
 from tests.support.fake_log import FakeLog
-from tests.support.ledgers import World, at, hour
+from tests.support.ledgers import World, at, hour, remember_dag
 from tests.support.loads import Loading
 from tests.support.real_pipeline import ANY_TIME, RealPipeline
 from tests.support.topics import admin, create_topic, delete_topic
@@ -246,7 +246,7 @@ def test_the_dead_letters_of_a_pipelines_hours_are_counted_by_kind(
 
 
 def test_a_pipeline_of_a_dag_that_one_may_not_read_is_not_there(places: UiClient, pipeline: RealPipeline) -> None:
-    pipeline.ledger.remember_dag(pipeline.name, "secret", NOW)
+    remember_dag(pipeline.ledger, pipeline.name, "secret")
     assert places.get(f"/api/pipelines/{pipeline.name}").status_code == 404
     places.readable.add("secret")
     assert places.json(f"/api/pipelines/{pipeline.name}")["dag_ids"] == ["secret"]
@@ -308,7 +308,7 @@ def test_records_are_for_those_who_may_see_a_pipeline_of_the_topic_or_the_connec
 ) -> None:
     path, nobodys = f"/api/topics/{pipeline.name}/records", "of_nobody"
     create_topic(broker.bootstrap, nobodys)
-    pipeline.ledger.remember_dag(pipeline.name, "secret", NOW)
+    remember_dag(pipeline.ledger, pipeline.name, "secret")
     places.seconds += 100
     for address in (path, f"/api/topics/{nobodys}/records"):
         answer = places.get(address)
@@ -435,7 +435,7 @@ def test_a_warehouse_without_a_ledger_says_what_makes_one(
 
 
 def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, pipeline: RealPipeline) -> None:
-    pipeline.ledger.remember_dag(pipeline.name, "secret_dag", NOW)
+    remember_dag(pipeline.ledger, pipeline.name, "secret_dag")
     path = f"/api/windows/{pipeline.name}/{instant_text(at(10))}"
     assert [one["name"] for one in places.json("/api/overview", **DAY)["pipelines"]] == []
     topics = {one["name"]: one for one in places.json("/api/topics")["topics"]}
@@ -448,7 +448,7 @@ def test_a_pipeline_is_seen_by_those_who_may_read_its_dag(places: UiClient, pipe
     assert places.json("/api/overview", **DAY)["paused_dag_ids"] == ["secret_dag"]
     assert list(places.json("/api/overview", **DAY)["dag_ids"].values()) == [["secret_dag"]]
     assert places.json("/api/overview", **DAY, dag_id="another")["pipelines"] == []
-    pipeline.ledger.remember_dag(pipeline.name, "another", NOW)
+    remember_dag(pipeline.ledger, pipeline.name, "another")
     assert list(places.json("/api/overview", **DAY)["dag_ids"].values()) == [["secret_dag"]]
     assert places.json("/api/overview", **DAY, dag_id="another")["pipelines"] == []
     assert places.get(path).json()["dag_ids"] == ["secret_dag"]

@@ -8,10 +8,11 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.controller.decide import Asked, Presence, Wishes, apply, decide, handovers
+from broker.controller.decide import Asked, Presence, Wishes, decide, handovers
 from broker.controller.place import place
 from broker.controller.reassign import finish, moving, originals, reassign, targets
 from broker.coordination.image import NO_LEADER, ClusterTopic, PartitionState
+from tests.unit.broker.controller.cases import apply
 
 BROKERS = range(1, 7)
 NAME = "t"

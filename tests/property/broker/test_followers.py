@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.clock import ManualClock
 from broker.partitions.partition import Partition
 from broker.partitions.producer_state import ProducerState
 from tests.support.examples import examples
+from tests.support.manual_clock import ManualClock
 from tests.support.replica_pair import BOTH, PairedBroker
 
 PARTITIONS = 2

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.collector.timestamps import recognise
+
+from tests.support.recognising import recognise
 
 ZONES = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 MOMENTS = st.datetimes(datetime(1980, 1, 1), datetime(2200, 1, 1), timezones=ZONES)

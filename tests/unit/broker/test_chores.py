@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from broker.chores import SLICE_SECONDS, Chores, Steps, Until
-from broker.clock import ManualClock
 from broker.health import Health
 from tests.support.engine import ManualHelpers
+from tests.support.manual_clock import ManualClock
 
 STEPS_PER_SLICE = int(SLICE_SECONDS * 1000)
 

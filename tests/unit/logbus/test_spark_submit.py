@@ -4,9 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from logbus import spark_submit
-from logbus.errors import LoadFailed
 from logbus.model import Attempt, Interval
 
 ATTEMPT = Attempt(
@@ -44,13 +42,3 @@ def test_the_workers_find_both_packages() -> None:
     roots = [Path(root) for root in spark_submit.python_path().split(":")]
     assert any((root / "logbus").is_dir() for root in roots)
     assert any((root / "spark_jobs").is_dir() for root in roots)
-
-
-def test_the_result_is_found_among_other_output() -> None:
-    output = 'warning\n[log] LOGBUS_RESULT {"committed": 2}\nbye\n'
-    assert spark_submit.parse_result(output) == {"committed": 2}
-
-
-def test_output_without_a_result_is_an_error_that_shows_its_end() -> None:
-    with pytest.raises(LoadFailed, match="out of memory"):
-        spark_submit.parse_result("... out of memory")

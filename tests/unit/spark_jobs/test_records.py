@@ -4,7 +4,7 @@ import json
 
 from logbus.parsing import storable
 
-from spark_jobs.records import Records, headers_json, of_batch, to_batch
+from spark_jobs.records import Records, headers_json, to_batch
 
 
 def records(window_id: int, partition: int, *offsets: int, headers: bool = False) -> Records:
@@ -20,22 +20,17 @@ def records(window_id: int, partition: int, *offsets: int, headers: bool = False
     )
 
 
-def test_records_come_back_out_of_a_batch_as_they_went_in() -> None:
-    for found in (records(1, 2, 5, 6, 9), records(1, 2, 5, 6, headers=True)):
-        assert list(of_batch(to_batch(found))) == [found]
-
-
-def test_a_batch_is_cut_wherever_its_window_or_partition_changes() -> None:
-    """Spark merges the batches of several input partitions into one."""
-    from pyarrow import Table
-
-    parts = [records(1, 0, 5, 6), records(2, 0, 7), records(2, 1, 7), records(1, 0, 8)]
-    (merged,) = Table.from_batches([to_batch(part) for part in parts]).combine_chunks().to_batches()
-    assert list(of_batch(merged)) == parts
+def test_a_batch_has_a_row_for_each_record() -> None:
+    rows = to_batch(records(1, 2, 5, 6, headers=True)).to_pylist()
+    places = [(row["window_id"], row["partition"], row["offset"], row["timestamp_ms"]) for row in rows]
+    assert places == [(1, 2, 5, 1), (1, 2, 6, 1)]
+    assert [(row["key"], row["value"]) for row in rows] == [(None, b"v")] * 2
+    assert [row["headers"] for row in rows] == [[{"name": "name", "content": None}, {"name": "name", "content": b"x"}], []]
+    assert [row["headers"] for row in to_batch(records(1, 2, 5, 6)).to_pylist()] == [[], []]
 
 
 def test_an_empty_batch_holds_no_records() -> None:
-    assert list(of_batch(to_batch(records(1, 0)))) == []
+    assert to_batch(records(1, 0)).to_pylist() == []
 
 
 def test_any_error_text_can_be_stored() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +24,14 @@ def topic(replicas: tuple[int, ...], *states: PartitionState, name: str = "t", *
         version=others.pop("version", 0),
         **others,
     )
+
+
+def apply(topics: Mapping[str, ClusterTopic], decisions: Iterable[Decision]) -> dict[str, ClusterTopic]:
+    """The topics once all of the decisions are stored."""
+    changed = dict(topics)
+    for decision in decisions:
+        changed[decision.topic] = changed[decision.topic].with_state(decision.index, decision.state)
+    return changed
 
 
 def present(*able: int, registered: tuple[int, ...] = (), leaving: tuple[int, ...] = (), is_settling: bool = False) -> Presence:

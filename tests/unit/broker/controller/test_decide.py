@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from broker.controller.decide import Asked, Wishes, apply, handovers, out_of_balance, presence
+from broker.controller.decide import Asked, Wishes, handovers, out_of_balance, presence
 from broker.coordination.image import NO_LEADER, BrokerNode, Image, PartitionState
-from tests.unit.broker.controller.cases import decided, decisions, named, present, state, topic
+from tests.unit.broker.controller.cases import apply, decided, decisions, named, present, state, topic
 
 REPLICAS = (1, 2, 3)
 KEY = ("t", 0)

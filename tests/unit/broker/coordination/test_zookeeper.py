@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from kazoo.retry import ForceRetryError
 
-from broker.clock import ManualClock
 from broker.coordination.store import Unknown
 from broker.coordination.zookeeper import ZooKeeperStore, _retry_for_ever, split_connect
 from broker.errors import ConfigError
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.clock import ManualClock
 from broker.network.http import EXCHANGES_MAX, HEAD_BYTES_MAX, HttpAnswer, HttpEndpoint, HttpExchange, respond, text
 from tests.support.loop import ScriptedPoller
+from tests.support.manual_clock import ManualClock
 from tests.support.sockets import ScriptedListener, ScriptedSocket
 
 

@@ -28,7 +28,7 @@ def test_staging_numbers_and_stamps_and_shows_nothing(tmp_path: Path) -> None:
     assert partition.stage(validated(second)) == Staged(3, False)
     assert [record.offset for record in read_records(second)] == [3, 4]
     assert read_header(second).leader_epoch == 6
-    assert partition.has_staged
+    assert partition.staged_views
     assert (partition.end_offset, partition.visible_offset, partition.log_start_offset) == (0, 0, 0)
 
 
@@ -37,7 +37,7 @@ def test_what_is_staged_is_written_together_and_nobody_sees_it_yet(tmp_path: Pat
     partition.stage(validated(plain_batch(3)))
     partition.stage(validated(plain_batch(2)))
     partition.write_staged()
-    assert not partition.has_staged
+    assert not partition.staged_views
     assert (partition.end_offset, partition.visible_offset) == (5, 0)
     assert [record.offset for record in read_all(partition.log)] == list(range(5))
 
@@ -55,7 +55,7 @@ def test_a_duplicate_gets_its_old_offset_and_is_not_written_again(tmp_path: Path
     assert partition.stage(validated(produced(9, 0, 2))) == Staged(4, True), "also while the first one is only staged"
     partition.write_staged()
     assert partition.stage(validated(produced(9, 0, 2))) == Staged(4, True)
-    assert not partition.has_staged
+    assert not partition.staged_views
     assert partition.end_offset == 6
 
 
@@ -79,7 +79,7 @@ def test_a_failed_write_takes_the_whole_turn_back(tmp_path: Path) -> None:
     disk.writable_bytes = 100
     with pytest.raises(StorageError, match="No space left"):
         partition.write_staged()
-    assert not partition.has_staged
+    assert not partition.staged_views
     assert partition.end_offset == 2
     disk.writable_bytes = None
     assert partition.stage(validated(produced(9, 2, 2))) == Staged(2, False), "its producer may send it again"
@@ -137,7 +137,7 @@ def test_what_nobody_expected_during_a_write_takes_the_partition_offline_and_a_s
             partition.write_staged()
     assert len(defects) == 1
     defects.clear()
-    assert not partition.has_staged
+    assert not partition.staged_views
     partition.stage(validated(produced(7, 1)))
     with pytest.raises(StorageError, match="no memory"):
         partition.write_staged()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.clock import ManualClock
 from broker.partitions.retention_rounds import PAUSE_PER_SLICE, SEGMENTS_PER_STEP
 from broker.protocol.api import ApiKey
 from broker.storage.filesystem import FileSystem
 from tests.support.engine import Harness, batch
+from tests.support.manual_clock import ManualClock
 from tests.support.wire import produce_body
 
 DAY_MS = 86_400_000

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.clock import ManualClock
 from broker.errors import InvalidProducerEpoch, OutOfOrderSequence
 from broker.partitions.partition import Partition, Staged
 from tests.support.batches import produced, validated
 from tests.support.logs import open_log
+from tests.support.manual_clock import ManualClock
 from tests.support.replica_pair import BOTH, TOPIC_ID, PairedBroker
 
 PRODUCER = 7

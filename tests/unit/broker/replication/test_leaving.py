@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from broker.clock import ManualClock
 from broker.config.settings import LogConfig
 from broker.coordination.image import NO_LEADER, BrokerNode, ClusterTopic, Image, PartitionState
 from broker.coordination.image_settings import ImageSettings
 from broker.coordination.znodes import decode_state, state_path
 from broker.errors import BrokerError
 from broker.replication.leaving import RETRY_SECONDS, WITHDRAW_SECONDS, Leaving
+from tests.support.manual_clock import ManualClock
 
 ME = 1
 

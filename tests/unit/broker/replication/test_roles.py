@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from broker.clock import ManualClock
 from broker.config.settings import LogConfig
 from broker.coordination.follow import News
 from broker.coordination.image import ClusterTopic, Image, PartitionState
 from broker.coordination.image_settings import ImageSettings
 from broker.replication.local_logs import Opened, Place
 from broker.replication.roles import REOPEN_SECONDS, Roles
+from tests.support.manual_clock import ManualClock
 
 ME, OTHER = 1, 2
 

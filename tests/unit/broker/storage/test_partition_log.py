@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.clock import ManualClock
 from broker.errors import OffsetOutOfRange, StorageError
 from broker.records.reader import read_records
 from broker.storage.retention import apply_retention
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.logs import FailingDisk, append, files_with, flush, located_bytes, open_log, read_all
+from tests.support.manual_clock import ManualClock
 
 
 def test_a_new_log_begins_at_zero_and_is_empty(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from logbus.collector.timestamps import NO_STAMP, Stamp, recognise
+from logbus.collector.timestamps import NO_STAMP, Stamp
+
+from tests.support.recognising import recognise
 
 
 def ms(*parts: int) -> int:
