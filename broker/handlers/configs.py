@@ -25,7 +25,7 @@ from broker.errors import BrokerError, InvalidRequest
 from broker.handlers.context import Context
 from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing, text_of
 from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
+from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices, in_slices, in_turn
 from broker.partitions.log_settings import ConfigChange, Operation, apply_changes
 from broker.partitions.topic_admin import NewSettings
 from broker.protocol.api import ApiKey, ErrorCode
@@ -44,12 +44,8 @@ class ResourceType(IntEnum):
     BROKER = 4
 
 
-def handle_describe_configs(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_describe(message, request.version, context), context)
-
-
-def _describe(message: Any, version: int, context: Context) -> Answering:
+@answered_in_slices
+def handle_describe_configs(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_CONFIGS)
     results = []
     for asked in {(asked.resource_type, asked.resource_name): asked for asked in message.resources}.values():  # each once

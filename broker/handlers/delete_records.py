@@ -20,13 +20,11 @@ from broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange, RequestTi
 from broker.handlers.context import Context
 from broker.handlers.deadlines import Deadline
 from broker.handlers.error_codes import code_of
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_slices
+from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
 from broker.helpers import Outcome
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, response_class
-from broker.protocol.framing import Request
+from broker.protocol.control import response_class
 
 UP_TO_THE_END = -1
 
@@ -45,12 +43,8 @@ class _Row:
         self.error, self.low_watermark, self.partition = code_of(error), -1, None
 
 
-def handle_delete_records(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_delete(message, request.version, context), context)
-
-
-def _delete(message: Any, version: int, context: Context) -> Answering:
+@answered_in_slices
+def handle_delete_records(message: Any, version: int, context: Context) -> Answering:
     rows: list[_Row] = []
     for topic in message.topics:
         for part in topic.partitions:

@@ -31,12 +31,11 @@ from broker.handlers.produce import handle_produce
 from broker.handlers.producers import handle_init_producer_id
 from broker.handlers.reassignments import handle_alter_partition_reassignments, handle_list_partition_reassignments
 from broker.handlers.reply import Parts, Pending
+from broker.handlers.slices import Handler
 from broker.handlers.topic_partitions import handle_create_partitions, handle_describe_topic_partitions
 from broker.handlers.topics import handle_create_topics, handle_delete_topics
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request
-
-Handler = Callable[[Request, Context], Parts | Pending]
 
 HANDLERS: dict[int, Handler] = {
     ApiKey.PRODUCE: handle_produce,

@@ -25,11 +25,9 @@ from broker.errors import (
 )
 from broker.handlers.context import Context
 from broker.handlers.error_codes import code_of, text_of
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_slices
+from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, response_class
-from broker.protocol.framing import Request
+from broker.protocol.control import response_class
 
 if TYPE_CHECKING:  # a broker that is alone imports nothing of a cluster
     from broker.coordination.image import Image
@@ -41,12 +39,8 @@ _OVER = (ElectionNotNeeded, UnknownTopicOrPartition)  # elected, or deleted mean
 Key = tuple[str, int]
 
 
-def handle_elect_leaders(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_answer(message, request.version, context), context)
-
-
-def _answer(message: Any, version: int, context: Context) -> Answering:
+@answered_in_slices
+def handle_elect_leaders(message: Any, version: int, context: Context) -> Answering:
     outcomes: dict[Key, BrokerError | None] = {}
     code = ErrorCode.NONE
     try:

@@ -10,19 +10,13 @@ from broker.errors import BrokerError, StorageError
 from broker.handlers.context import Context
 from broker.handlers.error_codes import code_of
 from broker.handlers.fetch import check_leader_epoch
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_slices
+from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
 from broker.protocol.api import ApiKey
-from broker.protocol.control import decode_request, response_class
-from broker.protocol.framing import Request
+from broker.protocol.control import response_class
 
 
-def handle_offset_for_leader_epoch(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_answer(message, request.version, context), context)
-
-
-def _answer(message: Any, version: int, context: Context) -> Answering:
+@answered_in_slices
+def handle_offset_for_leader_epoch(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.OFFSET_FOR_LEADER_EPOCH)
     topic_class = response.OffsetForLeaderTopicResult
     topics = []

@@ -26,11 +26,9 @@ from broker.groups.subscription import CONSUMER_PROTOCOL
 from broker.handlers.commits import remove_offsets
 from broker.handlers.context import Context
 from broker.handlers.error_codes import code_of, text_of
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_slices
+from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, encode_response, response_class
-from broker.protocol.framing import Request
+from broker.protocol.control import encode_response, response_class
 
 _TYPE = "classic"  # the other types of Kafka's (consumer, share, streams) belong to protocols that are not offered
 
@@ -49,12 +47,8 @@ def _describe(group_id: str, context: Context) -> GroupDescription:
 # -- looking ---------------------------------------------------------------------------------------------------------------------
 
 
-def handle_describe_groups(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_describe_all(message, request.version, context), context)
-
-
-def _describe_all(message: Any, version: int, context: Context) -> Answering:
+@answered_in_slices
+def handle_describe_groups(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_GROUPS)
     rows = []
     for group_id in dict.fromkeys(message.groups):  # each once: a short name asks for a long answer
@@ -94,12 +88,8 @@ def _described(group_id: str, version: int, context: Context) -> Any:
     )
 
 
-def handle_list_groups(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_list(message, request.version, context), context)
-
-
-def _list(message: Any, version: int, context: Context) -> Answering:
+@answered_in_slices
+def handle_list_groups(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.LIST_GROUPS)
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
@@ -122,12 +112,8 @@ def _list(message: Any, version: int, context: Context) -> Answering:
 # -- cleaning --------------------------------------------------------------------------------------------------------------------
 
 
-def handle_delete_groups(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_delete_groups(message, request.version, context), context)
-
-
-def _delete_groups(message: Any, version: int, context: Context) -> Answering:
+@answered_in_slices
+def handle_delete_groups(message: Any, version: int, context: Context) -> Answering:
     codes: dict[str, int] = {}
     removed: dict[CommittedOffsets, dict[str, list[OffsetKey]]] = {}  # by partition: each is written, or refused, on its own
     for group_id in dict.fromkeys(message.groups_names):
@@ -157,16 +143,12 @@ def _delete(group_id: str, context: Context) -> list[OffsetKey]:
     return [OffsetKey(group_id, topic, index) for topic, index in context.offsets.of_group(group_id)]
 
 
-def handle_offset_delete(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_delete_offsets(message, context), context)
-
-
-def _delete_offsets(message: Any, context: Context) -> Answering:
+@answered_in_slices
+def handle_offset_delete(message: Any, version: int, context: Context) -> Answering:
     try:
         offsets = _of_which_some_may_go(message.group_id, context)
     except BrokerError as error:
-        return [_encode_offset_delete(code_of(error), {})]
+        return [_encode_offset_delete(code_of(error), version, {})]
     codes: dict[tuple[str, int], int] = {}
     for topic in message.topics:
         for part in topic.partitions:
@@ -175,7 +157,7 @@ def _delete_offsets(message: Any, context: Context) -> Answering:
             yield None
     allowed = [OffsetKey(message.group_id, *place) for place, code in codes.items() if not code]
     refusal = yield from remove_offsets(offsets, allowed, context)
-    return [_encode_offset_delete(0, {place: code or refusal for place, code in codes.items()})]
+    return [_encode_offset_delete(0, version, {place: code or refusal for place, code in codes.items()})]
 
 
 def _of_which_some_may_go(group_id: str, context: Context) -> CommittedOffsets:
@@ -197,11 +179,11 @@ def _offset_delete_code(group_id: str, topic: str, index: int, context: Context)
     return 0
 
 
-def _encode_offset_delete(error: int, codes: dict[tuple[str, int], int]) -> bytes:
+def _encode_offset_delete(error: int, version: int, codes: dict[tuple[str, int], int]) -> bytes:
     response = response_class(ApiKey.OFFSET_DELETE)
     row = response.OffsetDeleteResponseTopic
     rows: dict[str, list[Any]] = {}
     for (topic, index), code in codes.items():
         rows.setdefault(topic, []).append(row.OffsetDeleteResponsePartition(partition_index=index, error_code=code))
     topics = [row(name=topic, partitions=partitions) for topic, partitions in rows.items()]
-    return encode_response(response(error_code=error, throttle_time_ms=0, topics=topics), 0)
+    return encode_response(response(error_code=error, throttle_time_ms=0, topics=topics), version)

@@ -7,21 +7,15 @@ from typing import Any
 
 from broker.errors import StorageError
 from broker.handlers.context import Context
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_slices
+from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, response_class
-from broker.protocol.framing import Request
+from broker.protocol.control import response_class
 
 
-def handle_describe_log_dirs(request: Request, context: Context) -> Parts | Pending:
+@answered_in_slices
+def handle_describe_log_dirs(message: Any, version: int, context: Context) -> Answering:
     """There is one directory, whatever is asked for; of partitions that are unknown nothing is said, as in Kafka."""
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_answer(message, request.version, context), context)
-
-
-def _answer(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_LOG_DIRS)
     row = response.DescribeLogDirsResult
     by_topic: dict[str, list[Any]] = {}

@@ -16,21 +16,15 @@ from broker.groups.offset_records import CommittedOffset, OffsetKey
 from broker.handlers.commits import write_in_slices
 from broker.handlers.context import Context
 from broker.handlers.error_codes import code_of
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_slices
+from broker.handlers.slices import Answering, answered_in_slices, encode_in_slices
 from broker.protocol.api import ApiKey
-from broker.protocol.control import decode_request, response_class
-from broker.protocol.framing import Request
+from broker.protocol.control import response_class
 
 _NOTHING = CommittedOffset(-1, -1, "", 0)
 
 
-def handle_offset_commit(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_commit(message, request.version, context), context)
-
-
-def _commit(message: Any, version: int, context: Context) -> Answering:
+@answered_in_slices
+def handle_offset_commit(message: Any, version: int, context: Context) -> Answering:
     codes: dict[tuple[str, int], int] = {}
     changes: list[Change] = []
     offsets, refusal = None, None
@@ -99,10 +93,9 @@ def _encode_commit(message: Any, codes: dict[tuple[str, int], int], version: int
     return (yield from encode_in_slices(answer, version, *(topic.partitions for topic in topics)))
 
 
-def handle_offset_fetch(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    steps = _fetch_groups if request.version >= 8 else _fetch_group
-    return in_slices(steps(message, request.version, context), context)
+@answered_in_slices
+def handle_offset_fetch(message: Any, version: int, context: Context) -> Answering:
+    return (_fetch_groups if version >= 8 else _fetch_group)(message, version, context)
 
 
 def _fetch_groups(message: Any, version: int, context: Context) -> Answering:

@@ -10,20 +10,14 @@ from broker.coordination.local import Topic
 from broker.errors import BrokerError, InvalidReplicationFactor, InvalidRequest
 from broker.handlers.context import Context
 from broker.handlers.error_codes import check_named_once, code_of, text_of
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
+from broker.handlers.slices import Answering, answered_in_slices, answered_in_turn, encode_in_slices
 from broker.partitions.topic_admin import Moves
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, response_class
-from broker.protocol.framing import Request
+from broker.protocol.control import response_class
 
 
-def handle_alter_partition_reassignments(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_turn(_alter(message, request.version, context), context)
-
-
-def _alter(message: Any, version: int, context: Context) -> Answering:
+@answered_in_turn
+def handle_alter_partition_reassignments(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
     may_change_factor = version < 1 or message.allow_replication_factor_change
     names: set[str] = set()
@@ -83,12 +77,8 @@ def _topic_row(asked: Any, failed: dict[int, BrokerError]) -> Any:
     )
 
 
-def handle_list_partition_reassignments(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_list(message, request.version, context), context)
-
-
-def _list(message: Any, version: int, context: Context) -> Answering:
+@answered_in_slices
+def handle_list_partition_reassignments(message: Any, version: int, context: Context) -> Answering:
     """What does not move, or is unknown, is left out, as in Kafka."""
     response = response_class(ApiKey.LIST_PARTITION_REASSIGNMENTS)
     row = response.OngoingTopicReassignment

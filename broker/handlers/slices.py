@@ -7,20 +7,23 @@ handles one request of a connection after the other.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sized
-from functools import partial
+from collections.abc import Callable, Generator, Sized
+from functools import partial, wraps
 from typing import Any
 
 from broker.chores import Step, Steps
 from broker.handlers.context import Context
 from broker.handlers.reply import Parts, Pending
-from broker.protocol.control import encode_response
+from broker.protocol.control import decode_request, encode_response
+from broker.protocol.framing import Request
 
 # Encoding so many rows takes a millisecond or two. More of them are encoded by a helper: it shares the interpreter with the loop,
 # half a millisecond each in turns, instead of holding it for as long as a hundred take.
 _ROWS_ENCODED_ON_LOOP_MAX = 500
 
 Answering = Generator[Step, Any, Parts]
+Work = Callable[[Any, int, Context], Answering]  # of a decoded message and its version
+Handler = Callable[[Request, Context], Parts | Pending]
 
 
 def in_slices(steps: Answering, context: Context) -> Parts | Pending:
@@ -37,6 +40,25 @@ def in_turn(steps: Answering, context: Context) -> Parts | Pending:
     begin = context.chores.enqueue if context.cluster is None else context.chores.begin
     begin(_complete(steps, pending), pending.fail_as_defect)
     return _now_or_later(pending)
+
+
+def answered_in_slices(work: Work) -> Handler:
+    """The handler that decodes a request and has `work` answer it, in slices."""
+    return _decoding(work, in_slices)
+
+
+def answered_in_turn(work: Work) -> Handler:
+    """The same, in turn."""
+    return _decoding(work, in_turn)
+
+
+def _decoding(work: Work, begin: Callable[[Answering, Context], Parts | Pending]) -> Handler:
+    @wraps(work)
+    def handle(request: Request, context: Context) -> Parts | Pending:
+        message = decode_request(request.api_key, request.version, request.body)
+        return begin(work(message, request.version, context), context)
+
+    return handle
 
 
 def _complete(steps: Answering, pending: Pending) -> Steps:

@@ -15,22 +15,16 @@ from broker.coordination.view import NO_LEADER
 from broker.errors import BrokerError, InvalidTopic
 from broker.handlers.context import Context
 from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_slices, in_turn
+from broker.handlers.slices import Answering, answered_in_slices, answered_in_turn, encode_in_slices
 from broker.partitions.topic_admin import Growth
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, response_class
-from broker.protocol.framing import Request
+from broker.protocol.control import response_class
 
 _PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a large cluster is described in pages
 
 
-def handle_create_partitions(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_turn(_create_partitions(message, request.version, context), context)
-
-
-def _create_partitions(message: Any, version: int, context: Context) -> Answering:
+@answered_in_turn
+def handle_create_partitions(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.CREATE_PARTITIONS)
     names = Counter(asked.name for asked in message.topics)
     rows: dict[str, Any] = {}
@@ -59,13 +53,9 @@ def _growth(asked: Any) -> Growth:
     return Growth(name=asked.name, count=asked.count, assignments=assignments)
 
 
-def handle_describe_topic_partitions(request: Request, context: Context) -> Parts | Pending:
+@answered_in_slices
+def handle_describe_topic_partitions(message: Any, version: int, context: Context) -> Answering:
     """Topics in the order of their names, from the cursor on, until the limit is reached; the cursor says where to go on."""
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_slices(_describe(message, request.version, context), context)
-
-
-def _describe(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     left = max(1, min(message.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
     rows, cursor = [], None

@@ -13,22 +13,16 @@ from broker.handlers.commits import remove_offsets_of_topics
 from broker.handlers.configs import settings_of_topic
 from broker.handlers.context import Context
 from broker.handlers.error_codes import check_named_once, code_of, refuse, refusing, text_of
-from broker.handlers.reply import Parts, Pending
-from broker.handlers.slices import Answering, encode_in_slices, in_turn
+from broker.handlers.slices import Answering, answered_in_turn, encode_in_slices
 from broker.partitions.topic_admin import NewTopic
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.control import decode_request, response_class
-from broker.protocol.framing import Request
+from broker.protocol.control import response_class
 
 _NO_ID = uuid.UUID(int=0)
 
 
-def handle_create_topics(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    return in_turn(_create(message, request.version, context), context)
-
-
-def _create(message: Any, version: int, context: Context) -> Answering:
+@answered_in_turn
+def handle_create_topics(message: Any, version: int, context: Context) -> Answering:
     names = Counter(asked.name for asked in message.topics)
     wanted: list[NewTopic | BrokerError] = []
     for asked in message.topics:
@@ -114,16 +108,13 @@ def _made(topic: Topic, configs_of: _ConfigRows) -> Any:
     )
 
 
-def handle_delete_topics(request: Request, context: Context) -> Parts | Pending:
-    message = decode_request(request.api_key, request.version, request.body)
-    if request.version >= 6:
+@answered_in_turn
+def handle_delete_topics(message: Any, version: int, context: Context) -> Answering:
+    asked: list[tuple[str | None, uuid.UUID | None]]
+    if version >= 6:
         asked = [(state.name, state.topic_id) for state in message.topics]
     else:
         asked = [(name, None) for name in message.topic_names]
-    return in_turn(_delete(asked, message.timeout_ms, request.version, context), context)
-
-
-def _delete(asked: list[tuple[str | None, uuid.UUID | None]], timeout_ms: int, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DELETE_TOPICS)
     rows: list[Any] = []
     doomed: dict[str, Topic] = {}
@@ -140,7 +131,7 @@ def _delete(asked: list[tuple[str | None, uuid.UUID | None]], timeout_ms: int, v
             rows_of_doomed[topic.name] = row
         yield None
     if doomed:
-        failed = yield from context.topic_changes.delete(list(doomed.values()), timeout_ms)
+        failed = yield from context.topic_changes.delete(list(doomed.values()), message.timeout_ms)
         if len(failed) < len(doomed) and context.cluster is None:  # else whoever coordinates a group sees it in the image
             yield from remove_offsets_of_topics({name for name in doomed if name not in failed}.__contains__, context)
         for name, failure in failed.items():
