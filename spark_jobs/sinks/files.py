@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from logbus.model import EPOCH
 from logbus.parsing.schemas import row_schema
-from logbus.warehouse.directory import Directory, window_folder
+from logbus.warehouse.directory import Directory, sync, window_folder
 from pyarrow import fs
 
 from spark_jobs.job import StagedWindow, TaskJob
@@ -173,12 +173,3 @@ class FileTaskSink:
     def _remove(self, file: TaskFile) -> None:
         self._directory.remove(file.writing_path)
         self._directory.remove(file.path)
-
-
-def sync(path: str) -> None:
-    """Makes a file's content, or a directory's names, outlive a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

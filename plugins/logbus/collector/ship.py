@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ def ship(
         rotated_before=tuple(map(str, mentioned)),
         lost=lost.records,
         unnamed=tuple(source.path for source in known if lost.records and source.source_id not in named),
-        **sent.as_dict(),
+        **asdict(sent),
     )
 
 

@@ -6,7 +6,7 @@ The hot loop of the collector: about six microseconds a line on one core of 2020
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from os import fsencode
 from pathlib import Path
 
@@ -37,9 +37,6 @@ class Sent:
     undated_by_file: int = 0
     zoneless: int = 0
     recovered: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 class Shipment:

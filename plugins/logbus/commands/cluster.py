@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 
 from logbus.commands import options, output
+from logbus.commands.topic_views import text
 from logbus.errors import UnderReplicated
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import ANSWER_SECONDS_MAX, ClusterFacts, PartitionHolders, cluster_facts
@@ -62,10 +63,6 @@ def partition_table(rows: Iterable[PartitionHolders]) -> Table:
 
 def ids(brokers: Sequence[int] | None) -> str:
     return "-" if brokers is None else ",".join(map(str, brokers))
-
-
-def text(value: Any) -> str:
-    return "-" if value is None else str(value)
 
 
 def summary(facts: ClusterFacts) -> dict[str, Any]:

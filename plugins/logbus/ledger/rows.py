@@ -18,34 +18,18 @@ Row = RowMapping | dict[str, Any]
 ATTEMPT_RUNNING = "running"
 
 
+# A pipeline's columns that are called as its fields are.
+PIPELINE_COLUMNS = ("name", "topic", "parse", "interval", "lateness", "starts_at", "isolation_level")
+
+
 def pipeline_values(pipeline: Pipeline, topic_id: str, now: datetime) -> dict[str, Any]:
-    return {
-        "name": pipeline.name,
-        "topic": pipeline.topic,
-        "topic_id": topic_id,
-        "table_name": canonical_table(pipeline.table),
-        "parse": pipeline.parse,
-        "interval": pipeline.interval,
-        "lateness": pipeline.lateness,
-        "starts_at": pipeline.starts_at,
-        "isolation_level": pipeline.isolation_level,
-        "settings": dict(pipeline.settings),
-        "registered_at": now,
-    }
+    same = {name: getattr(pipeline, name) for name in PIPELINE_COLUMNS}
+    table, settings = canonical_table(pipeline.table), dict(pipeline.settings)
+    return {**same, "topic_id": topic_id, "table_name": table, "settings": settings, "registered_at": now}
 
 
 def to_pipeline(row: Row) -> Pipeline:
-    return Pipeline(
-        name=row["name"],
-        topic=row["topic"],
-        table=row["table_name"],
-        parse=row["parse"],
-        interval=row["interval"],
-        lateness=row["lateness"],
-        starts_at=row["starts_at"],
-        isolation_level=row["isolation_level"],
-        settings=row["settings"],
-    )
+    return Pipeline(**{name: row[name] for name in PIPELINE_COLUMNS}, table=row["table_name"], settings=row["settings"])
 
 
 def pipeline_rows(connection: Connection) -> list[Row]:
@@ -161,16 +145,8 @@ def count_values(counts: WindowCounts) -> dict[str, int]:
 
 
 def to_attempt(row: Row, pipeline_name: str, interval: Interval) -> Attempt:
-    return Attempt(
-        window_id=row["window_id"],
-        pipeline=pipeline_name,
-        interval=interval,
-        number=row["number"],
-        staging_table=row["staging_table"],
-        dead_letter_table=row["dead_letter_table"],
-        definition=row["definition"],
-        key=row["key"],
-    )
+    same = ("window_id", "number", "staging_table", "dead_letter_table", "definition", "key")
+    return Attempt(**{name: row[name] for name in same}, pipeline=pipeline_name, interval=interval)
 
 
 # A boundary's columns for the record before it, by their names in `Witness`.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -181,13 +182,4 @@ def to_hold(row: Row) -> Hold:
 
 
 def deletion_values(number: int, deletion: Deletion) -> dict[str, Any]:
-    return {
-        "run": number,
-        "topic": deletion.topic,
-        "topic_id": deletion.topic_id,
-        "partition": deletion.partition,
-        "start_offset": deletion.start_offset,
-        "end_offset": deletion.end_offset,
-        "reason": deletion.reason,
-        "state": INTENDED,
-    }
+    return {"run": number, **asdict(deletion), "state": INTENDED}

@@ -9,10 +9,12 @@ written. Any file system that pyarrow knows by URI; a plain path is a local one.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from pyarrow import fs
 
@@ -87,3 +89,12 @@ class Directory:
             self.filesystem.delete_file(path)
         except FileNotFoundError:
             pass
+
+
+def sync(path: str | Path) -> None:
+    """Makes a local file's content, or a directory's names, outlive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -57,14 +57,8 @@ class Redriven:
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
-        return {
-            "start": instant_text(self.start),
-            "tried": self.tried,
-            "loaded": self.loaded,
-            "filtered": self.filtered,
-            "dead_lettered": self.dead_lettered,
-            "errors": self.errors,
-        }
+        same = ("tried", "loaded", "filtered", "dead_lettered", "errors")
+        return {"start": instant_text(self.start), **{name: getattr(self, name) for name in same}}
 
 
 @dataclass(slots=True, kw_only=True)

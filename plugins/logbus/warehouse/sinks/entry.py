@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from logbus.errors import LogbusError
+from logbus.ledger.rows import to_range
 from logbus.ledger.values import Published
 from logbus.model import Interval, OffsetRange, WindowCounts, counts_json, instant_text, parse_instant
 from logbus.proof.tally import TimeSpan
@@ -129,16 +130,6 @@ def range_json(part: OffsetRange, span: TimeSpan | None) -> dict[str, Any]:
         "first": first and instant_text(first),
         "last": last and instant_text(last),
     }
-
-
-def to_range(topic: str, part: Mapping[str, Any]) -> OffsetRange:
-    return OffsetRange(
-        topic=topic,
-        partition=part["partition"],
-        start_offset=part["start_offset"],
-        end_offset=part["end_offset"],
-        lost=part["lost"],
-    )
 
 
 def to_span(part: Mapping[str, Any]) -> TimeSpan:

@@ -20,6 +20,7 @@ from typing import Any
 
 from logbus.errors import LogbusError
 from logbus.model import utc
+from logbus.warehouse.directory import sync
 from logbus.warehouse.sinks.entry import LedgerEntry
 
 Manifest = dict[str, Any]
@@ -69,16 +70,7 @@ def replace_atomically(path: Path, content: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes renames and new names in a directory outlive a loss of power."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path.parent)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ window to the next.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.warehouse.sinks.manifests import sync_directory
+from logbus.warehouse.directory import sync
 from logbus.warehouse.target import SYSTEM_COLUMNS
 
 SCHEMA_FILE = "_schema.parquet"
@@ -57,7 +56,6 @@ def write_schema(root: Path, pipeline: Pipeline, columns: Mapping[str, str]) -> 
 def replace_schema(root: Path, schema: pa.Schema) -> None:
     temporary = root / f".{SCHEMA_FILE}.new"
     pq.write_table(schema.empty_table(), temporary)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
+    sync(temporary)
     temporary.replace(root / SCHEMA_FILE)
-    sync_directory(root)
+    sync(root)
