@@ -27,14 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.coordination.image import (
-    NO_LEADER,
-    BrokerNode,
-    ClusterTopic,
-    Endpoint,
-    PartitionState,
-    Settings,
-)
+from broker.coordination.image import NO_LEADER, BrokerNode, ClusterTopic, Endpoint, PartitionState, Settings
 from broker.coordination.local import folded
 from broker.errors import MalformedNode
 from broker.storage.meta_properties import encode_id

@@ -27,14 +27,7 @@ from itertools import accumulate
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
-from kazoo.exceptions import (
-    BadVersionError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    RolledBackError,
-    RuntimeInconsistency,
-)
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError, RolledBackError, RuntimeInconsistency
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import EventType, WatchedEvent

@@ -20,15 +20,7 @@ from broker.errors import (
     UnknownMember,
 )
 from broker.groups.members import Member
-from broker.groups.messages import (
-    Answer,
-    GroupDescription,
-    JoinRequest,
-    MemberDescription,
-    MemberName,
-    SyncRequest,
-    Ticket,
-)
+from broker.groups.messages import Answer, GroupDescription, JoinRequest, MemberDescription, MemberName, SyncRequest, Ticket
 from broker.groups.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, Generations, GroupRules
 
 _CLIENT_ID_LENGTH_MAX = 255  # of a client's name, in the ids that are made from it

@@ -30,11 +30,7 @@ from broker.coordination.image import ClusterTopic, Image, PartitionState
 from broker.coordination.image_topics import ImageTopics
 from broker.coordination.local import INTERNAL_TOPICS, Topic
 from broker.coordination.member import ClusterMember
-from broker.errors import (
-    BrokerError,
-    InvalidPartitions,
-    InvalidReplicaAssignment,
-)
+from broker.errors import BrokerError, InvalidPartitions, InvalidReplicaAssignment
 from broker.handlers.cluster_moves import move_partitions
 from broker.helpers import Outcome
 from broker.partitions.manager import PartitionManager

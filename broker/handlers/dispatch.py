@@ -16,12 +16,7 @@ from broker.handlers.elections import handle_elect_leaders
 from broker.handlers.epoch_ends import handle_offset_for_leader_epoch
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.find_coordinator import handle_find_coordinator
-from broker.handlers.group_admin import (
-    handle_delete_groups,
-    handle_describe_groups,
-    handle_list_groups,
-    handle_offset_delete,
-)
+from broker.handlers.group_admin import handle_delete_groups, handle_describe_groups, handle_list_groups, handle_offset_delete
 from broker.handlers.groups import handle_heartbeat, handle_join_group, handle_leave_group, handle_sync_group
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.log_dirs import handle_describe_log_dirs

@@ -31,13 +31,7 @@ from broker.handlers.turn import StagedRequest
 from broker.partitions.partition import Partition
 from broker.protocol.api import ApiKey
 from broker.protocol.framing import Request
-from broker.protocol.produce import (
-    ProduceAnswer,
-    ProducePartition,
-    ProduceRequest,
-    encode_produce_response,
-    parse_produce,
-)
+from broker.protocol.produce import ProduceAnswer, ProducePartition, ProduceRequest, encode_produce_response, parse_produce
 from broker.records.batch import BATCH_HEADER_BYTES, read_header
 from broker.records.validation import require_keys, validate_new_batch
 

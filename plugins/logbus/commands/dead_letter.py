@@ -37,12 +37,7 @@ def command() -> None:
 @options.warehouse_option
 @options.json_option
 def list_groups(
-    pipeline_name: str,
-    since: datetime | None,
-    until: datetime | None,
-    error_class: str | None,
-    warehouse_url: str,
-    as_json: bool,
+    pipeline_name: str, since: datetime | None, until: datetime | None, error_class: str | None, warehouse_url: str, as_json: bool
 ) -> None:
     """How many of which class lie in which window."""
     ledger = options.open_ledger(warehouse_url)

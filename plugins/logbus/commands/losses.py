@@ -54,12 +54,7 @@ def named(hours: Sequence[Interval]) -> str:
 @options.warehouse_option
 @options.with_client
 def accept_loss(
-    pipeline_name: str,
-    starts: Sequence[datetime],
-    reason: str,
-    by: str | None,
-    warehouse_url: str,
-    config: Mapping[str, Any],
+    pipeline_name: str, starts: Sequence[datetime], reason: str, by: str | None, warehouse_url: str, config: Mapping[str, Any]
 ) -> None:
     """Accept that records are gone of the windows that begin at STARTS: what is left of them may be loaded and audited then.
 

@@ -221,6 +221,17 @@ def settings_of(path: Path) -> Mapping[str, Any]:
     return settings
 
 
+def parse_settings(text: str) -> dict[str, Any]:
+    """A parser's settings, as `--settings` takes them."""
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        raise UserError(f'--settings is JSON, such as {{"fields": ["time"]}}: {error}') from None
+    if not isinstance(settings, dict):
+        raise UserError('--settings is a JSON object, such as {"fields": ["time"]}')
+    return settings
+
+
 def open_ledger(warehouse_url: str) -> Ledger:
     """The ledger, made or brought up to date if need be."""
     from logbus.ledger.ledger import Ledger

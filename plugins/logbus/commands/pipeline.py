@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -14,7 +13,6 @@ from rich.table import Table
 from logbus.commands import losses, options, output
 from logbus.commands.completing import complete_pipelines, complete_topics
 from logbus.commands.progress import ProgressView
-from logbus.errors import UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger import pipeline_dags, removal, table_moves
@@ -71,7 +69,7 @@ def register(
         parse=parse,
         lateness=timedelta(minutes=lateness_minutes),
         starts_at=starts_at,
-        settings=parse_settings(settings),
+        settings=options.parse_settings(settings),
     )
     refuse_unusable(pipeline)
     if not is_own_parser(parse):  # which may be installed only where Spark runs
@@ -91,16 +89,6 @@ def tell_registration(done: PipelineRegistration) -> None:
     click.echo(f"pipeline {found.name}{known} loads topic {found.topic} into table {found.table}")
     for change in done.changes:
         click.echo(f"  {change}")
-
-
-def parse_settings(text: str) -> dict[str, Any]:
-    try:
-        settings = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"--settings is not JSON: {error}") from None
-    if not isinstance(settings, dict):
-        raise UserError("--settings is a JSON object, such as {}")
-    return settings
 
 
 @command.command("ls")

@@ -60,12 +60,7 @@ def plan(topics: Sequence[str], warehouse_url: str, config: Mapping[str, Any], a
 @options.execute_option
 @click.option("--dry-run", is_flag=True, help="Only show it, as `plan` does; the default.")
 def run(
-    topics: Sequence[str],
-    warehouse_url: str,
-    config: Mapping[str, Any],
-    as_json: bool,
-    is_executed: bool,
-    dry_run: bool,
+    topics: Sequence[str], warehouse_url: str, config: Mapping[str, Any], as_json: bool, is_executed: bool, dry_run: bool
 ) -> None:
     """Delete what may go; a dry run unless --execute.
 

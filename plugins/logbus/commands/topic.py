@@ -11,15 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from logbus.commands import options, output
-from logbus.commands.topic_views import (
-    by_name,
-    headline,
-    partition_table,
-    secret_or_value,
-    setting_summary,
-    summary,
-    text,
-)
+from logbus.commands.topic_views import by_name, headline, partition_table, secret_or_value, setting_summary, summary, text
 from logbus.errors import TopicMissing, UserError
 from logbus.kafka.batches import TopicBatches
 from logbus.kafka.client import Client, Place

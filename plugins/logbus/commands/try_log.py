@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -15,7 +14,6 @@ from logbus.collector.errors import UndatedLog
 from logbus.collector.proposal import LogProposal, commands, dag, propose, shown, summary
 from logbus.collector.ship import LINE_BYTES_MAX
 from logbus.commands import options, output
-from logbus.errors import UserError
 from logbus.model import instant_text
 from logbus.wording import many
 
@@ -48,21 +46,11 @@ def command(
     times = TimeOptions(format_of=time_format, field=time_field, zone=zone or ZoneInfo("UTC"))
     named = [("--time-format", time_format), ("--time-field", time_field), ("--timezone", zone and str(zone))]
     words = [word for option, value in named if value for word in (option, str(value))]
-    found = propose(file, times, LINE_BYTES_MAX, joins=join_lines, parse=parse, settings=read_settings(settings))
+    found = propose(file, times, LINE_BYTES_MAX, joins=join_lines, parse=parse, settings=options.parse_settings(settings))
     if as_json:
         output.show_json(summary(found, words))
     else:
         show(found, words)
-
-
-def read_settings(text: str) -> dict[str, object]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise UserError(f'--settings is JSON, such as {{"fields": ["time"]}}: {error}') from None
-    if not isinstance(found, dict):
-        raise UserError("--settings is a JSON object")
-    return found
 
 
 def show(found: LogProposal, words: list[str]) -> None:

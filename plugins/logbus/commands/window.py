@@ -157,13 +157,7 @@ def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -
 @options.with_client
 @options.json_option
 @click.argument("starts", type=options.Instant(), nargs=-1, required=True)
-def audit(
-    pipeline_name: str,
-    warehouse_url: str,
-    config: Mapping[str, Any],
-    as_json: bool,
-    starts: tuple[datetime, ...],
-) -> None:
+def audit(pipeline_name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool, starts: tuple[datetime, ...]) -> None:
     """Count the windows that begin at STARTS again, in the target and at the broker; status 5 unless all are exact."""
     ledger, log = options.open_ledger(warehouse_url), Topics(Client(config))
     sinks, tracked = each_sink_once(), output.tracked(starts, "auditing", len(starts))

@@ -28,12 +28,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from logbus.errors import BrokerNotReady, BrokerUnavailable, LogbusError, TopicMissing, UserError
 from logbus.kafka.errors import AWAY, explain, failed_handshake, unavailable

@@ -36,17 +36,7 @@ from logbus.ledger.chain import Chain, ChainEnd
 from logbus.ledger.giving_up import loadable
 from logbus.ledger.retained import refuse_if_recreated
 from logbus.ledger.rows import Row, load_windows, pipeline_row, to_pipeline
-from logbus.model import (
-    EPOCH,
-    MILLISECOND,
-    FrozenWindow,
-    Interval,
-    OffsetRange,
-    Pipeline,
-    Witness,
-    instant_text,
-    milliseconds,
-)
+from logbus.model import EPOCH, MILLISECOND, FrozenWindow, Interval, OffsetRange, Pipeline, Witness, instant_text, milliseconds
 
 # Partitions are added rarely: who has to ask a third time is talking to a broker that has not settled.
 OBSERVATIONS_MAX = 3

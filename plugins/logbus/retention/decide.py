@@ -20,17 +20,7 @@ from datetime import datetime, timedelta
 from logbus.kafka.own_limits import CLEANUP_POLICY, deletes, limits_in_force
 from logbus.ledger.stretches import OTHER_TOPIC, PipelineChain, not_settled, undone_stretches
 from logbus.model import FrozenWindow
-from logbus.retention.model import (
-    DELETE,
-    Deletion,
-    Held,
-    Hold,
-    Reach,
-    RetentionPolicy,
-    TopicPlan,
-    TopicState,
-    hours_text,
-)
+from logbus.retention.model import DELETE, Deletion, Held, Hold, Reach, RetentionPolicy, TopicPlan, TopicState, hours_text
 
 # By pipeline and partition how far it has come.
 Reaches = Mapping[tuple[str, int], Reach]

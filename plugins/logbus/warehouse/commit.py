@@ -33,15 +33,7 @@ from logbus.ledger.rows import count_values, to_counts
 from logbus.ledger.sql_errors import LOCK_NOT_AVAILABLE, OVERLAPPING_PARTITION, SERVER_WENT_AWAY, sqlstate_of
 from logbus.ledger.table_names import SCHEMA, TableName, leaf_name, parse_table, quoted, staging
 from logbus.ledger.values import Checksum, Published
-from logbus.model import (
-    Attempt,
-    FrozenWindow,
-    PartitionTally,
-    Pipeline,
-    WindowCounts,
-    instant_text,
-    milliseconds,
-)
+from logbus.model import Attempt, FrozenWindow, PartitionTally, Pipeline, WindowCounts, instant_text, milliseconds
 from logbus.proof import producers, tally
 from logbus.proof.read_tally import ReadTally, total
 from logbus.warehouse import checksum
