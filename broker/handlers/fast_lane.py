@@ -42,7 +42,6 @@ SHAPES_MAX = 16  # remembered for each connection: a producer has one for each t
 _LEARNT_FROM = 64  # requests in a row that the lane could not take: from then on only every sixteenth is looked at
 _LEARNT_EACH = 16
 _HEADER = Struct(">qiibIhiqqqhii")
-_COUNT_INDEX_LENGTH = Struct(">iii")
 _INDEX_LENGTH = Struct(">ii")
 _INDEX = Struct(">i")
 _PRODUCE = int(ApiKey.PRODUCE)

@@ -22,7 +22,7 @@ OWN_PARSER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def check_pipeline(pipeline: Pipeline) -> None:
-    """Raises `UserError` for the first value that no load could use."""
+    """Raises `UserError` for the first value that no load could use, with what may have been meant."""
 
     def wrong(message: str) -> UserError:
         return UserError(f"pipeline {pipeline.name!r}: {message}")

@@ -70,13 +70,8 @@ def define_pipeline(
     settings = {**(options.get("settings") or {}), **{key: value for key, value in options.items() if key in SETTINGS}}
     fields: dict[str, Any] = {key: value for key, value in options.items() if key in FIELDS}
     made = Pipeline(name=name, topic=topic or name, table=table or name, parse=parse, settings=settings, **fields)
-    refuse_unusable(made)
+    check_pipeline(made)
     return made
-
-
-def refuse_unusable(pipeline: Pipeline) -> None:
-    """`UserError` for a value that no load could use, with what may have been meant."""
-    check_pipeline(pipeline)
 
 
 def refuse_unknown(name: str, options: Mapping[str, Any]) -> None:
@@ -93,5 +88,5 @@ def as_pipeline(pipeline: Pipeline | str, options: PipelineOptions) -> Pipeline:
         return define_pipeline(pipeline, **{"parse": None, **options})  # type: ignore[arg-type]  # mypy does not join the two
     if options:
         raise UserError(f"pipeline {pipeline.name!r} is defined already: give {', '.join(options)} where it is made")
-    refuse_unusable(pipeline)
+    check_pipeline(pipeline)
     return pipeline

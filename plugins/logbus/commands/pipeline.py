@@ -20,8 +20,7 @@ from logbus.ledger.definition import differences, in_words, pipeline_of
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.registration import PipelineRegistration
 from logbus.model import Pipeline
-from logbus.pipeline_checks import is_own_parser
-from logbus.pipeline_options import refuse_unusable
+from logbus.pipeline_checks import check_pipeline, is_own_parser
 from logbus.warehouse.engine import connect
 from logbus.wording import many
 
@@ -71,7 +70,7 @@ def register(
         starts_at=starts_at,
         settings=options.parse_settings(settings),
     )
-    refuse_unusable(pipeline)
+    check_pipeline(pipeline)
     if not is_own_parser(parse):  # which may be installed only where Spark runs
         from logbus.parsing import parser_for
 

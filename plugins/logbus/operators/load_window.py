@@ -28,7 +28,7 @@ from logbus.model import Attempt, FrozenWindow, Pipeline, instant_text
 from logbus.operators.adoption import Beside, is_loaded_since_asked
 from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import fail_without_retry, task_key
-from logbus.pipeline_options import refuse_unusable
+from logbus.pipeline_checks import check_pipeline
 
 WINDOWS_PER_APPLICATION_MAX = 84  # half a week of hours: one Spark job, and what is lost where its driver dies
 WINDOWS_PER_COMMAND_MAX = 1_000  # of a catch-up: attempts travel on a command line, which has an end
@@ -70,7 +70,7 @@ class LoadWindowOperator(SparkWindowOperator):
         kwargs.setdefault("application", str(spark_submit.application_path()))
         kwargs.setdefault("name", f"logbus load {pipeline.name}")
         super().__init__(**kwargs)
-        refuse_unusable(pipeline)
+        check_pipeline(pipeline)
         if self.durable:
             raise UserError(
                 f"durable=True is not for a load (task {self.task_id}): each try takes its windows over from the driver of the "

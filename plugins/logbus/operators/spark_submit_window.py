@@ -21,7 +21,7 @@ from logbus.ledger.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline
 from logbus.operators.spark_window_operator import SparkWindowOperator
 from logbus.operators.window_operator import fail_without_retry
-from logbus.pipeline_options import refuse_unusable
+from logbus.pipeline_checks import check_pipeline
 
 
 class SparkSubmitWindowOperator(SparkWindowOperator):
@@ -43,7 +43,7 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
     ) -> None:
         super().__init__(application=application, **kwargs)
         if isinstance(pipeline, Pipeline):
-            refuse_unusable(pipeline)
+            check_pipeline(pipeline)
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.registered_as = None if isinstance(pipeline, str) else pipeline
         self.warehouse_in_environment = warehouse_in_environment

@@ -32,7 +32,7 @@ from logbus.ledger.definition import differences, in_words, is_same
 from logbus.ledger.ledger import Ledger
 from logbus.links import WindowLink
 from logbus.model import Pipeline, TaskKey, parse_instant
-from logbus.pipeline_options import refuse_unusable
+from logbus.pipeline_checks import check_pipeline
 from logbus.run_interval import run_interval
 from logbus.triggers.window_closed import utc_now
 
@@ -116,7 +116,7 @@ class WindowOperator(OverWindows, BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(pipeline, Pipeline):
-            refuse_unusable(pipeline)
+            check_pipeline(pipeline)
         self.pipeline = pipeline
         self.windows = windows
         self.kafka_conn_id = kafka_conn_id

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from logbus.errors import UserError
 from logbus.parsing.base import Unparsable, shown
-from logbus.parsing.json_records import exact_text, to_instant, to_integer
+from logbus.parsing.json_records import DECODER, exact_text, to_instant, to_integer
 from logbus.parsing.schemas import ARROW_TYPES
 
 
@@ -33,9 +32,10 @@ def from_text(name: str, kind: str, text: str | None) -> Any:
     """A text as its column's value; null stays null. Raises `Unparsable` where it is none."""
     if text is None or kind == "text":
         return text
+    convert = TEXT_CONVERTERS[kind]
     try:
-        return TEXT_CONVERTERS[kind](text)
-    except (TypeError, ValueError, OverflowError, OSError):
+        return convert(text)
+    except (TypeError, ValueError, OverflowError, OSError, KeyError):
         raise Unparsable("WrongType", f"{name} is no {kind}: {shown(text)}") from None
 
 
@@ -43,20 +43,11 @@ def to_boolean(text: str) -> bool:
     return BOOLEANS[text.lower()]
 
 
-class Booleans(dict[str, bool]):
-    def __missing__(self, text: str) -> bool:
-        raise ValueError(text)
-
-
-BOOLEANS = Booleans({"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False})
+BOOLEANS = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
 
 
 def to_jsonb(text: str) -> str:
-    return exact_text(json.loads(text, parse_constant=refuse_constant))
-
-
-def refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+    return exact_text(DECODER.decode(text))
 
 
 def to_double(text: str) -> float:
