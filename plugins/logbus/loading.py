@@ -106,7 +106,7 @@ class Loader:
     def submit(self, ledger: Ledger, load: Load, attempts: Sequence[Attempt]) -> None:
         """Runs the application to its end; its output goes to `say`."""
         try:
-            result = run_spark(
+            status = run_spark(
                 spark_submit.command(load.pipeline, attempts, master=load.master),
                 spark_submit.environment(self.warehouse_url, self.client_config),
                 self.say,
@@ -114,10 +114,10 @@ class Loader:
         except KeyboardInterrupt:
             ledger.fail_attempts(attempts, "interrupted", self.now())
             raise
-        if result.returncode != 0:
-            ledger.fail_attempts(attempts, f"spark-submit ended with {result.returncode}", self.now())
+        if status != 0:
+            ledger.fail_attempts(attempts, f"spark-submit ended with {status}", self.now())
             raise ledger.beyond_retry(attempts) or LoadFailed(
-                f"the Spark application ended with code {result.returncode}; its output above says why"
+                f"the Spark application ended with code {status}; its output above says why"
             )
         if missing := why_not_loaded(ledger.settle_attempts(attempts, self.now())):
             raise missing
@@ -138,9 +138,8 @@ def end_group(process: subprocess.Popen[str]) -> None:
             process.wait(STOP_SECONDS_MAX)
 
 
-def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) -> subprocess.CompletedProcess[str]:
-    """Runs spark-submit and passes its lines on as they come. Interrupted, it ends what it started before it raises."""
-    lines = []
+def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) -> int:
+    """Runs spark-submit to its status and passes its lines on as they come. Interrupted, it ends what it started, then raises."""
     with subprocess.Popen(
         command,
         env={**os.environ, **environment},
@@ -154,10 +153,9 @@ def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) 
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                lines.append(line)
                 if not line.startswith(spark_submit.RESULT_PREFIX):
                     say(line.rstrip())
         except BaseException:
             end_group(process)
             raise
-    return subprocess.CompletedProcess(command, process.returncode, "".join(lines))
+    return process.returncode
