@@ -59,11 +59,10 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
 
-def check_topic_name(name: str | None) -> str:
-    """The name, or InvalidTopic: Kafka's rules."""
+def check_topic_name(name: str | None) -> None:
+    """InvalidTopic where a name breaks Kafka's rules."""
     if not name or not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidTopic(f"topic name {str(name)[:260]!r} is not 1 to 249 of [a-zA-Z0-9._-], or is '.' or '..'")
-    return name
 
 
 def folded(name: str) -> str:

@@ -303,9 +303,8 @@ def _make_base_paths() -> Script[None]:
         yield from _must_commit(missing)
 
 
-def _must_commit(operations: Sequence[Operation]) -> Script[Committed]:
+def _must_commit(operations: Sequence[Operation]) -> Script[None]:
     """Whatever else comes of it, look again and try again."""
     outcome = yield from commit(operations)
     if not isinstance(outcome, Committed):
         raise AnswerLost(str(outcome))
-    return outcome
