@@ -28,7 +28,6 @@ from broker.replication.isr import Proposals, propose_isr
 from broker.replication.progress import PartitionProgress
 from broker.replication.serve import ReplicaServer, ServeLimits
 from broker.replication.sessions import Answer, FetchSession, Key, Led
-from broker.replication.throttle import Throttle
 
 LOOK_SECONDS = 1.0
 GONE_LOOK_SECONDS = 0.1  # while the connection of some follower is closed: acks=all may wait for it
@@ -63,7 +62,6 @@ class Leader:
         code_of: Callable[[BrokerError], int],
         session_ids: Iterator[int],
         limits: LeaderLimits | None = None,
-        throttle: Throttle | None = None,
     ) -> None:
         self.me = me
         self.led: dict[Key, Led] = {}
@@ -84,7 +82,6 @@ class Leader:
             cluster_id=cluster_id,
             code_of=code_of,
             session_ids=session_ids,
-            throttle=throttle,
             limits=self._limits.serve,
         )
         self._proposals = Proposals(store, clock)

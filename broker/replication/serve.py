@@ -43,7 +43,6 @@ from broker.protocol.replica_fetch import (
 )
 from broker.replication.progress import UNKNOWN
 from broker.replication.sessions import Answer, FetchSession, Followed, Key, Led, WaitingReplicaFetch
-from broker.replication.throttle import Throttle
 from broker.storage.file_slice import FileSlice
 
 NO_SESSION = 0
@@ -71,7 +70,6 @@ class ReplicaServer:
         cluster_id: str,
         code_of: Callable[[BrokerError], int],
         session_ids: Iterator[int],
-        throttle: Throttle | None = None,
         limits: ServeLimits | None = None,
     ) -> None:
         self.led = led
@@ -86,7 +84,6 @@ class ReplicaServer:
         self._session_ids = session_ids
         self._sessions: dict[int, FetchSession] = {}  # by broker
         self._incarnations: dict[int, int] = {}  # the newest known of each broker
-        self._throttle = throttle or Throttle()
         self._limits = limits or ServeLimits()
         self.next_deadline = inf  # when to call `expire`, or earlier: who was answered before its time is not looked for
 
@@ -113,7 +110,7 @@ class ReplicaServer:
             self._release(session, session.waiting, now)
         waits = fetch.session_epoch not in (FIRST_SESSION_EPOCH, FINAL_SESSION_EPOCH) and fetch.wait_ms_max > 0
         bytes_max = min(fetch.bytes_max, self._limits.response_bytes_max)
-        if problems or not waits or self._has_urgent(session, now):
+        if problems or not waits or _has_urgent(session):
             self._answer(session, answer, bytes_max, now, problems)
             if fetch.session_epoch == FINAL_SESSION_EPOCH:
                 session.close()
@@ -286,7 +283,7 @@ class ReplicaServer:
         for session in self._sessions.values():
             if session.is_woken:
                 session.is_woken = False
-                if session.waiting is not None and self._has_urgent(session, now):
+                if session.waiting is not None and _has_urgent(session):
                     self._answer_waiting(session, now)
 
     def expire(self, now: float) -> None:
@@ -296,16 +293,6 @@ class ReplicaServer:
                 self._answer_waiting(session, now)
         waiting = (session.waiting for session in self._sessions.values())
         self.next_deadline = min((one.deadline for one in waiting if one is not None), default=inf)
-
-    def _has_urgent(self, session: FetchSession, now: float) -> bool:
-        """Whether a waiting fetch should be answered now. What the throttle holds back waits until the fetch's time is over."""
-        if not session.dirty:
-            return False
-        return any(entry.is_urgent and not self._is_throttled(entry, now) for entry in session.dirty.values())
-
-    def _is_throttled(self, entry: Followed, now: float) -> bool:
-        is_insync = entry.session.replica_id in entry.led.progress.state.isr
-        return not is_insync and not entry.led.is_over and not self._throttle.has_tokens(now)
 
     def _answer_waiting(self, session: FetchSession, now: float) -> None:
         waiting, session.waiting = session.waiting, None
@@ -322,7 +309,7 @@ class ReplicaServer:
             del session.dirty[key]
             if not entry.has_news:
                 continue
-            row = self._row(session, entry, budget, is_first, now)
+            row = self._row(session, entry, budget, is_first)
             rows.append(row)
             if row.piece is not None:
                 budget -= row.piece.length
@@ -338,14 +325,14 @@ class ReplicaServer:
         parts.append(pieces[-1])
         answer(parts)
 
-    def _row(self, session: FetchSession, entry: Followed, budget: int, is_first: bool, now: float) -> _Row:
+    def _row(self, session: FetchSession, entry: Followed, budget: int, is_first: bool) -> _Row:
         led, progress = entry.led, entry.led.progress
         try:
             if led.is_over:
                 raise NotLeaderOrFollower("the lead has gone")
             if session.replica_id not in progress.followers:
                 raise UnknownLeaderEpoch("no replica of it any more")
-            piece = None if entry.is_awaited else self._records(session, entry, budget, is_first, now)
+            piece = None if entry.is_awaited else self._records(session, entry, budget, is_first)
         except BrokerError as error:
             session.forget(led.key)
             return _Row(ReplicaAnswer(*led.key, self._code_of(error), NO_OFFSET, led.log.log_start_offset))
@@ -362,13 +349,13 @@ class ReplicaServer:
         entry.told_wanted = max(entry.told_wanted, wanted)
         return ReplicaAnswer(*led.key, 0, entry.told_visible, entry.told_start, size, None, wanted)
 
-    def _records(self, session: FetchSession, entry: Followed, budget: int, is_first: bool, now: float) -> FileSlice | None:
+    def _records(self, session: FetchSession, entry: Followed, budget: int, is_first: bool) -> FileSlice | None:
         """What is sent of it; the first records of an answer may pass the limits by one batch, others may not."""
         led, limit = entry.led, min(entry.bytes_max, budget)
         end_offset = led.log.end_offset
         if entry.offset >= end_offset:
             return None
-        if (limit <= 0 and not is_first) or self._is_throttled(entry, now):
+        if limit <= 0 and not is_first:
             session.dirty[led.key] = entry
             return None
         piece = led.log.locate(entry.offset, max(limit, 0), upto_offset=end_offset)
@@ -376,9 +363,12 @@ class ReplicaServer:
             piece.release()
             session.dirty[led.key] = entry
             return None
-        if session.replica_id not in led.progress.state.isr:
-            self._throttle.take(piece.length)
         return piece
+
+
+def _has_urgent(session: FetchSession) -> bool:
+    """Whether a waiting fetch should be answered now."""
+    return any(entry.is_urgent for entry in session.dirty.values())
 
 
 def _divergence(part: ReplicaPartition, led: Led) -> tuple[int, int] | None:

@@ -21,7 +21,6 @@ from broker.protocol.replica_fetch import (
 from broker.replication.progress import PartitionProgress
 from broker.replication.serve import ReplicaServer, ServeLimits
 from broker.replication.sessions import FetchSession, Key, Led
-from broker.replication.throttle import Throttle
 from broker.storage.file_slice import FileSlice
 from broker.storage.partition_log import PartitionLog
 from tests.support.batches import plain_batch, stamped
@@ -47,7 +46,7 @@ def bytes_of(parts: Sequence[bytes | FileSlice]) -> bytes:
 class LeaderScene:
     """One broker that leads partitions of one topic."""
 
-    def __init__(self, directory: Path, *, throttle: Throttle | None = None, response_bytes_max: int = 1 << 20) -> None:
+    def __init__(self, directory: Path, *, response_bytes_max: int = 1 << 20) -> None:
         self.directory = directory
         self.now = 100.0
         self.led: dict[Key, Led] = {}
@@ -57,7 +56,6 @@ class LeaderScene:
             cluster_id="aCluster",
             code_of=code_of,
             session_ids=itertools.count(1),
-            throttle=throttle,
             limits=ServeLimits(response_bytes_max=response_bytes_max),
         )
         self.server.on_moved = lambda led: self.moved.append(led.index)

@@ -10,7 +10,6 @@ import pytest
 from broker.protocol.api import ErrorCode
 from broker.records.batch import BATCH_HEADER_BYTES, LENGTH_END, read_header
 from broker.replication.sessions import Key
-from broker.replication.throttle import Throttle
 from broker.storage.partition_log import PartitionLog
 from tests.support.leading import STATE, TOPIC_ID, Follower, LeaderScene, wants
 
@@ -454,26 +453,6 @@ def test_a_batch_larger_than_the_limits_is_sent_where_it_is_the_first(tmp_path: 
     assert [row.partition_index for row in follower.last().partitions if len(row.records)] == [0]
     follower.send(wants(0, 1, last_epoch=0))
     assert [row.partition_index for row in follower.last().partitions if len(row.records)] == [1]
-
-
-def test_replicas_that_are_not_in_sync_are_throttled_and_others_not(tmp_path: Path) -> None:
-    scene = LeaderScene(tmp_path, throttle=Throttle(2_000))
-    led = scene.lead(state=replace(STATE, isr=(0, 1)))
-    for _ in range(4):
-        scene.append(led, 1, value=bytes(1_500))
-    member, outside = Follower(scene, 1), Follower(scene, 2)
-    for offset in range(4):
-        member.send(wants(0, offset, last_epoch=0, bytes_max=1))
-        assert only(member) == (0, [offset])
-    outside.send(wants(0, 0, bytes_max=1))
-    assert only(outside) == (0, [0])
-    outside.send(wants(0, 1, last_epoch=0, bytes_max=1))
-    assert only(outside) == (0, [1])
-    outside.send(wants(0, 2, last_epoch=0, bytes_max=1))
-    assert len(outside.answers) == 2, "what it may not have it waits for, instead of asking for it all the time"
-    scene.now += 0.9
-    scene.server.expire(scene.now)
-    assert only(outside) == (0, [2])
 
 
 # Who is there
