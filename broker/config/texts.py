@@ -12,7 +12,7 @@ DOCUMENTATION = {
     "inter.broker.listener.name": "The listener that other brokers use; the one called PLAINTEXT where it is empty.",
     "zookeeper.connect": "The ZooKeeper of the cluster: host:port,host:port/chroot. Empty: this broker is alone.",
     "zookeeper.session.timeout.ms": "How long a broker that vanished keeps its place; one whose process died loses it at once.",
-    "zookeeper.connection.timeout.ms": "How long a start waits for ZooKeeper.",
+    "zookeeper.connection.timeout.ms": "Has no effect: a start waits for ZooKeeper as long as it takes, and says so.",
     "logbus.zookeeper.consumers": "Whether consumer groups are shown in ZooKeeper below /consumers; nothing reads that back.",
     "offsets.topic.replication.factor": "How many replicas __consumer_offsets gets in a cluster; fewer where fewer brokers live.",
     "offsets.topic.num.partitions": "How many partitions __consumer_offsets gets in a cluster, for ever; a broker alone has one.",
