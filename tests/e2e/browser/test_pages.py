@@ -125,6 +125,14 @@ def test_the_legend_and_the_search_choose(open_page: Open) -> None:
     expect(frame.get_by_text("No pipeline is like that")).to_be_visible()
 
 
+def test_keys_reach_the_page_as_soon_as_airflow_shows_it(open_page: Open) -> None:
+    page = open_page("admin", IN_AIRFLOW)
+    frame = ours(page)
+    expect(frame.locator(".cell").first).to_be_visible()
+    page.keyboard.press("?")
+    expect(frame.get_by_role("dialog")).to_contain_text("from hour to hour")
+
+
 def test_hours_are_chosen_by_mouse_and_by_keyboard_and_what_is_refused_says_why(
     open_page: Open, platform: SeededPlatform
 ) -> None:

@@ -52,7 +52,8 @@ def test_the_dashboard_is_one_that_grafana_reads() -> None:
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in dashboard["panels"])
-    assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "pipeline"}
+    assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "airflow", "pipeline"}
+    assert [link["url"] for link in dashboard["links"]] == ["${airflow}/plugin/logbus-ingestion"]
 
 
 def test_the_tokenizer_sees_metrics_and_labels_and_nothing_else() -> None:

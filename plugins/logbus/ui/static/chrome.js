@@ -3,7 +3,7 @@
 
 import { byId, h, replace } from "./dom.js";
 import { span } from "./format.js";
-import { airflowAddress, asked, follow, pageAddress } from "./frame.js";
+import { airflowAddress, asked, follow, isFramed, pageAddress } from "./frame.js";
 import { copyable, prose } from "./prose.js";
 import { followTheme } from "./theme.js";
 
@@ -78,6 +78,7 @@ export function furnish(current, keys = []) {
   followTheme();
   document.body.prepend(bar(current, keys));
   if (keys.length) document.body.append(keysDialog(keys));
+  takeKeys();
   document.addEventListener("keydown", (event) => {
     if (event.key === "?" && keys.length && !isTyping(event.target)) byId("keys").showModal();
   });
@@ -85,6 +86,11 @@ export function furnish(current, keys = []) {
     const link = event.target.closest("a[data-airflow]");
     if (link) follow(event, link.href);
   });
+}
+
+// Inside Airflow's own page keys reach us only with the focus: taken on arrival, unless somebody types there.
+function takeKeys() {
+  if (isFramed() && !window.parent.document.activeElement?.matches("input, select, textarea")) window.focus();
 }
 
 export function freshness(poll) {

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { bytes, many, MISSING, rate, short, span, whole } from "./format.js";
 import { airflowLink } from "./chrome.js";
-import { copyable } from "./prose.js";
+import { copyable, prose } from "./prose.js";
 import { sum } from "./sums.js";
 
 const SOON_SECONDS = 86_400;
@@ -43,6 +43,7 @@ export function totals(pipelines) {
     loaded: sum(pipelines.map((one) => one.throughput?.loaded_per_second)),
     late: pipelines.filter((one) => one.lag?.hours_behind).length,
     due: due.length,
+    problems: [...new Set(lags.map((lag) => lag.problem).filter(Boolean))],
     waiting: pipelines.filter((one) => one.lag?.hours_behind && !due.includes(one)),
     state: (name) => sum(pipelines.map((one) => one.states?.[name])) ?? 0,
     next,
@@ -64,7 +65,7 @@ export function verdict(found, count) {
       kind: "warn",
       sign: "?",
       title: "How far behind is unknown",
-      more: "the broker and the ledger have to answer both",
+      more: found.problems.length === 1 ? found.problems[0] : "each pipeline below says why",
     };
   const unknown = found.unknown ? `nothing is known of ${many(found.unknown, "pipeline")}` : null;
   if (found.hours > 0 && found.due === found.late && !reasons.length && !unknown)
@@ -141,7 +142,7 @@ export function headline(pipelines, shown, paused) {
       "div",
       { class: `tile verdict ${said.kind}`, role: "status" },
       h("span", { class: "sign", "aria-hidden": "true" }, said.sign),
-      h("div", {}, h("h1", {}, said.title), h("div", { class: "more" }, said.more)),
+      h("div", {}, h("h1", {}, said.title), h("div", { class: "more" }, prose(said.more))),
     ),
     tile("Records behind", short(found.records), size, found.records ? "warn" : ""),
     tile(
