@@ -65,6 +65,19 @@ def test_what_waits_is_one_click_from_what_loads_it(open_page: Open) -> None:
     expect(listed.get_by_role("button")).to_have_text(re.compile("Copied|Selected"))
 
 
+def test_where_nobody_knows_how_far_behind_it_says_why(open_page: Open) -> None:
+    """One pipeline is there, and a stamp of its records hides where its hours end."""
+    page = open_page("admin", "about:blank")
+
+    def only_orders(answer: dict[str, Any]) -> None:
+        answer["pipelines"] = [one for one in answer["pipelines"] if one["name"] == orders.NAME]
+
+    answered_with(page, only_orders)
+    page.goto(INGESTION)
+    expect(page.get_by_role("heading", level=1)).to_have_text("How far behind is unknown")
+    expect(page.locator(".verdict .more")).to_contain_text("timestamp lies in the future")
+
+
 @pytest.mark.parametrize("lateness", [timedelta(minutes=5), timedelta(minutes=45)])
 def test_an_hour_that_has_just_closed_is_no_alarm_and_one_that_closed_long_ago_is(lateness: timedelta, open_page: Open) -> None:
     page = open_page("admin", "about:blank")

@@ -103,6 +103,11 @@ def test_neither_git_nor_the_image_takes_the_secrets() -> None:
     assert ".env" in (PROJECT / ".dockerignore").read_text().splitlines()
 
 
+def test_airflow_reads_every_dag_file_whatever_words_are_in_it() -> None:
+    reads = SERVICES["airflow-dag-processor"]["environment"]
+    assert reads["AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE"] == "False"
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_no_service_can_take_the_memory_of_the_others(name: str) -> None:
     assert re.fullmatch(r"\d+[mg]", SERVICES[name]["mem_limit"])

@@ -34,6 +34,10 @@ def test_the_users_own_airflow_does_not_leak_in_and_the_rest_of_the_environment_
     assert environment["LANG"] == "C"
 
 
+def test_airflow_reads_every_dag_file_whatever_words_are_in_it(environment: dict[str, str]) -> None:
+    assert environment["AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE"] == "False"
+
+
 def test_tasks_find_our_spark_submit_first(environment: dict[str, str]) -> None:
     assert environment["PATH"].split(":") == [str(Path(sys.executable).parent), "/usr/bin"]
 
