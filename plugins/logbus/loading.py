@@ -29,6 +29,8 @@ from logbus.warehouse.sinks import each_sink_once
 from logbus.wording import many
 
 Say = Callable[[str], None]
+# Java's word at each start about a module that Spark itself asks for: no news, and it looks like a fault.
+OF_JAVA = "WARNING: Using incubator modules:"
 STOP_SECONDS_MAX = 10.0  # a JVM that is asked to end runs its shutdown hooks first
 
 
@@ -153,7 +155,7 @@ def run_spark(command: Sequence[str], environment: Mapping[str, str], say: Say) 
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                if not line.startswith(spark_submit.RESULT_PREFIX):
+                if not line.startswith((spark_submit.RESULT_PREFIX, OF_JAVA)):
                     say(line.rstrip())
         except BaseException:
             end_group(process)

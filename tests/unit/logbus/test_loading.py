@@ -39,6 +39,7 @@ def test_an_interrupt_ends_everything_that_was_started(monkeypatch: pytest.Monke
 
 def test_output_is_passed_on_as_it_comes_and_the_result_is_kept_out_of_it() -> None:
     said: list[str] = []
-    script = "echo one; echo 'LOGBUS_RESULT {\"a\": 1}'; echo two >&2; exit 3"
+    of_java = "echo 'WARNING: Using incubator modules: jdk.incubator.vector' >&2"
+    script = f"echo one; echo 'LOGBUS_RESULT {{\"a\": 1}}'; {of_java}; echo two >&2; exit 3"
     assert run_spark(["bash", "-c", script], {}, said.append) == 3
     assert said == ["one", "two"]
