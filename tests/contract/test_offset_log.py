@@ -110,6 +110,12 @@ def test_a_topic_that_does_not_exist_is_missing(subject: Subject) -> None:
         subject.log.topic("nowhere")
 
 
+def test_of_the_offsets_of_a_topic_that_does_not_exist_a_client_says_that_nobody_answers(subject: Subject) -> None:
+    """So whoever asks for offsets asks for the topic first."""
+    with pytest.raises(BrokerUnavailable):
+        subject.log.start_offsets("nowhere", [0])
+
+
 def test_offsets_begin_at_zero_and_end_behind_the_last_record(subject: Subject, topic: str) -> None:
     subject.append(topic, 1, [START_MS, START_MS + 1, START_MS + 2])
     assert subject.log.start_offsets(topic, [0, 1]) == {0: 0, 1: 0}

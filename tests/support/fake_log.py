@@ -121,7 +121,7 @@ class FakeLog:
 
     def parts(self, topic: str, numbers: Iterable[int]) -> dict[int, FakePartition]:
         """Asked for a partition that is not there, the client says that the topic is missing; for nothing else, that nobody leads it."""
-        numbers, found = list(numbers), dict(enumerate(self.topics[topic]))
+        numbers, found = list(numbers), dict(enumerate(self.topics.get(topic, ())))
         if numbers and not found.keys() & set(numbers):
             raise BrokerUnavailable(f"the broker at (memory) did not answer what was asked: nobody leads {topic}-{numbers[0]}")
         if set(numbers) - found.keys():

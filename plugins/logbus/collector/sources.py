@@ -66,6 +66,8 @@ def check_readable(path: Path) -> None:
     """UnreadableLog, saying what to do, for what cannot be read as a log file."""
     if path.is_dir():
         raise UnreadableLog(f"{path} is a directory: name the files in it, for example {path / '*.log'}")
+    if not path.exists() and path.name == "-":
+        raise UnreadableLog("ship reads files, to go on where it stopped: `logbus produce TOPIC` takes lines of standard input")
     if not path.exists():
         raise UnreadableLog(f"{path} does not exist")
     if not path.is_file():

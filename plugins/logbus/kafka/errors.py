@@ -53,7 +53,8 @@ REFUSED: Mapping[int, str] = {
     KafkaError.TOPIC_EXCEPTION: "{about!r} is no name for a topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
     KafkaError.INVALID_PARTITIONS: "topic {about} cannot have that many partitions: at least one, never fewer than it has",
     KafkaError.INVALID_REPLICATION_FACTOR: "topic {about} cannot have that many replicas: leave --replication-factor out",
-    KafkaError.INVALID_CONFIG: "topic {about} takes no such setting: `logbus topic config TOPIC --all` lists them",
+    KafkaError.INVALID_CONFIG: "topic {about} takes no such setting, or not that value: `logbus topic config TOPIC --all` lists "
+    "them; times are whole milliseconds, sizes whole bytes",
     KafkaError.TOPIC_DELETION_DISABLED: "{broker} deletes no topics: set its delete.topic.enable=true",
     KafkaError.POLICY_VIOLATION: "a policy of the broker forbids that for {about}",
     KafkaError.INVALID_REQUEST: "{broker} does not do that to {about}",

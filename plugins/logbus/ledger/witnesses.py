@@ -114,7 +114,7 @@ def refuse_another_cluster(row: Row, log: OffsetLog) -> None:
     if found is not None and found != known:
         raise AnotherCluster(
             f"this is another cluster: pipeline {row['name']} is on topic {row['topic']} of cluster {known}, and the broker that "
-            f"answers is of {found}. Name the right one by --bootstrap-server (or LOGBUS_BOOTSTRAP_SERVERS, or the connection). "
+            f"answers is of {found}. Name the right one by --bootstrap-server (or LOGBUS_BOOTSTRAP_SERVER, or the connection). "
             f"If the topic has moved for good, `logbus pipeline rebase {row['name']} --other-cluster` begins anew on it"
         )
 

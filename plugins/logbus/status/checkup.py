@@ -107,7 +107,9 @@ def check_topic(case: Case) -> Iterator[Finding]:
     except BrokerUnavailable:
         raise  # a finding of its own, once for all pipelines (`check_all`); every other error is this topic's
     except LogbusError as problem:
-        yield error(case.subject, str(problem), f"create the topic {topic}, or ship something to it")
+        # Where hours are frozen the topic was there: made again it is another one, and on a wrong broker it would be a second one.
+        again = f"name the right broker, or make the topic again and `logbus pipeline rebase {name}`"
+        yield error(case.subject, str(problem), again if case.windows else f"create the topic {topic}, or ship something to it")
         return
     with case.ledger.engine.connect() as connection:
         row = pipeline_row(connection, name)
@@ -190,6 +192,8 @@ def check_retained(case: Case) -> Iterator[Finding]:
         return
     partitions = sorted({part.partition for window in waiting for part in window.ranges})
     try:
+        # The topic first: of the offsets of one that is gone a client says what it says of a broker that is away.
+        case.log.topic(case.pipeline.topic)
         starts = case.log.start_offsets(case.pipeline.topic, partitions)
     except BrokerUnavailable:
         raise

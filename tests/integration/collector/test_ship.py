@@ -270,7 +270,10 @@ def test_a_damaged_compressed_file_keeps_what_was_read_of_it(broker: AnyBroker, 
 def test_the_command_ships_and_says_what_it_did(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
     log = tmp_path / "sample.log"
     runner = CliRunner()
-    assert runner.invoke(main, ["sample", str(log), "--lines", "300", "--hours", "3"]).exit_code == 0
+    sample = ["sample", str(log), "--lines", "300", "--hours", "3"]
+    assert runner.invoke(main, sample).exit_code == 0
+    again = runner.invoke(main, sample)
+    assert (again.exit_code, "is there already" in again.stderr) == (1, True), again.output
     arguments = [
         "ship",
         str(log),

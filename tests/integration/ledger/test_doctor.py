@@ -194,6 +194,22 @@ def test_a_producer_whose_clock_moves_records_into_other_hours_is_noted(world: W
     assert [severity for severity, message in findings(world) if message.startswith(told)] == ["note"]
 
 
+def test_a_topic_that_is_gone_is_its_own_pipelines_finding_and_hides_no_other(healthy: World) -> None:
+    healthy.log.create("u")
+    healthy.log.append("u", *stamps(10))
+    healthy.log.append("t", *stamps(12.5))
+    healthy.register(name="q", topic="u", table="u")
+    healthy.freeze(12)
+    del healthy.log.topics["t"]
+    found = list(checkup.check_all(healthy.ledger, healthy.log, healthy.ledger.pipelines(), NOW))
+    assert {finding.subject for finding in found} == {"pipeline p", "pipeline q"}
+    gone = next(finding for finding in found if "has no topic 't'" in finding.message)
+    assert "logbus pipeline rebase p" in gone.advice
+    assert [finding.message for finding in found if finding.subject == "pipeline q"] == [
+        "1 closed window is not loaded: 2015-05-17T10:00:00Z"
+    ]
+
+
 def test_a_broker_that_does_not_answer_is_one_finding_and_the_ledger_is_looked_at_all_the_same(healthy: World) -> None:
     healthy.log.append("t", *stamps(12.5))
     healthy.freeze(12)
