@@ -107,7 +107,7 @@ def check_topic(case: Case) -> Iterator[Finding]:
     except BrokerUnavailable:
         raise  # a finding of its own, once for all pipelines (`check_all`); every other error is this topic's
     except LogbusError as problem:
-        # Where hours are frozen the topic was there: made again it is another one, and on a wrong broker it would be a second one.
+        # Where hours are frozen the topic was there: made again it is another one, and a second one on a wrong broker.
         again = f"name the right broker, or make the topic again and `logbus pipeline rebase {name}`"
         yield error(case.subject, str(problem), again if case.windows else f"create the topic {topic}, or ship something to it")
         return

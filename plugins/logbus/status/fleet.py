@@ -12,8 +12,7 @@ has a problem, and `logbus lag` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -36,9 +35,6 @@ FUTURE_STAMPS = "a record's timestamp lies in the future and hides where the hou
 TOPIC_GONE = "the topic {topic} is gone: make it again and `logbus pipeline rebase {name}`, or ship something to it"
 
 Result = TypeVar("Result")
-
-# Done when the broker has answered; `BrokerUnavailable` where it does not.
-Reached = Future[list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,39 +124,24 @@ def raised_if_error(answer: Any) -> Any:
 
 def read_fleet(engine: Engine, log: LogBatches, now: datetime) -> list[PipelineReading]:
     """All pipelines by name. `BrokerUnavailable` where the broker answers nothing; a topic's trouble is its lag's problem."""
-    with reaching(log) as reached:
-        with engine.connect() as connection:
-            rows, policies = pipeline_rows(connection), policies_by_topic(connection)
-        return read_pipelines(engine, log, now, rows, policies, reached)
-
-
-@contextmanager
-def reaching(log: LogBatches) -> Iterator[Reached]:
-    """The broker is asked whether it is there while the block begins: a first connection takes as long as reading the ledger."""
-    with ThreadPoolExecutor(1) as beside:
-        yield beside.submit(log.topic_names)
+    with engine.connect() as connection:
+        rows, policies = pipeline_rows(connection), policies_by_topic(connection)
+    return read_pipelines(engine, log, now, rows, policies)
 
 
 def read_pipelines(
-    engine: Engine,
-    log: LogBatches,
-    now: datetime,
-    rows: Sequence[Row],
-    policies: Mapping[str, RetentionPolicy],
-    reached: Reached,
+    engine: Engine, log: LogBatches, now: datetime, rows: Sequence[Row], policies: Mapping[str, RetentionPolicy]
 ) -> list[PipelineReading]:
     """The same for these rows of the ledger, where retention is managed by these policies."""
     pipelines = {row["name"]: to_pipeline(row) for row in rows}
     with ThreadPoolExecutor(1) as beside:
         loading = beside.submit(read_chains, engine, rows)
-        reached.result()
         answers, partitions = with_ends(log, list(pipelines.values()))
-        there = [pipeline for pipeline in pipelines.values() if pipeline.topic in partitions]
-        answers.known |= log.answers({question for one in there for question in certain(one, utc(now))}, partitions)
         loaded = loading.result()
     chains = {row["name"]: on_topic(loaded[row["name"]], row, answers) for row in rows}
-    guessed = {question for one in there for question in guesses(one, chains[one.name], utc(now))}
-    answers.known |= log.answers(guessed - answers.known.keys(), partitions)
+    there = [pipeline for pipeline in pipelines.values() if pipeline.topic in partitions]
+    guessed = {question for one in there for question in second_questions(one, chains[one.name], utc(now))}
+    answers.known |= log.answers(guessed, partitions)
 
     def count(name: str) -> Lag:
         return lag_or_problem(pipelines[name], chains[name], answers, policies.get(pipelines[name].topic), utc(now))
@@ -175,7 +156,8 @@ def read_chains(engine: Engine, rows: Sequence[Row]) -> dict[str, PipelineChain]
 
 
 def with_ends(log: LogBatches, pipelines: Sequence[Pipeline]) -> tuple[Answers, dict[str, Sequence[int]]]:
-    """The topics, with the end offsets of those that are there, and their partitions."""
+    """The topics, with the end offsets of those that are there, and their partitions. `BrokerUnavailable` is raised here."""
+    log.topic_names()
     answers = Answers(log.topics(pipeline.topic for pipeline in pipelines))
     partitions: dict[str, Sequence[int]] = {
         name: one.facts.partitions for name, one in answers.topics.items() if isinstance(one, TopicPlaces)
@@ -191,21 +173,20 @@ def on_topic(chain: PipelineChain, row: Row, answers: Answers) -> PipelineChain:
     return replace(chain, is_other_topic=isinstance(found, TopicPlaces) and found.topic_id != row["topic_id"])
 
 
-def certain(pipeline: Pipeline, now: datetime) -> Iterator[Question]:
-    """What a pipeline will ask after its end offsets, whatever its windows are: end offsets come before first records."""
-    yield Question(Kind.AT, pipeline.topic, milliseconds(pipeline.closed_until(now)))
-    yield Question(Kind.START, pipeline.topic)
-    yield Question(Kind.SETTINGS, pipeline.topic)
-
-
-def guesses(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
-    """What it will ask most often because of its windows: the oldest hour behind tends to be that of the first window that is not
-    loaded, or the one behind the last."""
-    if chain.windows and pipeline.closed_until(now) - chain.windows[-1].interval.end >= PROBED_FROM * pipeline.interval:
-        yield Question(Kind.AT, pipeline.topic, milliseconds(chain.windows[-1].interval.end))
+def second_questions(pipeline: Pipeline, chain: PipelineChain, now: datetime) -> Iterator[Question]:
+    """What a pipeline will ask after its end offsets: end offsets come before first records. The oldest hour behind is most often
+    that of the first window that is not loaded."""
+    until = pipeline.closed_until(now)
+    instants = {until}
+    if chain.windows and until - chain.windows[-1].interval.end >= PROBED_FROM * pipeline.interval:
+        instants.add(chain.windows[-1].interval.end)
     oldest = next((one for one in chain.windows if one.loaded_attempt is None), None)
     if oldest is not None:
-        yield Question(Kind.AT, pipeline.topic, milliseconds(oldest.interval.start))
+        instants.add(oldest.interval.start)
+    for instant in instants:
+        yield Question(Kind.AT, pipeline.topic, milliseconds(instant))
+    yield Question(Kind.START, pipeline.topic)
+    yield Question(Kind.SETTINGS, pipeline.topic)
 
 
 def settle(names: Sequence[str], compute: Callable[[str], Result], ask: Callable[[set[Question]], None]) -> dict[str, Result]:

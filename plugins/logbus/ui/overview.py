@@ -23,7 +23,7 @@ from logbus.ledger.fleet import LOADED_WITHIN, Loaded, Series, WindowFacts, micr
 from logbus.ledger.rows import Row, to_pipeline
 from logbus.ledger.stretches import PipelineChain
 from logbus.model import HOUR, FrozenWindow, Interval, floor, utc
-from logbus.status.fleet import PipelineReading, Reached, reaching, read_chains, read_pipelines
+from logbus.status.fleet import PipelineReading, read_chains, read_pipelines
 from logbus.status.lag import Lag
 from logbus.status.registered import Registered, read_registered
 from logbus.ui.cells import Cell, cells_of, columns_of, gone_by_partition
@@ -74,9 +74,8 @@ class SpanReading:
 def read(engine: Engine, log: LogBatches, rates: Rates, now: datetime) -> FleetReading:
     """Asks ledger and broker about everything. Only a warehouse that is down is an error."""
     now = utc(now)
-    with reaching(log) as reached:
-        registered = read_registered(engine, now)
-        found, error = pipelines_or_error(engine, log, registered, now, reached)
+    registered = read_registered(engine, now)
+    found, error = pipelines_or_error(engine, log, registered, now)
     return FleetReading(
         at=now,
         pipelines=found,
@@ -96,12 +95,12 @@ def read_span(engine: Engine, span: Interval, run: tuple[str, str] | None = None
 
 
 def pipelines_or_error(
-    engine: Engine, log: LogBatches, registered: Registered, now: datetime, reached: Reached
+    engine: Engine, log: LogBatches, registered: Registered, now: datetime
 ) -> tuple[list[PipelineReading], BrokerUnavailable | None]:
     try:
         # Only a broker that does not answer is caught here. A topic that is missing, or an ACL that is, belongs to one pipeline
         # and is in its own `problem`: it must not blind the page for the others.
-        return read_pipelines(engine, log, now, registered.rows, registered.policies, reached), None
+        return read_pipelines(engine, log, now, registered.rows, registered.policies), None
     except BrokerUnavailable as error:
         return without_broker(registered.rows, read_chains(engine, registered.rows)), error
 
