@@ -115,11 +115,14 @@ def lag_table(lags: list[Lag], now: datetime) -> Table:
         "taken",
     )
     for lag in lags:
+        if lag.problem:
+            table.add_row(lag.pipeline, lag.topic, *["?"] * (len(table.columns) - 2))
+            continue
         table.add_row(
             lag.pipeline,
             lag.topic,
-            "?" if lag.problem else str(lag.hours_behind),
-            "?" if lag.problem else str(lag.hours_empty),
+            str(lag.hours_behind),
+            str(lag.hours_empty),
             instant_text(lag.oldest_hour) if lag.oldest_hour else "-",
             span_text(lag.age(now)),
             str(lag.records),

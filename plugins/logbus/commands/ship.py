@@ -200,6 +200,11 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) ->
     rate = report.lines / report.seconds if report.seconds else 0.0
     sent = f"{many(report.lines, 'line')} ({report.bytes:,} bytes) of {many(report.files, 'file')}"
     sentences = [f"{topic} at {broker}: {sent} in {report.seconds:.1f} s, {rate:,.0f} lines/s"]
+    if not report.lines and not report.skipped:
+        sentences.append(
+            "nothing to send: what the files hold was sent before, or they are empty, or their last line has no newline yet "
+            "(--include-partial-line sends it)"
+        )
     if report.lost:
         sentences.append(
             f"warning: {topic} had lost {report.lost} records that it had acknowledged: what of these files it did not hold any "
@@ -228,11 +233,13 @@ def undated_sentences(report: ShipReport) -> Iterator[str]:
     """Whose time the lines took that have none of their own."""
     before = report.undated - report.undated_before_any - report.undated_by_file
     if before:
-        yield f"{before} lines without a believable time took that of the line before"
+        yield f"{many(before, 'line')} without a believable time took that of the line before"
     if report.undated_before_any:
-        yield f"{report.undated_before_any} lines without a believable time took that of the first line behind them that has one"
+        lines = many(report.undated_before_any, "line")
+        yield f"{lines} without a believable time took that of the first line behind them that has one"
     if report.undated_by_file:
-        yield f"{report.undated_by_file} lines without a believable time took the time at which their file was last written"
+        lines = many(report.undated_by_file, "line")
+        yield f"{lines} without a believable time took the time at which their file was last written"
 
 
 def warnings(report: ShipReport) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """What to type instead of a command or an option that does not exist: Kafka's and kubectl's words come to the fingers first.
 
-click itself suggests what is spelled alike (`lst`); these are words that mean the same and look different (`topics`, `-t`).
+These are words that mean the same and look different (`topics`, `-t`). What is spelled alike (`lst`) comes after them: click
+suggests that for options and within a group of commands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 import click
 
@@ -36,7 +38,9 @@ ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("backfill", "rerun", "reload"), "replay"),
     "upgrade": "ledger upgrade",
     "metrics": "exporter",
+    "rebase": "pipeline rebase",
     "version": "--version",
+    "help": "--help",
 }
 # Within a group of commands: words for one thing, of which the group has one.
 SAME: tuple[frozenset[str], ...] = (
@@ -80,11 +84,11 @@ TOPIC_OPTIONS = frozenset({"-t", "--topic", "--topics"})  # of commands that tak
 
 
 def with_suggestion(error: click.UsageError) -> click.UsageError:
-    """The error, and what was probably meant; as it is where nobody can tell, or click has."""
-    text = error.format_message()
-    meant = None
-    if "Did you mean" not in text:
-        meant = option_meant(error) if isinstance(error, click.NoSuchOption) else command_meant(error)
+    """The error, and what was probably meant; as it is where nobody can tell. Our words for a command go before click's."""
+    text, suggested, _ = error.format_message().partition(" Did you mean")
+    if suggested and isinstance(error, click.NoSuchOption):
+        return error
+    meant = option_meant(error) if isinstance(error, click.NoSuchOption) else command_meant(error)
     return click.UsageError(f"{text.rstrip('.')}. Did you mean {meant}?", error.ctx) if meant else error
 
 
@@ -114,7 +118,8 @@ def command_meant(error: click.UsageError) -> str | None:
         return None
     word = rest.partition("'")[0].removesuffix(".sh")
     if context.parent is None:
-        return f"{context.command_path} {ELSEWHERE[word]}" if word in ELSEWHERE else None
+        known = [ELSEWHERE[word]] if word in ELSEWHERE else get_close_matches(word, context.command.list_commands(context), n=1)
+        return f"{context.command_path} {known[0]}" if known else None
     own = set(context.command.list_commands(context))
     meant = sorted({name for words in SAME if word in words for name in words & own})
     return " or ".join(f"{context.command_path} {name}" for name in meant) or None

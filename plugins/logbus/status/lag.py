@@ -31,6 +31,12 @@ Measure = Callable[[str, int, int, int], int]
 
 MANAGED = "managed retention"
 
+# What a summary tells of a pipeline that could be looked at.
+COUNTED = (
+    *("hours_behind", "hours_empty", "oldest_hour", "oldest_record_at", "age_seconds", "records_behind"),
+    *("records_behind_by_partition", "records_open", "records_lost", "bytes_behind", "seconds_until_expiry", "expires_by"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
@@ -69,6 +75,10 @@ class Lag:
 
     def summary(self, now: datetime) -> dict[str, Any]:
         """The lag as JSON-ready values."""
+        if self.problem is not None:
+            # None and not 0: whoever alarms on a number must not be told the one that means "all is in".
+            unknown = dict.fromkeys(COUNTED)
+            return {"pipeline": self.pipeline, "topic": self.topic, **unknown, "problem": self.problem}
         age = self.age(now)
         return {
             "pipeline": self.pipeline,

@@ -288,6 +288,7 @@ def test_the_command_ships_and_says_what_it_did(broker: AnyBroker, topic: str, t
     assert (first.exit_code, second.exit_code) == (0, 0), first.output + second.output
     assert f"{topic} at {broker.bootstrap}: 300 lines" in first.output
     assert f"{topic} at {broker.bootstrap}: 0 lines" in second.output
+    assert ("nothing to send" in first.output, "nothing to send" in second.output) == (False, True)
     told = json.loads(runner.invoke(main, [*arguments, "-o", "json"]).stdout)
     assert (told["topic"], told["files"], told["lines"], told["skipped"]) == (topic, 1, 0, 0)
     assert len(values(broker, topic)) == 300
@@ -387,8 +388,8 @@ def test_whose_time_the_lines_without_one_took_is_said_of_each_kind(broker: AnyB
     log = tmp_path / "app.log"
     log.write_text("# banner\n" + line(1) + "  at Main.java\n" + line(2) + line(3))
     done = shipped(broker, topic, log)
-    assert "1 lines without a believable time took that of the line before\n" in done.stdout
-    assert "1 lines without a believable time took that of the first line behind them that has one" in done.stdout
+    assert "1 line without a believable time took that of the line before\n" in done.stdout
+    assert "1 line without a believable time took that of the first line behind them that has one" in done.stdout
     assert done.stderr == ""
 
 

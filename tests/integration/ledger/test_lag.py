@@ -57,6 +57,8 @@ def test_a_topic_that_is_gone_does_not_blind_for_the_others(
     both = run("--json")
     found = {one["pipeline"]: one for one in json.loads(both.stdout)}
     assert (both.exit_code, found["p"]["hours_behind"], "no topic 'gone'" in found["q"]["problem"]) == (0, 2, True)
+    assert found["p"].keys() == found["q"].keys()
+    assert {name for name, value in found["q"].items() if value is not None} == {"pipeline", "topic", "problem"}
     assert (run("--fail-above", "5").exit_code, run("--pipeline", "p", "--fail-above", "5").exit_code) == (5, 0)
     alone = run("--pipeline", "q")
     assert (alone.exit_code, "nothing is known of q" in alone.stderr) == (3, True)
