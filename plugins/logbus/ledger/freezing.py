@@ -21,8 +21,6 @@ from sqlalchemy import Connection, Engine, insert, select
 from logbus.errors import (
     BrokerUnavailable,
     RecordsLost,
-    TopicMissing,
-    TopicRecreated,
     TransactionOpen,
     WindowError,
     WindowNotClosed,
@@ -193,12 +191,8 @@ def refuse_if_open(pipeline: Pipeline, interval: Interval, now: datetime) -> Non
 
 
 def observe_there(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], row: Row) -> Observation:
-    """Where the topic is gone or another one, that may be because the broker is another one."""
-    try:
+    with witnesses.on_its_cluster(row, log):
         return observe(log, pipeline, intervals, row["topic_id"])
-    except (TopicMissing, TopicRecreated):
-        witnesses.refuse_another_cluster(row, log)
-        raise
 
 
 def observe(log: OffsetLog, pipeline: Pipeline, intervals: Sequence[Interval], topic_id: str) -> Observation:

@@ -28,11 +28,12 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from logbus.kafka.topics import FoundRecord, OffsetLog
+from logbus.kafka.topics import FoundRecord, OffsetLog, TopicFacts
+from logbus.ledger import witnesses
 from logbus.ledger.chain_loading import is_loaded, load_chain
 from logbus.ledger.closed_ends import Seen, ask, rising
 from logbus.ledger.retained import refuse_if_recreated
-from logbus.ledger.rows import pipeline_row, to_pipeline
+from logbus.ledger.rows import Row, pipeline_row, to_pipeline
 from logbus.ledger.stretches import PipelineChain, anchor_of, tail_of
 from logbus.model import FrozenWindow, Interval, Pipeline, ceiling, floor, instant, instant_text, intervals, milliseconds, utc
 
@@ -183,21 +184,22 @@ def pipeline_gaps(
     questions_max: int | None = QUESTIONS_MAX,
 ) -> tuple[Gap, ...]:
     """The gaps of a registered pipeline; without a log only what the ledger itself shows."""
-    facts = None if log is None else log.topic(topic_of(engine, pipeline_name))
     with engine.connect() as connection:
         row = pipeline_row(connection, pipeline_name)
+        facts = None if log is None else facts_of(row, log)
         pipeline, chain = to_pipeline(row), load_chain(connection, row, row["topic_id"], is_loaded())
     if log is None or facts is None:
         return ledger_gaps(pipeline, chain, since, until)
-    refuse_if_recreated(pipeline.topic, row["topic_id"], facts.topic_id)
     seen = ask(log, pipeline, {part: tail_of(chain, part) for part in facts.partitions}, utc(now))
     return find_gaps(log, pipeline, chain, seen, since=since, until=until, questions_max=questions_max)
 
 
-def topic_of(engine: Engine, pipeline_name: str) -> str:
-    with engine.connect() as connection:
-        topic: str = pipeline_row(connection, pipeline_name)["topic"]
-        return topic
+def facts_of(row: Row, log: OffsetLog) -> TopicFacts:
+    """The topic of a pipeline's row, which is the one that it is registered for."""
+    with witnesses.on_its_cluster(row, log):
+        facts = log.topic(row["topic"])
+        refuse_if_recreated(row["topic"], row["topic_id"], facts.topic_id)
+        return facts
 
 
 Offsets = Mapping[int, int]

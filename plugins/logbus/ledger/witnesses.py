@@ -11,11 +11,12 @@ A witness that is gone says nothing where retention has been, or compaction that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine, update
 
-from logbus.errors import AnotherCluster
+from logbus.errors import AnotherCluster, TopicMissing, TopicRecreated
 from logbus.kafka.client import LATEST
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger import schema
@@ -117,6 +118,17 @@ def refuse_another_cluster(row: Row, log: OffsetLog) -> None:
             f"answers is of {found}. Name the right one by --bootstrap-server (or LOGBUS_BOOTSTRAP_SERVER, or the connection). "
             f"If the topic has moved for good, `logbus pipeline rebase {row['name']} --other-cluster` begins anew on it"
         )
+
+
+@contextmanager
+def on_its_cluster(row: Row, log: OffsetLog) -> Iterator[None]:
+    """Around questions about a pipeline's topic. Where it is gone or another one, that may be because the broker is another one:
+    then that is the error, because the advice for the other two would leave the chain of windows."""
+    try:
+        yield
+    except (TopicMissing, TopicRecreated):
+        refuse_another_cluster(row, log)
+        raise
 
 
 def remember_cluster(connection: Connection, row: Row, cluster_id: str | None) -> None:

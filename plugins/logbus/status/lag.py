@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 
 from logbus.kafka.own_limits import LIMIT_SETTINGS, RETENTION_BYTES, RETENTION_MS, age_kept, deletes, end_of, limits_in_force
 from logbus.kafka.topics import SettingsLog
-from logbus.ledger import closed_ends
+from logbus.ledger import closed_ends, witnesses
 from logbus.ledger.chain_loading import is_loaded, load_chain
 from logbus.ledger.closed_ends import Seen
 from logbus.ledger.missing import Gap, behind, empty, find_gaps, oldest
@@ -103,7 +103,10 @@ def lag_of(engine: Engine, log: SettingsLog, pipeline_name: str, now: datetime, 
     """The lag of a registered pipeline. With `measure` the bytes are counted too, by reading every record that is behind."""
     with engine.connect() as connection:
         row = pipeline_row(connection, pipeline_name)
-        facts = log.topic(row["topic"])
+        with witnesses.on_its_cluster(row, log):
+            facts = log.topic(row["topic"])
+        if facts.topic_id != row["topic_id"]:
+            witnesses.refuse_another_cluster(row, log)
         pipeline, chain = to_pipeline(row), load_chain(connection, row, facts.topic_id, is_loaded())
     policy = next((one for one in RetentionStore(engine).policies() if one.topic == pipeline.topic), None)
     return lag_over(pipeline, chain, log, utc(now), facts.partitions, policy, measure)

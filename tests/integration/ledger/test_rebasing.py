@@ -10,6 +10,7 @@ from logbus.ledger.empty_spans import freeze_between
 from logbus.ledger.rebasing import Rebase
 from logbus.model import AuditReport, FrozenWindow, WindowState
 from logbus.proof.audit import audit_window
+from logbus.status.lag import lag_of
 from logbus.warehouse.sinks import sink_for
 
 from tests.support.ledgers import NOW, World, at, hour, stamps
@@ -255,6 +256,10 @@ def test_another_cluster_is_not_taken_for_a_topic_that_was_made_again(world: Wor
         world.freeze(11)
     with pytest.raises(AnotherCluster):
         world.ledger.rebase("p", world.log, NOW)
+    with pytest.raises(AnotherCluster):
+        world.ledger.gaps("p", world.log, NOW)
+    with pytest.raises(AnotherCluster):
+        lag_of(world.ledger.engine, world.log, "p", NOW)
     assert world.ledger.rebase("p", world.log, NOW, other_cluster=True) is not None
 
 
