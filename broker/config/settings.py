@@ -204,7 +204,7 @@ class BrokerConfig:
     zookeeper_consumers: bool = setting("logbus.zookeeper.consumers", True, boolean)
     inter_broker_listener_name: str = setting("inter.broker.listener.name", "", str.upper)
     offsets_replication_factor: int = setting("offsets.topic.replication.factor", 3, between(1, 32_767))
-    offsets_partitions: int = setting("offsets.topic.num.partitions", 50, between(1, 10_000))  # fixed for ever once it is made
+    offsets_partitions: int = setting("offsets.topic.num.partitions", 50, between(1, 10_000))  # fixed forever once it is made
     replica_lag_ms_max: int = setting("replica.lag.time.max.ms", 30_000, between(1, INT64_MAX))
     # A follower whose connection has closed is not slow but gone: acks=all waits this long for it, not replica.lag.time.max.ms.
     # It is enough for a connection that was lost to be made anew.

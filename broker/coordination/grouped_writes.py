@@ -53,7 +53,7 @@ class GroupedWrites:
         self._is_writing = True
         try:
             job = self._snapshot()
-        except Exception as error:  # those who wait must not wait for ever because of it
+        except Exception as error:  # those who wait must not wait forever because of it
             logger.exception("a small file could not be put together; this is a defect of the broker")
             written(None, error)
         else:

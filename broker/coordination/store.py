@@ -138,7 +138,7 @@ class Store(Protocol):
     session_id: int  # of the newest connection; 0 before the first
 
     def begin(self, events: StoreEvents) -> None:
-        """Connect, and go on trying for ever."""
+        """Connect, and go on trying forever."""
 
     def read(self, path: str, then: Callable[[Found], None], *, watch: bool = False) -> None:
         """A node's data; with `watch`, `changed(path)` comes once when it is changed, deleted or made."""

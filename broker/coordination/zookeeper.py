@@ -119,7 +119,7 @@ class ZooKeeperStore:
         self._client.add_listener(self._state_changed)
 
     def begin(self, events: StoreEvents) -> None:
-        """Connect, and go on trying for ever. Names are resolved and connections made on kazoo's thread."""
+        """Connect, and go on trying forever. Names are resolved and connections made on kazoo's thread."""
         self._events = events
         self._client.start_async()
 

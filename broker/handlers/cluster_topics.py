@@ -118,7 +118,7 @@ class ClusterTopics:
 
     def _offsets_factor(self) -> int:
         """Fewer where there never were so many brokers. One that is known and not there just now counts: the first client after
-        a restart must not be the reason why all offsets have one replica for ever."""
+        a restart must not be the reason why all offsets have one replica forever."""
         return min(self._config.offsets_replication_factor, max(1, len(self._member.image.incarnations)))
 
     def _racks(self) -> dict[int, str]:

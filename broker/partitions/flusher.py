@@ -212,7 +212,7 @@ class Flusher:
                 self._due[partition] = known
             known.gathers, known.gathers_until = len(partition.awaits_visible), now + GATHER_SECONDS
             self.on_flushed(partition, byte_count)
-        except Exception as failure:  # whoever waits would wait for ever
+        except Exception as failure:  # whoever waits would wait forever
             self._failed(partition, failure)
 
     def _not_done(

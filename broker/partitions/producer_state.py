@@ -7,7 +7,7 @@ from 2^31 - 1 to 0.
 
 Anywhere, unless its first batch was refused: clients have five requests on their way, and when the first is refused because this
 broker cannot be sure of its lead, or there are too few replicas, the second may arrive after that is over. Taken, it would shut
-out the first for ever, which its client goes on sending until it gives up. So such a producer begins where it was refused.
+out the first forever, which its client goes on sending until it gives up. So such a producer begins where it was refused.
 
 Staged batches count as sent for the batches behind them, and are forgotten again when their write fails.
 """

@@ -55,7 +55,7 @@ def expendable_segments(
 
 def is_expired(segment: Segment, retention_ms: int, now_ms: int) -> bool:
     """Whether the youngest record is older than `retention_ms`. A segment without timestamps, or with one from the future, which
-    would keep it for ever, is as old as its file."""
+    would keep it forever, is as old as its file."""
     if retention_ms < 0:
         return False
     youngest_ms = segment.largest_timestamp

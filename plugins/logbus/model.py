@@ -1,7 +1,7 @@
 """The values everything about windows is said in. Frozen, plain, comparable; no I/O.
 
 An `Interval` is a span of time, half open. An `OffsetRange` is a span of one partition, half open: `end_offset` is
-exclusive. A `FrozenWindow` is an interval whose ranges are decided for ever. An `Attempt` is one try at loading it;
+exclusive. A `FrozenWindow` is an interval whose ranges are decided forever. An `Attempt` is one try at loading it;
 its number is the fence: only the newest attempt of a window may commit.
 """
 
@@ -160,7 +160,7 @@ class WindowCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenWindow:
-    """A window whose offsets are decided for ever. `counts` and `fingerprint` are those of the attempt that is loaded."""
+    """A window whose offsets are decided forever. `counts` and `fingerprint` are those of the attempt that is loaded."""
 
     id: int
     pipeline: str

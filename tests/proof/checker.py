@@ -46,7 +46,7 @@ class Checker(Truth):
     # Hours and loads
 
     def froze(self, start: datetime, ranges: Mapping[int, tuple[int, int]], now: datetime) -> None:
-        """An hour is frozen, or was: the ranges are those of the rule, and what they hold now is what the hour holds for ever."""
+        """An hour is frozen, or was: the ranges are those of the rule, and what they hold now is what the hour holds forever."""
         if start not in self.known.windows:
             self.known.windows[start] = window = self.new_window(start, ranges, now)
             if self.ends_in_the_open(window):

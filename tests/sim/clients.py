@@ -369,7 +369,7 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Reads one partition from a position on, for ever; where its place is out of range, from the log's start."""
+    """Reads one partition from a position on, forever; where its place is out of range, from the log's start."""
 
     def __init__(
         self,

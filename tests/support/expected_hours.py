@@ -63,7 +63,7 @@ def stamp(milliseconds: int) -> datetime:
 
 
 def kept_for(facts: Facts, topic: str) -> timedelta | None:
-    """By time; None for ever."""
+    """By time; None forever."""
     milliseconds = int(facts.settings.get(topic, {}).get("retention.ms", "-1"))
     return None if milliseconds < 0 else timedelta(milliseconds=milliseconds)
 

@@ -20,7 +20,7 @@ KEY = b"key"  # of every record
 
 
 def value_of(topic_id: str, partition: int, offset: int, epoch: int = 0) -> bytes:
-    """What a record holds, for ever: JSON, text that is no JSON, or bytes that are no text, by its offset."""
+    """What a record holds, forever: JSON, text that is no JSON, or bytes that are no text, by its offset."""
     name = f"{topic_id}/{partition}/{offset}" + (f"/{epoch}" if epoch else "")
     return {0: b"\xff" + name.encode(), 1: name.encode()}.get(offset % 5, json.dumps({"name": name}).encode())
 

@@ -1,6 +1,6 @@
 """The Spark application without Spark: the driver's own code and the tasks' own code, one task after another in this process.
 
-Records come from a log in memory. What a record held is known by its topic's id, partition and offset for ever, so reading a
+Records come from a log in memory. What a record held is known by its topic's id, partition and offset forever, so reading a
 deleted record or another topic's shows. `without_spark` puts this in Spark's place; the driver is then given `Tasks` in its
 client configuration, which passes through it untouched.
 """

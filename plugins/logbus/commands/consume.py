@@ -49,7 +49,7 @@ RESETS: Mapping[PositionKind, str] = {
     "--format", "template", help=r"kcat's: %s value, %k key, %o offset, %p partition, %t topic, %T time, %h headers, \n."
 )
 @click.option("-D", "--delimiter", type=Delimiter(), default="\\n", show_default=True, metavar="DELIM", help="Behind each value.")
-@click.option("-f", "--follow", is_flag=True, help="Go on when the end is reached, for ever.")
+@click.option("-f", "--follow", is_flag=True, help="Go on when the end is reached, forever.")
 @click.option("-e", "--exit", "exits", is_flag=True, help="Exit at the end; what happens without -f.")
 @click.option("-c", "--count", "count", type=click.IntRange(1), help="Exit after so many records.")
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(0), help="This partition; may be repeated.")
@@ -78,7 +78,7 @@ def command(
     isolation_level: str,
     config: Mapping[str, Any],
 ) -> None:
-    """Print the records of TOPIC, from the beginning to the end there is now; with -f for ever.
+    """Print the records of TOPIC, from the beginning to the end there is now; with -f forever.
 
     \b
     logbus consume access_log -o -10 -f              # the last ten of each partition, and what comes
@@ -90,7 +90,7 @@ def command(
     forms = [word for word in places if word in FORMS]
     span = usable(lambda: parse_span(word for word in places if word not in FORMS))
     if follow and span.until_ms is not None:
-        raise click.UsageError("-f goes on for ever and e@TIME ends: not both")
+        raise click.UsageError("-f goes on forever and e@TIME ends: not both")
     form = options.JSON if is_json else form or next(iter(forms), None)
     render = rendering(form, template, delimiter)
     wish = Wish(topic=topic, follows=follow, count_max=count, isolation_level=isolation_level)

@@ -49,7 +49,7 @@ def named(hours: Sequence[Interval]) -> str:
 @click.command("accept-loss")
 @options.pipeline_option
 @click.argument("starts", type=options.Instant(), nargs=-1, required=True)
-@click.option("--reason", required=True, help="Why it is accepted; kept with the window, and shown for ever.")
+@click.option("--reason", required=True, help="Why it is accepted; kept with the window, and shown forever.")
 @click.option("--by", help="Who accepts it; by default the user and machine this runs as.")
 @options.warehouse_option
 @options.with_client

@@ -89,7 +89,7 @@ def show_plan(
 @click.option(
     "--accept-other-records",
     is_flag=True,
-    help="Replace what is loaded by what the log holds now, though these are other records. The window says so for ever.",
+    help="Replace what is loaded by what the log holds now, though these are other records. The window says so forever.",
 )
 @click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 def run(

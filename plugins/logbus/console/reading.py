@@ -38,7 +38,7 @@ class ReadFailed(LogbusError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is read, and how: `count_max` records at the most, and either to the end or for ever."""
+    """What is read, and how: `count_max` records at the most, and either to the end or forever."""
 
     topic: str
     follows: bool = False

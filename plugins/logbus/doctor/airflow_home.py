@@ -70,7 +70,7 @@ def judged(found: Mapping[str, Any], home: Path) -> Iterator[Finding]:
         elif connections[name]["type"] != kind:
             yield error("airflow", f"connection {name} is of type {connections[name]['type']}, not {kind}", f"{SETUP} --replace")
     if not found["has_pool"]:
-        yield error("airflow", f"there is no pool {POOL}: loads stay in the state scheduled for ever", SETUP)
+        yield error("airflow", f"there is no pool {POOL}: loads stay in the state scheduled forever", SETUP)
     for path in found["skipped"]:
         yield error("airflow", f"{path} uses logbus.pipelines, but Airflow skips it without a message", SEEN)
     if found["has_pool"] and connections.keys() == CONNECTIONS.keys():

@@ -1,6 +1,6 @@
 """Records of an hour are gone, or may be, before anybody loaded them: somebody says by name that this is known and accepted.
 
-The hour may then be loaded with what is left of it, and audited for that. It is shown for ever who accepted the loss, when and
+The hour may then be loaded with what is left of it, and audited for that. It is shown forever who accepted the loss, when and
 why, and no audit of such a window says `exact`.
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from logbus.errors import ErrorBudgetExceeded
-from logbus.model import Interval, Pipeline
+from logbus.model import Interval, Pipeline, instant_text
 from logbus.wording import shown_value
 
 # Where a pipeline says nothing: whichever of the two is more.
@@ -48,9 +48,9 @@ class ErrorBudget:
             and self.max_error_rate is None
             and errors > max(ERRORS_DEFAULT_MIN, ERROR_RATE_DEFAULT * read)
         ):
-            return "a tenth where a pipeline says nothing (max_errors, max_error_rate)"
+            return "a tenth of them, unless max_errors or max_error_rate say otherwise"
         if read and errors == read and self.max_error_rate != 1:
-            return "all of them only where max_error_rate is 1"
+            return "less than all of them, unless max_error_rate is 1"
         return None
 
 
@@ -69,8 +69,9 @@ def refuse_over_budget(
     classes = ", ".join(f"{found['error_class']} {found['count']}" for found in samples["classes"])
     examples = "; ".join(example_text(pipeline.topic, found) for found in samples["examples"][:EXAMPLES_TOLD])
     raise ErrorBudgetExceeded(
-        f"{errors} of the {read} records of window {interval} of {pipeline.name} do not parse, and its error budget allows "
-        f"{limit}: nothing became public. Most frequent: {classes}. For example: {examples}. `logbus window show` has more. "
+        f"{errors} of the {read} records of window {interval} of {pipeline.name} do not parse. Its error budget is {limit}, so "
+        f"nothing became public. Most frequent: {classes}. For example: {examples}. "
+        f"`logbus window show --pipeline {pipeline.name} {instant_text(interval.start)}` has more. "
         "Mend the parser or raise the budget in the pipeline's settings, then load the window again",
         samples=samples,
     )

@@ -146,7 +146,7 @@ window = Table(
     Column("unstamped_count", BigInteger),  # without a usable stamp; null: loaded before hours were counted
     Column("far_count", BigInteger),  # stamped with hours too many to count each, far from the window's own
     Column("values_hash", JSONB),  # checksums over what was published, taken at commit: logbus.ledger.values
-    Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; for ever
+    Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; forever
     Column("loss_accepted", JSONB),  # who took the loss of a window whose head is unknown, by name
     UniqueConstraint("pipeline", "starts_at"),
 )

@@ -42,7 +42,7 @@ REMARKABLE_RECORDS = 10
 
 INTERVAL_LONGEST = timedelta(days=1)  # that registering takes
 
-# A day of an hourly pipeline: an alert on what they hold ends a day after its cause, and an old mistake is not told for ever.
+# A day of an hourly pipeline: an alert on what they hold ends a day after its cause, and an old mistake is not told forever.
 NEWEST_WINDOWS = 24
 
 NAMED_MAX = 5  # other windows, or hours, in one sentence

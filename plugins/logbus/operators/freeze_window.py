@@ -1,4 +1,4 @@
-"""Freeze a window: decide for ever which offsets of each partition belong to it."""
+"""Freeze a window: decide forever which offsets of each partition belong to it."""
 
 from __future__ import annotations
 

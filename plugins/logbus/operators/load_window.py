@@ -48,7 +48,7 @@ class LoadWindowOperator(SparkWindowOperator):
     :param max_windows_per_application: how many hours one application takes at the most (84, half a week); 1 keeps each run
         to its own.
     :param accept_other_records: load a window again though the log holds other records than it was loaded from (compaction, a
-        restored log); otherwise that fails at once and the window keeps its rows. It stays visible for ever. Templated, so that
+        restored log); otherwise that fails at once and the window keeps its rows. It stays visible forever. Templated, so that
         one run may say it: `"{{ params.accept_other_records }}"`.
     :param fill_gaps: a run of the schedule also loads the closed windows before its own that are missing: those of a run that
         failed, or never came while the scheduler was away

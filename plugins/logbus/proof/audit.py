@@ -87,7 +87,7 @@ def as_loaded(window: FrozenWindow) -> tuple[object, ...]:
 
 
 def accepted_losses(window: FrozenWindow) -> Iterator[str]:
-    """Said at every audit, for ever."""
+    """Said at every audit, forever."""
     if window.loss_accepted is not None:
         lost = sum(part.lost for part in window.ranges)
         told = f"{lost} records are lost" if lost else HEAD_UNKNOWN

@@ -3,7 +3,7 @@
 Offsets alone do not say that. Compaction, a log restored from a backup or an election of a replica that was behind put other
 records, or fewer, under the same offsets; a reload would replace the warehouse's only copy of the first ones by them. So a window
 that is loaded keeps its rows unless the fingerprint is the same. Who wants the others all the same says so for one run; that it
-was done stays in the ledger for ever (`window.other_records`).
+was done stays in the ledger forever (`window.other_records`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LoadedRecords:
 def other_records(
     connection: Connection, attempt: Attempt, load: LoadedRecords, now: datetime, published: LoadedRecords | None = None
 ) -> list[Mapping[str, Any]] | None:
-    """What the window's row keeps for ever of reloads that replaced its records by others; None where this is none. Under the
+    """What the window's row keeps forever of reloads that replaced its records by others; None where this is none. Under the
     window's lock. `published`: what the target says that it holds, where the ledger does not know of a load.
 
     Raises `OtherRecords` where nobody has accepted it.

@@ -324,7 +324,7 @@ def test_connections_beyond_a_limit_are_refused_and_those_within_it_served(tmp_p
 
 
 def test_a_silent_crowd_locks_nobody_out(tmp_path: Path) -> None:
-    """Neither at max.connections, where the oldest gives way to each newcomer, nor for ever: silence has a deadline."""
+    """Neither at max.connections, where the oldest gives way to each newcomer, nor forever: silence has a deadline."""
     settings = {"max.connections": "20", "logbus.first.request.max.ms": "600000", **metrics_settings()}
     with LogbusBroker(tmp_path / "broker", settings=settings) as small:
         assert wait_until(lambda: connections(small) == 0, deadline_seconds=DEADLINE_SECONDS)

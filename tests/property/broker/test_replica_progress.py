@@ -77,7 +77,7 @@ class LedPartition(RuleBasedStateMachine):
             self.proposal = replace(state, isr=tuple(sorted((*state.isr, follower))), version=state.version + 1)
             self.progress.propose({follower: self.progress.followers[follower].replica_epoch})
             incarnation = self.progress.followers[follower].replica_epoch
-            if incarnation != self.incarnation[follower]:  # the check of the transaction fails, for ever
+            if incarnation != self.incarnation[follower]:  # the check of the transaction fails, forever
                 self.proposal = None
                 self.progress.withdraw_additions()
 

@@ -74,7 +74,7 @@ class Interleavings(LogMachine):
             self.freeze_new(interval)
 
     def freeze_again(self, known: Window) -> None:
-        """The same offsets for ever; an unloaded window that is cut, or whose topic is gone, says so."""
+        """The same offsets forever; an unloaded window that is cut, or whose topic is gone, says so."""
         if known.loaded_attempt is None and not self.is_readable(known):
             with pytest.raises((RecordsLost, TopicRecreated)):
                 self.ledger.freeze_or_get(self.name, known.frozen.interval, self.log, self.now)

@@ -18,7 +18,7 @@ function retention(topic) {
   if (!kept) return MISSING;
   if (kept.managed) return "managed";
   const limits = [kept.ms > 0 ? span(kept.ms / 1000) : null, kept.bytes > 0 ? bytes(kept.bytes) : null].filter(Boolean);
-  return limits.join(", ") || (kept.managed === null ? MISSING : "for ever");
+  return limits.join(", ") || (kept.managed === null ? MISSING : "forever");
 }
 
 function small(heads, rows) {

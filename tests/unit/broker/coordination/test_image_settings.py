@@ -54,7 +54,7 @@ def test_what_cannot_be_used_is_passed_over_and_all_else_holds(settings: ImageSe
 
 
 def test_nothing_is_deleted_where_it_cannot_be_read_what_is_to_be_kept(settings: ImageSettings) -> None:
-    """The setting below is seven days, or a cluster's hour: what was passed over may have said for ever."""
+    """The setting below is seven days, or a cluster's hour: what was passed over may have said forever."""
     for values in ({"retention.ms": "forever"}, {"retention.bytes": "1 TB"}, {"cleanup.policy": "compakt"}):
         found = settings.of_topic(image(values, every={"log.retention.ms": "3600000"}), "t")
         assert (found.retention_ms, found.retention_bytes) == (-1, -1)

@@ -156,7 +156,7 @@ def test_an_airflow_has_the_connections_and_the_pool(tmp_path: Path) -> None:
         tmp_path, {"connections": {**there, "kafka_default": {"type": "http", "place": ""}}, "has_pool": False, "skipped": []}
     ) == [
         ("error", "connection kafka_default is of type http, not kafka"),
-        ("error", "there is no pool logbus_load: loads stay in the state scheduled for ever"),
+        ("error", "there is no pool logbus_load: loads stay in the state scheduled forever"),
     ]
     missing = airflow(tmp_path, {"connections": {}, "has_pool": True, "skipped": []})
     assert [message for _, message in missing] == [f"there is no connection {name}" for name in airflow_home.CONNECTIONS]
