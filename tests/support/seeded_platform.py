@@ -36,6 +36,7 @@ from tests.support.in_process import replace_spark
 from tests.support.ledgers import remember_dag
 from tests.support.topics import TIMEOUT_SECONDS, admin, create_topic
 
+DAY_MS = 86_400_000
 PARTITIONS = 2
 DAY_HOURS = 24
 SCRIPT = '<script>alert("not a line of a log")</script>'
@@ -198,7 +199,9 @@ class SeededPlatform:
 
     def group(self, name: str, topic: str, *, commits: bool) -> Consumer:
         """A group with one member, which has read half of what there is."""
-        consumer = Consumer({**self.client_config, "group.id": name, "client.id": f"{name}-1", "enable.auto.commit": False})
+        # It polls no more once it has its partitions, and is to stay a member for as long as anybody looks.
+        settings = {"group.id": name, "client.id": f"{name}-1", "enable.auto.commit": False, "max.poll.interval.ms": DAY_MS}
+        consumer = Consumer({**self.client_config, **settings})
         consumer.subscribe([topic])
         while not consumer.assignment():
             consumer.poll(0.1)
