@@ -5,7 +5,8 @@ A parser takes the text and returns the value; the ValueError that it raises com
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ Parser = Callable[[str], Any]
 def setting(name: str, default: Any, parse: Parser, *, topic: str | None = None) -> Any:
     """A dataclass field for the Kafka setting `name`; `topic` is its name as a topic's override, where it may be one."""
     return field(default=default, metadata={"name": name, "parse": parse, "topic": topic})
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that nobody knows; empty where none is close."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def between(low: int, high: int) -> Parser:

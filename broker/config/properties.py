@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from broker.config.fields import nearest
 from broker.config.rules import check_together
 from broker.config.settings import BrokerConfig, LogConfig
 from broker.errors import ConfigError
@@ -46,7 +46,7 @@ def build_config(values: Mapping[str, str]) -> BrokerConfig:
     log: dict[str, Any] = {}
     for name, text in values.items():
         if name not in known:
-            raise ConfigError(f"unknown setting {name!r}{_nearest(name, known)}")
+            raise ConfigError(f"unknown setting {name!r}{nearest(name, known) or '; `python -m broker settings` lists them'}")
         item = known[name]
         try:
             value = item.metadata["parse"](text)
@@ -74,11 +74,6 @@ def _with_hours_and_minutes(values: Mapping[str, str]) -> dict[str, str]:
                 raise ConfigError(f"{name}={text}: must be a whole number")
             found[finer] = str(int(text) * factor if int(text) >= 0 else -1)
     return {**found, **result}
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else "; `python -m broker settings` lists them"
 
 
 def load_config(file: str | None, overrides: Iterable[str]) -> BrokerConfig:

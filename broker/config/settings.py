@@ -17,6 +17,7 @@ from broker.config.fields import (
     between,
     boolean,
     directory,
+    nearest,
     one_of,
     only,
     policies_of_cleanup,
@@ -109,7 +110,8 @@ class LogConfig:
         changes: dict[str, Any] = {}
         for name, text in overrides.items():
             if name not in known:
-                raise InvalidConfig(f"unknown {kind} configuration {name!r}; known: {', '.join(sorted(known))}")
+                meant = nearest(name, known) or f"; known: {', '.join(sorted(known))}"
+                raise InvalidConfig(f"unknown {kind} configuration {name!r}{meant}")
             try:
                 changes[known[name].name] = known[name].metadata["parse"](text)
             except ValueError as error:

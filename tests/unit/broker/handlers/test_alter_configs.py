@@ -70,7 +70,8 @@ def test_a_list_is_appended_to_and_subtracted_from(broker: Harness) -> None:
 @pytest.mark.parametrize(
     ("name", "operation", "value", "code", "says"),
     [
-        ("retention.seconds", SET, "1", 40, "known: "),
+        ("retention.seconds", SET, "1", 40, "did you mean 'retention.ms'?"),
+        ("nothing.like.it", SET, "1", 40, "known: "),
         ("retention.ms", SET, "soon", 40, "must be a whole number"),
         ("retention.ms", SET, "-2", 40, "must be between -1 and"),
         ("cleanup.policy", SET, "shred", 40, "must be"),
@@ -140,7 +141,7 @@ def test_a_broker_setting_holds_below_the_topics_own_at_once_and_after_a_restart
     ("broker_name", "name", "code", "says"),
     [
         ("0", "num.partitions", 40, "restart"),
-        ("", "retention.ms", 40, "known: "),
+        ("", "retention.ms", 40, "did you mean 'log.retention.ms'?"),
         ("7", "log.retention.ms", 42, "this is broker 0"),
     ],
 )
