@@ -114,13 +114,35 @@ def refuse_undated(path: Path, clock: LineClock) -> None:
         raise UndatedLog(f"{why_undated(path, clock)}. Nothing was sent")
 
 
+# Ways of writing a time that no recogniser takes, since they are rare or could mean several things: proposed, never assumed.
+LIKELY = (
+    "%d.%m.%Y %H:%M:%S",
+    "%m/%d/%Y %I:%M:%S %p",
+    "%m/%d/%Y %H:%M:%S",
+    "%d/%m/%Y %H:%M:%S",
+    "%d-%m-%Y %H:%M:%S",
+    "%a %b %d %H:%M:%S %Y",
+    "%b %d, %Y %I:%M:%S %p",
+    "%Y.%m.%d %H:%M:%S",
+    "%Y%m%d %H:%M:%S",
+    "%Y%m%d %H%M%S",
+    "%Y%m%dT%H%M%S",
+)
+
+
+def likely_format(line: bytes, around: TimeContext) -> str:
+    """The first format that reads a time in the line; where none does, the first as an example."""
+    return next((written for written in LIKELY if has_time(by_format(written), line, around)), LIKELY[0])
+
+
 def why_undated(path: Path, clock: LineClock) -> str:
     number, line = clock.undated_line or (0, b"")
     shown = line[:SHOWN_CHARACTERS].decode(errors="replace")
     some = f" ({', '.join(clock.names)} in the others)" if clock.names else ""
+    example = likely_format(line, clock.around)
     return (
         f"{path}: {clock.looked_at - clock.dated} of the first {many(clock.looked_at, 'line')} have no time that is understood"
-        f"{some}, such as line {number}: {shown!r}. Say how it is written: --time-format '%d.%m.%Y %H:%M:%S', or in which field: "
+        f"{some}, such as line {number}: {shown!r}. Say how it is written: --time-format '{example}', or in which field: "
         f"--time-field NAME. `logbus try {path}` shows what is understood; --allow-undated sends such lines with the time of the "
         "line before"
     )

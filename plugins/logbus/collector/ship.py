@@ -107,6 +107,8 @@ def ship(
         if not client.exists():
             if not create_topic:
                 raise TopicMissing(f"there is no topic {topic}: make it first, or leave out --no-create-topic")
+            # Looked at first: a file that is refused should not leave an empty topic behind.
+            clocks_of_unsent(files_seen.identify(paths, [], new_id=new_source_id), line_bytes_max, times)
             client.create(partitions=partitions, settings=topic_settings)
         topic_id = client.topic_id()
         noted = state.topic(topic_id, topic)
@@ -114,7 +116,7 @@ def ship(
         known = list(before.sources.values())
         mentioned = rotated.never_sent(paths, known)
         found = rotated.unsent(paths, known)
-        sources = files_seen.identify([*paths, *found], known, new_id=lambda: secrets.token_hex(8))
+        sources = files_seen.identify([*paths, *found], known, new_id=new_source_id)
         clocks = clocks_of_unsent(sources, line_bytes_max, times)
         delivery = open_delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
@@ -142,6 +144,10 @@ def ship(
         unnamed=tuple(source.path for source in known if lost.records and source.source_id not in named),
         **asdict(sent),
     )
+
+
+def new_source_id() -> str:
+    return secrets.token_hex(8)
 
 
 def clocks_of_unsent(sources: Sequence[Source], line_bytes_max: int, times: TimeOptions) -> dict[str, LineClock]:

@@ -3,7 +3,7 @@
 Windows are cut where the log's time passes an hour, so two hosts' files sent one after the other would make all of the
 second one late. Merged by time they lie in the topic as they happened; each file keeps its own order. A line without a
 time has that of the line before it; the first lines of a file have that of the first line with one, and a file where no line
-has one has the time it was last written. A time further ahead of the clock than brokers accept is not believed.
+has one has the time it was last written. A time further ahead of the clock than brokers accept is not believed, nor one of 1970.
 
 How a file writes its times is chosen once for it (clocks.py). A time without a zone is taken in the zone that the caller names,
 or as UTC. In the hour that comes twice in autumn a file's
@@ -26,6 +26,7 @@ from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clo
 from logbus.collector.sources import Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 
+EARLIEST_MS = 365 * 86_400_000  # a machine whose clock was lost begins in 1970: its lines would make half a million empty hours
 AHEAD_MS_MAX = 3_600_000  # Kafka's default for message.timestamp.after.max.ms: a broker refuses what lies further ahead
 JOIN_WAIT_MS = 5_000  # a stack trace is written within milliseconds; who has not gone on by then does not
 OUT_OF_ORDER_MS = 300_000  # further back than this is the second time round of an hour that comes twice
@@ -80,7 +81,7 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
         own_ms = stamp.timestamp_ms
         if stamp.again_ms is not None and borrowed_of is TimeOf.LINE_BEFORE:
             own_ms = _one_of_two(stamp, timestamp_ms)
-        if own_ms is not None and 0 <= own_ms <= latest_ms:
+        if own_ms is not None and EARLIEST_MS <= own_ms <= latest_ms:
             timestamp_ms, borrowed_of = own_ms, TimeOf.LINE_BEFORE
             yield StampedLine(own_ms, source.source_id, position, end, text, stamp.host, TimeOf.LINE, stamp.is_zoneless)
         else:
@@ -97,7 +98,7 @@ def _first_time(source: Source, reading: LineReading, clock: LineClock) -> tuple
     """For lines before any that has a time."""
     for _, _, text in islice(_lines(source, reading), LOOKED_AT_LINES):
         own_ms = clock.stamp(text).timestamp_ms if text is not None else None
-        if own_ms is not None and 0 <= own_ms <= reading.now_ms + AHEAD_MS_MAX:
+        if own_ms is not None and EARLIEST_MS <= own_ms <= reading.now_ms + AHEAD_MS_MAX:
             return own_ms, TimeOf.LINE_BEHIND
     written_ms = Path(source.path).stat().st_mtime_ns // 1_000_000
     return max(0, min(written_ms, reading.now_ms)), TimeOf.FILE

@@ -176,3 +176,23 @@ def test_a_files_year_is_that_of_its_last_writing(tmp_path: Path) -> None:
     log.write_text("May 17 10:05:03 web1 app: x\n")
     os.utime(log, (WRITTEN.timestamp(), WRITTEN.timestamp()))
     assert clock_of(log, 1_000, TimeOptions()).stamp(b"May 17 10:05:03 web1 app: x").timestamp_ms == ms(TIME)
+
+
+@pytest.mark.parametrize(
+    ("line", "format_of"),
+    [
+        ("17.05.2015 10:05:03 started", "%d.%m.%Y %H:%M:%S"),
+        ("05/17/2015 10:05:03 AM started", "%m/%d/%Y %I:%M:%S %p"),
+        ("05/17/2015 10:05:03 started", "%m/%d/%Y %H:%M:%S"),
+        ("17/05/2015 10:05:03 started", "%d/%m/%Y %H:%M:%S"),
+        ("Sun May 17 10:05:03 2015 started", "%a %b %d %H:%M:%S %Y"),
+        ("[20150517T100503] started", "%Y%m%dT%H%M%S"),
+        ("started, and nobody knows when", "%d.%m.%Y %H:%M:%S"),
+    ],
+)
+def test_the_format_that_is_proposed_is_one_that_reads_the_line(line: str, format_of: str) -> None:
+    found = clock(line)
+    with pytest.raises(UndatedLog, match=f"--time-format '{format_of}'"):
+        refuse_undated(Path("a.log"), found)
+    if "nobody" not in line:
+        assert clock(line, format_of=format_of).stamp(line.encode()).timestamp_ms == ms(TIME)

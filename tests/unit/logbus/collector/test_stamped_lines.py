@@ -7,12 +7,14 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from logbus.collector.clocks import TimeOptions
+from logbus.collector.clocks import LineClock, TimeOptions
 from logbus.collector.errors import UnreadableLog
 from logbus.collector.sources import Fingerprint, Source
-from logbus.collector.stamped_lines import AHEAD_MS_MAX, LineReading, StampedLine, TimeOf, merged
+from logbus.collector.stamped_lines import AHEAD_MS_MAX, EARLIEST_MS, LineReading, StampedLine, TimeOf, merged
+from logbus.collector.timestamps import TimeContext, iso_8601, json_object
 
 NOW_MS = 1_800_000_000_000
+BEGIN = 1_431_857_000  # of the seconds that these tests count
 READING = LineReading(now_ms=NOW_MS, line_bytes_max=1000, include_partial_line=False)
 
 
@@ -27,27 +29,31 @@ def ms(*parts: int) -> int:
 
 
 def json_line(second: int, text: str = "") -> str:
-    return f'{{"ts": {second}, "text": "{text}"}}'
+    return f'{{"ts": {BEGIN + second}, "text": "{text}"}}'
+
+
+def after_begin(line: StampedLine) -> float:
+    return line.timestamp_ms / 1000 - BEGIN
 
 
 def seconds(sources: Sequence[Source], reading: LineReading = READING) -> list[float]:
-    return [line.timestamp_ms / 1000 for line in merged(sources, reading)]
+    return [after_begin(line) for line in merged(sources, reading)]
 
 
 def test_a_line_without_a_time_has_that_of_the_line_before(tmp_path: Path) -> None:
     source = write(tmp_path / "a", json_line(100), "  at Main.java", json_line(200), "  at Other.java")
     lines = list(merged([source], READING))
-    assert [(line.timestamp_ms, line.time_of) for line in lines] == [
-        (100_000, TimeOf.LINE),
-        (100_000, TimeOf.LINE_BEFORE),
-        (200_000, TimeOf.LINE),
-        (200_000, TimeOf.LINE_BEFORE),
+    assert [(after_begin(line), line.time_of) for line in lines] == [
+        (100, TimeOf.LINE),
+        (100, TimeOf.LINE_BEFORE),
+        (200, TimeOf.LINE),
+        (200, TimeOf.LINE_BEFORE),
     ]
 
 
 def test_lines_before_any_time_have_the_first_time_that_follows(tmp_path: Path) -> None:
     lines = list(merged([write(tmp_path / "a", "# banner", json_line(100), "  continued")], READING))
-    assert [line.timestamp_ms for line in lines] == [100_000] * 3
+    assert [after_begin(line) for line in lines] == [100] * 3
     assert [line.time_of for line in lines] == [TimeOf.LINE_BEHIND, TimeOf.LINE, TimeOf.LINE_BEFORE]
 
 
@@ -79,35 +85,47 @@ def test_the_hour_that_comes_twice_in_autumn_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_time_ahead_of_what_brokers_accept_is_not_believed(tmp_path: Path) -> None:
-    ahead = NOW_MS // 1000 + AHEAD_MS_MAX // 1000
+    ahead = NOW_MS // 1000 + AHEAD_MS_MAX // 1000 - BEGIN
     source = write(tmp_path / "a", json_line(100), json_line(ahead + 1), json_line(ahead))
     assert seconds([source]) == [100, 100, ahead]
+
+
+def test_a_time_of_1970_is_that_of_a_clock_which_was_lost(tmp_path: Path) -> None:
+    source = write(tmp_path / "a", json_line(100), "1970-01-01T00:00:07Z booted", "1971-01-01T00:00:00Z", json_line(200))
+    as_iso = READING._replace(clocks={"a": LineClock(names=(), recognisers=(json_object, iso_8601), around=TimeContext())})
+    assert seconds([source], as_iso) == [100, 100, EARLIEST_MS / 1000 - BEGIN, 200]
 
 
 def test_a_second_run_goes_on_from_the_last_time_it_knew(tmp_path: Path) -> None:
     first = json_line(100)
     source = write(tmp_path / "a", first, "  continued")
     resumed = Source(
-        source_id="a", path=source.path, device=0, inode=0, head=Fingerprint(), position=len(first) + 1, timestamp_ms=100_000
+        source_id="a",
+        path=source.path,
+        device=0,
+        inode=0,
+        head=Fingerprint(),
+        position=len(first) + 1,
+        timestamp_ms=(BEGIN + 100) * 1000,
     )
     assert list(merged([resumed], READING)) == [
-        StampedLine(100_000, "a", len(first) + 1, len(first) + 13, b"  continued", None, TimeOf.LINE_BEFORE)
+        StampedLine((BEGIN + 100) * 1000, "a", len(first) + 1, len(first) + 13, b"  continued", None, TimeOf.LINE_BEFORE)
     ]
 
 
 def test_files_are_merged_by_time_and_each_keeps_its_order(tmp_path: Path) -> None:
     one = write(tmp_path / "one", json_line(10), json_line(30), json_line(20), json_line(50))
     two = write(tmp_path / "two", json_line(15), "  continued", json_line(40))
-    lines = [(line.source_id, line.timestamp_ms // 1000) for line in merged([one, two], READING)]
+    lines = [(line.source_id, after_begin(line)) for line in merged([one, two], READING)]
     assert lines == [("one", 10), ("two", 15), ("two", 15), ("one", 30), ("one", 20), ("two", 40), ("one", 50)]
 
 
 def test_a_line_too_long_keeps_its_place_without_its_text(tmp_path: Path) -> None:
     source = write(tmp_path / "a", json_line(100), json_line(200, "x" * 2000), json_line(300))
-    assert [(line.timestamp_ms, line.text is None) for line in merged([source], READING)] == [
-        (100_000, False),
-        (100_000, True),
-        (300_000, False),
+    assert [(after_begin(line), line.text is None) for line in merged([source], READING)] == [
+        (100, False),
+        (100, True),
+        (300, False),
     ]
 
 
