@@ -27,7 +27,7 @@ from logbus.warehouse.engine import connect
 from sqlalchemy.exc import DBAPIError
 
 from spark_jobs.application import Application
-from spark_jobs.outcomes import SUCCESSFUL, WindowOutcome, outcome_line, result
+from spark_jobs.outcomes import SUCCESSFUL, WindowOutcome, result, telling
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -58,7 +58,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
         log=Topics(Client(client_config)),
         client_config=client_config,
         now=lambda: datetime.now(UTC),
-        report=lambda outcome: print(outcome_line(outcome), flush=True),
+        report=telling(lambda line: print(line, flush=True)),
     )
     return application.load(arguments.pipeline, arguments.window)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -30,15 +30,29 @@ class WindowOutcome:
     error: str | None = None
 
 
-def outcome_line(outcome: WindowOutcome) -> str:
-    """`2015-05-17T10:00:00Z committed read=118 loaded=118 dead_lettered=0`"""
+def outcome_line(outcome: WindowOutcome, *, is_brief: bool = False) -> str:
+    """`2015-05-17T10:00:00Z committed read=118 loaded=118 dead_lettered=0`. `is_brief`: of a reason its first sentence alone."""
     counts = outcome.counts
     detail = (
         f"read={counts.read} loaded={counts.loaded} dead_lettered={counts.dead_lettered} late={counts.late}"
         if counts
+        else (outcome.error or "").partition(". ")[0]
+        if is_brief
         else outcome.error
     )
     return f"{instant_text(outcome.attempt.interval.start)} {outcome.state} {detail}"
+
+
+def telling(say: Callable[[str], None]) -> Callable[[WindowOutcome], None]:
+    """Says each outcome. One wrong setting fails every hour alike: what ends with the same advice is told in full once."""
+    told: set[str] = set()
+
+    def tell(outcome: WindowOutcome) -> None:
+        advice = (outcome.error or "").rpartition(". ")[2]
+        say(outcome_line(outcome, is_brief=advice in told))
+        told.add(advice)
+
+    return tell
 
 
 def result(outcomes: Sequence[WindowOutcome]) -> dict[str, Any]:

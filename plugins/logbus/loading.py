@@ -22,7 +22,7 @@ from logbus.ledger.catch_up import LoadPlan, telling
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.migrations import create_ledger
 from logbus.ledger.standing import why_not_loaded
-from logbus.model import Attempt, AuditReport, FrozenWindow, instant_text
+from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, ceiling, instant_text
 from logbus.proof.audit import audit_window
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
@@ -73,36 +73,41 @@ class Loader:
             load.pipeline, log, self.now(), load.since, load.until, limit=load.limit, only_missing=load.only_missing
         )
         confirm(plan)
-        starts = [window.interval.start for window in self.freeze(ledger, log, plan)]
-        self.submit_all(ledger, load, starts)
-        return self.audit(ledger, log, load, starts)
+        windows = self.freeze(ledger, log, plan)
+        if not windows:
+            self.say(next_to_load(plan.pipeline, load, self.now()))
+        # Whoever asked for a hundred thousand windows waits for the few with records, the newest of which would come last.
+        windows.sort(key=lambda window: not window.record_count)
+        return self.load_and_audit(ledger, log, load, [window.interval.start for window in windows])
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         """Loads frozen windows again, whatever became of them before, and audits them."""
         refuse_without_java()
         ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client(self.client_config))
-        self.submit_all(ledger, load, starts)
-        return self.audit(ledger, log, load, starts)
+        return self.load_and_audit(ledger, log, load, starts)
 
-    def submit_all(self, ledger: Ledger, load: Load, starts: Sequence[datetime]) -> None:
-        for begin in range(0, len(starts), WINDOWS_PER_APPLICATION_MAX):
-            some = starts[begin : begin + WINDOWS_PER_APPLICATION_MAX]
-            accepted = some if load.accept_other_records else ()
-            attempts = ledger.begin_attempts(load.pipeline, some, load.run_id, 1, self.now(), accept_other_records=accepted)
-            self.submit(ledger, load, attempts)
-
-    def audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
-        sinks = each_sink_once()
-        return [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in starts]
+    def load_and_audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
+        """Application by application, so that what one has loaded is proved though a later one fails."""
+        sinks, reports, begun = each_sink_once(), list[AuditReport](), list[Attempt]()
+        try:
+            for begin in range(0, len(starts), WINDOWS_PER_APPLICATION_MAX):
+                some = starts[begin : begin + WINDOWS_PER_APPLICATION_MAX]
+                accepted = some if load.accept_other_records else ()
+                attempts = ledger.begin_attempts(load.pipeline, some, load.run_id, 1, self.now(), accept_other_records=accepted)
+                begun += attempts
+                self.submit(ledger, load, attempts)
+                reports += [audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in some]
+                if begin + len(some) < len(starts):
+                    self.say(f"{begin + len(some)} of {len(starts)} windows are loaded")
+        except KeyboardInterrupt:
+            loaded = sum(standing.is_loaded for standing in ledger.settle_attempts(begun, self.now()))
+            self.say(how_far(load.pipeline, loaded, len(reports), len(starts)))
+            raise
+        return sorted(reports, key=lambda report: report.window.interval)
 
     def freeze(self, ledger: Ledger, log: Topics, plan: LoadPlan) -> list[FrozenWindow]:
         windows = ledger.freeze_plan(plan, log, self.now(), telling(plan.count, self.say))
         self.say(f"{many(len(windows), 'closed window')}, {many(sum(window.record_count for window in windows), 'record')}")
-        if not windows:
-            pipeline, now = plan.pipeline, self.now()
-            start = pipeline.closed_until(now)
-            closes_at = start + pipeline.interval + pipeline.lateness
-            self.say(f"the window of {instant_text(start)} is open until {instant_text(closes_at)}: load it then")
         return windows
 
     def submit(self, ledger: Ledger, load: Load, attempts: Sequence[Attempt]) -> None:
@@ -123,6 +128,26 @@ class Loader:
             )
         if missing := why_not_loaded(ledger.settle_attempts(attempts, self.now())):
             raise missing
+
+
+def next_to_load(pipeline: Pipeline, load: Load, now: datetime) -> str:
+    """Where nothing was to be loaded: when the next window of the span closes."""
+    start = pipeline.closed_until(now)
+    if load.since is not None:
+        start = max(start, ceiling(load.since, pipeline.interval))
+    end = start + pipeline.interval
+    if load.until is not None and end > load.until:
+        return f"every window before {instant_text(load.until)} is loaded already, or holds nothing that could be"
+    return f"the window of {instant_text(start)} is open until {instant_text(end + pipeline.lateness)}: load it then"
+
+
+def how_far(pipeline_name: str, loaded: int, audited: int, wanted: int) -> str:
+    """What an interrupted load leaves, and what to type."""
+    unaudited = f", {loaded - audited} of them not audited (`logbus doctor` names those)" if loaded > audited else ""
+    return (
+        f"{loaded:,} of {many(wanted, 'window')} {'is' if loaded == 1 else 'are'} loaded for good{unaudited}: "
+        f"`logbus load --pipeline {pipeline_name} --only-missing` loads the rest"
+    )
 
 
 def refuse_without_java() -> None:

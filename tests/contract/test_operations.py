@@ -160,11 +160,11 @@ def test_old_hours_are_deleted_when_they_are_loaded_and_are_lost_to_a_replay_the
 
 
 def test_an_hour_that_is_not_loaded_is_held_back_and_fails_the_command_when_that_takes_too_long(site: Site) -> None:
-    assert site.type("retention", "set", site.topic, "--hours", "1", "--max-hold-hours", "6").exit_code == 0
+    assert site.at_broker("retention", "set", site.topic, "--hours", "1", "--max-hold-hours", "6").exit_code == 0
     result = site.at_broker("retention", "run", "--execute")
     assert (result.exit_code, site.starts) == (5, {0: 6, 1: 6})
     assert "pipeline p has held back 4 records for 9 hours, 6 hours are allowed" in result.stderr
-    assert "deleted unloaded" in site.type("retention", "set", site.topic, "--when-overdue", "delete").stdout
+    assert "deleted unloaded" in site.at_broker("retention", "set", site.topic, "--when-overdue", "delete").stdout
     assert site.at_broker("retention", "run", "--execute").exit_code == 0
     assert site.starts == {0: 8, 1: 8}
     (lag,) = site.json("lag")

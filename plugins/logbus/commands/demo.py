@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.local.demo import PIPELINE, Demo, DemoResult, home_of_log, sample_log
 from logbus.local.demo_screen import Screen
 from logbus.local.stack import MEMORABLE_PORTS, LocalStack, project_directory
@@ -51,7 +51,7 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
         show(result, stack, Screen(console))
         if report is not None:
             report.write_text(json.dumps(result.report(), indent=2) + "\n")
-        if sys.stdin.isatty() and sys.stdout.isatty():
+        if output.somebody_types() and sys.stdout.isatty():
             stay_up(stack, console)
         else:
             demo.settle()

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_pipelines
+from logbus.commands.progress import NO_PIPELINE
 from logbus.errors import Behind, BrokerUnavailable, LogbusError, PipelineUnknown, TopicMissing
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import ANSWER_SECONDS_MAX
@@ -20,6 +21,9 @@ from logbus.ledger.ledger import Ledger
 from logbus.ledger.stamped_hours import elsewhere_notes
 from logbus.model import instant_text
 from logbus.status.lag import Lag, Measure, lag_of
+from logbus.wording import many
+
+DAY = timedelta(days=1)
 
 
 @click.command("lag")
@@ -38,7 +42,7 @@ from logbus.status.lag import Lag, Measure, lag_of
 @click.option(
     "--fail-above",
     "hours_max",
-    type=click.IntRange(min=0),
+    type=options.Hours(),
     metavar="HOURS",
     help="End with status 5 where a pipeline is more hours behind, or by an unknown number.",
 )
@@ -48,11 +52,13 @@ def command(
     config: Mapping[str, Any],
     as_json: bool,
     counts_bytes: bool,
-    hours_max: int | None,
+    hours_max: float | None,
 ) -> None:
     """Show closed hours that are not loaded, the oldest of them, their records, and when retention would take them."""
     ledger, now = options.open_ledger(warehouse_url), options.clock()
     names = pipeline_names or [pipeline.name for pipeline in ledger.pipelines()]
+    if not names:
+        output.say(NO_PIPELINE)
     log, measure = Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)), reader(config) if counts_bytes else None
     lags = [lag_or_problem(ledger, log, name, now, measure) for name in names]
     if as_json:
@@ -81,12 +87,12 @@ def lag_or_problem(ledger: Ledger, log: Topics, name: str, now: datetime, measur
         return Lag(pipeline=name, topic=ledger.pipeline(name).topic, records_behind={}, problem=str(problem))
 
 
-def fail_above(lags: list[Lag], hours_max: int) -> None:
+def fail_above(lags: list[Lag], hours_max: float) -> None:
     """`Behind` names the pipelines that are further behind than that."""
     behind = [lag for lag in lags if lag.problem or lag.hours_behind > hours_max]
     if behind:
         names = ", ".join(f"{lag.pipeline} ({'?' if lag.problem else lag.hours_behind})" for lag in behind)
-        raise Behind(f"{len(behind)} of {len(lags)} pipelines are more than {hours_max} hours behind: {names}")
+        raise Behind(f"{len(behind)} of {len(lags)} pipelines are more than {hours_max:g} hours behind: {names}")
 
 
 def reader(config: Mapping[str, Any]) -> Measure:
@@ -135,7 +141,7 @@ def lag_table(lags: list[Lag], now: datetime) -> Table:
 
 
 def taken_text(lag: Lag, now: datetime) -> str:
-    """`in 3 days, 4:00:00 by retention.ms`."""
+    """`in 3 days 4 h by retention.ms`."""
     if lag.expires_by is None:
         return "-"
     if lag.expires_at is None:
@@ -146,4 +152,9 @@ def taken_text(lag: Lag, now: datetime) -> str:
 
 
 def span_text(span: timedelta | None) -> str:
-    return "-" if span is None else str(timedelta(seconds=int(span.total_seconds())))
+    """`4:00:00`; of days `3 days 4 h`: nobody needs the seconds of a week."""
+    if span is None:
+        return "-"
+    if span < DAY:
+        return str(timedelta(seconds=int(span.total_seconds())))
+    return f"{many(span.days, 'day')} {span.seconds // 3600} h"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -13,6 +12,7 @@ from rich.table import Table
 from logbus import spark_submit
 from logbus.commands import options, output
 from logbus.commands.interrupting import raising
+from logbus.commands.window_views import folded, span_text
 from logbus.errors import AuditMismatch
 from logbus.ledger.catch_up import WINDOWS_UNASKED_MAX, LoadPlan
 from logbus.loading import Load, Loader
@@ -74,7 +74,7 @@ def command(
 
 def ask(plan: LoadPlan) -> None:
     """Whoever sits at a terminal is asked whether to begin very many windows; a script has to say so beforehand."""
-    if plan.count > WINDOWS_UNASKED_MAX and sys.stdin.isatty():
+    if plan.count > WINDOWS_UNASKED_MAX and output.somebody_types():
         click.confirm(
             f"{plan.count} windows are to be loaded, {plan.empty} of them without any record. Begin?", abort=True, err=True
         )
@@ -97,16 +97,15 @@ def show_reports(reports: list[AuditReport], as_json: bool) -> None:
 
 
 def report_table(reports: list[AuditReport]) -> Table:
-    """A line for each window: hour, read, loaded, dead-lettered, audited."""
+    """A line for each window: hour, read, loaded, dead-lettered, audited; one for many empty ones behind each other."""
     table = Table("window", "read", "loaded", "dead-lettered", "fingerprint", "audited")
-    for report in reports:
-        counts = report.window.counts or WindowCounts()
+    verdicts = {report.window.id: report.verdict for report in reports}
+    for windows in folded((report.window for report in reports), lambda window: verdicts[window.id]):
+        counts, verdict = windows[0].counts or WindowCounts(), verdicts[windows[0].id]
         table.add_row(
-            instant_text(report.window.interval.start),
-            str(counts.read),
-            str(counts.loaded),
-            str(counts.dead_lettered),
-            report.window.fingerprint or "-",
-            report.verdict,
+            span_text(windows),
+            *map(str, (counts.read, counts.loaded, counts.dead_lettered)),
+            windows[0].fingerprint or "-",
+            verdict if len(windows) == 1 else f"{verdict}, {len(windows)} windows",
         )
     return table

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -39,7 +40,25 @@ class Instant(click.ParamType[datetime]):
         try:
             return parse_instant(value)
         except ValueError:
-            self.fail(f"{value!r} is not an instant; write it like 2015-05-17T10:00:00Z", param, ctx)
+            takes_pipeline = ctx is not None and any(one.name == "pipeline_name" for one in ctx.command.params)
+            is_name = takes_pipeline and re.fullmatch(r"[A-Za-z_][\w.-]*", value)
+            meant = f"; a pipeline is named by --pipeline {value}" if is_name else ""
+            self.fail(f"{value!r} is not an instant; write it like 2015-05-17T10:00:00Z{meant}", param, ctx)
+
+
+class Hours(click.ParamType[float]):
+    """Hours, as a number or with a unit: `36`, `36h`, `7d`."""
+
+    name = "hours"
+    UNITS: ClassVar[Mapping[str, float]] = {"": 1.0, "h": 1.0, "d": 24.0, "m": 1 / 60}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdm]?)", value.strip())
+        if match is None:
+            self.fail(f"{value!r} is not a number of hours; write it like 36, 36h or 7d", param, ctx)
+        return float(match[1]) * self.UNITS[match[2]]
 
 
 class TimeZone(click.ParamType[ZoneInfo]):

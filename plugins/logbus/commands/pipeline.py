@@ -12,7 +12,7 @@ from rich.table import Table
 
 from logbus.commands import losses, options, output
 from logbus.commands.completing import complete_pipelines, complete_topics
-from logbus.commands.progress import ProgressView
+from logbus.commands.progress import NO_PIPELINE, ProgressView
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger import pipeline_dags, removal, table_moves
@@ -106,6 +106,8 @@ def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool)
     for progress in found:
         table.add_row(*progress.row())
     output.show(table)
+    if not found:
+        output.say(NO_PIPELINE)
     if view.note:
         click.echo(f"note: {view.note}", err=True)
 
@@ -177,7 +179,10 @@ def delete(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> N
     if as_json:
         output.show_json({"executed": is_executed, **asdict(found)})
         return
-    click.echo(f"pipeline {name}: {many(found.windows, 'window')} frozen and not loaded, {many(found.attempts, 'attempt')}")
+    done = "deleted" if is_executed else "would be deleted"
+    click.echo(
+        f"{done}: pipeline {name}, {many(found.windows, 'window')} frozen and not loaded, {many(found.attempts, 'attempt')}"
+    )
     if found.dag_ids:
         output.say(f"note: {', '.join(found.dag_ids)} registers it again when it runs next: take it away first")
     if not is_executed:

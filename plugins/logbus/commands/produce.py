@@ -88,7 +88,7 @@ def command(
     sending = open_sending({**config, **({"compression.type": codec} if codec else {})}, topic)
     with ExitStack() as stack, stopping() as stop:
         found = records(opened(files, stack), form)
-        is_typed = not files and sys.stdin.isatty()
+        is_typed = not files and output.somebody_types()
         send_all(sending, found if is_typed else output.tracked(found, topic), stop)
     if as_json:
         output.show_json(summary(sending))
@@ -112,6 +112,8 @@ def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop) -
 
 def opened(paths: Sequence[Path], stack: ExitStack) -> Iterator[BinaryIO]:
     """The files one after another, standard input where none is named or `-` is."""
+    if sys.stdin is None and (not paths or Path("-") in paths):
+        raise UserError("standard input is closed: name a file, or pipe something in")
     for path in paths or [Path("-")]:
         yield sys.stdin.buffer if str(path) == "-" else stack.enter_context(readable(path))
 

@@ -19,6 +19,8 @@ from logbus.model import FrozenWindow, Pipeline, instant_text
 # Looking at the ledger must not wait half a minute for a broker that is not there.
 BROKER_SECONDS_MAX = 5.0
 
+NO_PIPELINE = "no pipeline is registered: `logbus pipeline register` makes one, and so does a DAG when it runs for the first time"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:

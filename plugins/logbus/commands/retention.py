@@ -11,7 +11,8 @@ from rich.table import Table
 
 from logbus.commands import options, output
 from logbus.commands.completing import complete_topics
-from logbus.errors import RetentionOverdue
+from logbus.commands.topic import ANSWER_SECONDS_MAX, there
+from logbus.errors import BrokerUnavailable, RetentionOverdue
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.retention.model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
@@ -79,19 +80,22 @@ def run(
 @command.command("set")
 @click.argument("topic", shell_complete=complete_topics)
 @options.warehouse_option
-@click.option("--hours", type=click.FloatRange(min=0), help="Keep windows that ended less than so many hours ago.")
+@options.with_client
+@click.option("--hours", type=options.Hours(), help="Keep windows that ended less than so long ago: 36, 36h or 7d.")
 @click.option("--bytes", "retain_bytes", type=click.IntRange(min=0), help="Keep so many bytes of the newest records.")
-@click.option("--max-hold-hours", type=click.FloatRange(min=0), help="How long a pipeline may hold back before it is an alarm.")
+@click.option("--max-hold-hours", type=options.Hours(), help="How long a pipeline may hold back before it is an alarm.")
 @click.option("--when-overdue", type=click.Choice([ALARM, DELETE]), help="What then: only say so, or delete what is not loaded.")
 def set_policy(
     topic: str,
     warehouse_url: str,
+    config: Mapping[str, Any],
     hours: float | None,
     retain_bytes: int | None,
     max_hold_hours: float | None,
     when_overdue: str | None,
 ) -> None:
     """Say how TOPIC is kept. What is not given stays as it is."""
+    refuse_missing(topic, config)
     store = RetentionStore(options.open_ledger(warehouse_url).engine)
     before = next((policy for policy in store.policies() if policy.topic == topic), None)
     retain, max_hold = (None if count is None else timedelta(hours=count) for count in (hours, max_hold_hours))
@@ -104,6 +108,14 @@ def set_policy(
     )
     store.set_policy(policy, options.clock())
     click.echo(policy_text(policy))
+
+
+def refuse_missing(topic: str, config: Mapping[str, Any]) -> None:
+    """`TopicMissing`, where the broker can be asked: a name mistyped would be managed forever, and each run fail."""
+    try:
+        there(Client(config, timeout_seconds=ANSWER_SECONDS_MAX), [topic])
+    except BrokerUnavailable as error:
+        output.say(f"note: not checked whether the topic exists: {error}")
 
 
 @command.command("adopt")

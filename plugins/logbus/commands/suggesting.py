@@ -6,6 +6,7 @@ suggests that for options and within a group of commands.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 
@@ -80,16 +81,23 @@ OPTIONS: Mapping[str, str] = {
     "--force": "--execute",
     "--dry-run": "nothing: without --execute it is a dry run",
 }
+EXTRA_ARGUMENT = re.compile(r"Got unexpected extra argument \((\S+)\)")
 TOPIC_OPTIONS = frozenset({"-t", "--topic", "--topics"})  # of commands that take the topic as their argument
 
 
 def with_suggestion(error: click.UsageError) -> click.UsageError:
     """The error, and what was probably meant; as it is where nobody can tell. Our words for a command go before click's."""
+    if (argument := EXTRA_ARGUMENT.match(error.message)) and error.ctx is not None and takes_pipeline(error.ctx):
+        return click.UsageError(f"{error.message.rstrip('.')}. Did you mean --pipeline {argument[1]}?", error.ctx)
     text, suggested, _ = error.format_message().partition(" Did you mean")
     if suggested and isinstance(error, click.NoSuchOption):
         return error
     meant = option_meant(error) if isinstance(error, click.NoSuchOption) else command_meant(error)
     return click.UsageError(f"{text.rstrip('.')}. Did you mean {meant}?", error.ctx) if meant else error
+
+
+def takes_pipeline(context: click.Context) -> bool:
+    return any("--pipeline" in param.opts for param in context.command.params)
 
 
 def option_meant(error: click.NoSuchOption) -> str | None:

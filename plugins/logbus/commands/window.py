@@ -15,6 +15,7 @@ from logbus.exit_codes import ExitCode
 from logbus.kafka.client import Client
 from logbus.kafka.exact_reader import read_range
 from logbus.kafka.topics import Topics
+from logbus.ledger import trouble
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.missing import behind, empty
 from logbus.model import OffsetRange, Pipeline, instant_text, parse_instant
@@ -58,12 +59,15 @@ def list_windows(
     view = ProgressView(ledger, config)
     gaps = view.gaps(pipeline, since, None if until is None else until + pipeline.interval)
     note = view.note
+    with ledger.engine.connect() as connection:
+        failed = {start: error for start, _, error in trouble.failed_attempts(connection, pipeline_name)}
     if as_json:
-        shown = {"windows": [window.summary() for window in windows], "gaps": [gap.summary() for gap in gaps]}
+        found = [{**window.summary(), "failure": failed.get(window.interval.start)} for window in windows]
+        shown = {"windows": found, "gaps": [gap.summary() for gap in gaps]}
         output.show_json({**shown, "behind": behind(gaps), "empty": empty(gaps), "note": note})
         return
-    output.show(window_views.windows_table(pipeline, windows, gaps))
-    click.echo(window_views.behind_text(pipeline, gaps))
+    output.show(window_views.windows_table(pipeline, windows, gaps, failed))
+    click.echo(window_views.behind_text(pipeline, gaps, is_span=since is not None or until is not None))
     if note:
         click.echo(f"note: {note}", err=True)
 

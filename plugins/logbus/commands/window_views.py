@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,31 +13,70 @@ from logbus.ledger.accepted_losses import loss_text
 from logbus.ledger.attempts import FAILED
 from logbus.ledger.missing import Gap, Missing, behind, empty, oldest
 from logbus.ledger.values import Published
-from logbus.model import HOUR, FrozenWindow, Pipeline, WindowCounts, instant_text
+from logbus.model import HOUR, FrozenWindow, Pipeline, WindowCounts, WindowState, instant_text
 from logbus.proof.comparison import RecordDifference, WindowReading
 from logbus.proof.history import AttemptRecord, WindowHistory, other_records_text
 from logbus.proof.producers import StreamCount
 
 ERROR_CHARACTERS_SHOWN = 100
 STREAMS_SHOWN_MAX = 10
+FOLDED_FROM = 10  # empty windows behind each other: a log of 2015 and one of today have 100,000 hours between them
 
 
-def windows_table(pipeline: Pipeline, windows: Sequence[FrozenWindow], gaps: Sequence[Gap]) -> Table:
-    """Windows in order of time, and between them what nobody has frozen; runs of such intervals are one line."""
+def windows_table(
+    pipeline: Pipeline, windows: Sequence[FrozenWindow], gaps: Sequence[Gap], failed: Collection[datetime] = ()
+) -> Table:
+    """Windows in order of time, and between them what nobody has frozen. `failed`: where the last attempt did, and nothing is
+    loaded. Many that are alike and empty are one line."""
     table = Table("window", "state", "records", "read", "loaded", "dead-lettered", "late", "attempt", "fingerprint")
-    rows = [(window.interval.start, window_row(window)) for window in windows]
+    states = {window.id: state_text(window, window.interval.start in failed) for window in windows}
+    rows = [
+        (some[0].interval.start, window_row(some, states[some[0].id])) for some in folded(windows, lambda one: states[one.id])
+    ]
     rows += [(gap.interval.start, gap_row(gap, pipeline)) for gap in gaps if not gap.is_frozen]
     for _, row in sorted(rows):
         table.add_row(*row)
     return table
 
 
-def window_row(window: FrozenWindow) -> tuple[str, ...]:
-    counts = window.counts or WindowCounts()
-    loaded = (counts.read, counts.loaded, counts.dead_lettered, counts.late) if window.counts else ("-",) * 4
-    numbers = (window.record_count, *loaded, window.loaded_attempt or "-")
+def state_text(window: FrozenWindow, is_failed: bool) -> str:
     others = " (other records than before)" if window.other_records else ""
-    return (instant_text(window.interval.start), f"{window.state}{others}", *map(str, numbers), window.fingerprint or "-")
+    return "[red]failed[/]" if is_failed and window.state is WindowState.FROZEN else f"{window.state}{others}"
+
+
+def folded(windows: Iterable[FrozenWindow], state_of: Callable[[FrozenWindow], str]) -> Iterator[Sequence[FrozenWindow]]:
+    """One by one; those without records that touch and are alike all together, if they are many."""
+
+    def flushed() -> Iterator[Sequence[FrozenWindow]]:
+        return iter([run] if len(run) >= FOLDED_FROM else [[one] for one in run])
+
+    run: list[FrozenWindow] = []
+    for window in windows:
+        if run and not (
+            window.record_count == run[-1].record_count == 0
+            and window.interval.start == run[-1].interval.end
+            and state_of(window) == state_of(run[-1])
+        ):
+            yield from flushed()
+            run = []
+        run.append(window)
+    yield from flushed()
+
+
+def span_text(windows: Sequence[FrozenWindow]) -> str:
+    """`first` or `first .. last`."""
+    names = [instant_text(window.interval.start) for window in windows]
+    return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
+
+
+def window_row(windows: Sequence[FrozenWindow], state: str) -> tuple[str, ...]:
+    """Of one window, or of many that are alike and empty."""
+    counts = windows[0].counts or WindowCounts()
+    loaded = (counts.read, counts.loaded, counts.dead_lettered, counts.late) if windows[0].counts else ("-",) * 4
+    how_many = "" if len(windows) == 1 else f", {len(windows)} windows, without any record"
+    attempts = {window.loaded_attempt or "-" for window in windows}
+    numbers = (windows[0].record_count, *loaded, attempts.pop() if len(attempts) == 1 else "-")
+    return (span_text(windows), f"{state}{how_many}", *map(str, numbers), windows[0].fingerprint or "-")
 
 
 def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[str, ...]:
@@ -50,16 +89,18 @@ def gap_row(gap: Gap, pipeline: Pipeline) -> tuple[str, ...]:
     return (span, f"[yellow]{Missing.NOT_FROZEN}{how_many}[/]")
 
 
-def behind_text(pipeline: Pipeline, gaps: Sequence[Gap]) -> str:
-    """`p is 3 hours behind, the oldest 2015-05-17T10:00:00Z`: closed windows that wait for their records to be loaded."""
+def behind_text(pipeline: Pipeline, gaps: Sequence[Gap], *, is_span: bool = False) -> str:
+    """`p is 3 hours behind, the oldest 2015-05-17T10:00:00Z`: closed windows that wait for their records to be loaded. Of a span
+    it says that it is one: there may be more outside."""
+    name = f"in this span {pipeline.name}" if is_span else pipeline.name
     count, without, first = behind(gaps), empty(gaps), oldest(gaps)
     besides = f"; {unit_text(pipeline, without)} besides hold{'s' if without == 1 else ''} no record" if without else ""
     if first is None:
         every = "every closed window with records is loaded" if without else "every closed window is loaded"
-        return f"{pipeline.name} is up to date: {every}{besides}"
+        return f"{name} is up to date: {every}{besides}"
     frozen = sum(gap.count for gap in gaps if gap.is_frozen and not gap.is_empty)
     return (
-        f"{pipeline.name} is {unit_text(pipeline, count)} behind, the oldest {instant_text(first)} "
+        f"{name} is {unit_text(pipeline, count)} behind, the oldest {instant_text(first)} "
         f"({count - frozen} not frozen, {frozen} frozen and not loaded){besides}"
     )
 

@@ -38,7 +38,7 @@ class Difference:
     after: str
 
     def __str__(self) -> str:
-        return f"{self.option}: {self.before} became {self.after}"
+        return f"{self.option}: {self.before} -> {self.after}"
 
     @property
     def contradiction(self) -> str:

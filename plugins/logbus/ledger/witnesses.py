@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, update
 
 from logbus.errors import AnotherCluster, TopicMissing, TopicRecreated
 from logbus.kafka.client import LATEST
-from logbus.kafka.topics import OffsetLog
+from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.ledger import schema
 from logbus.ledger.another_log import another_log, record_changed
 from logbus.ledger.chain import Chain, ChainEnd
@@ -129,6 +129,16 @@ def on_its_cluster(row: Row, log: OffsetLog) -> Iterator[None]:
     except (TopicMissing, TopicRecreated):
         refuse_another_cluster(row, log)
         raise
+
+
+def topic_on_its_cluster(row: Row, log: OffsetLog) -> TopicFacts:
+    """The topic of a pipeline's row as it is there now, made again or not; `AnotherCluster` where it is one that merely has the
+    same name."""
+    with on_its_cluster(row, log):
+        facts = log.topic(row["topic"])
+    if facts.topic_id != row["topic_id"]:
+        refuse_another_cluster(row, log)
+    return facts
 
 
 def remember_cluster(connection: Connection, row: Row, cluster_id: str | None) -> None:

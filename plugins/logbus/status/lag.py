@@ -103,10 +103,7 @@ def lag_of(engine: Engine, log: SettingsLog, pipeline_name: str, now: datetime, 
     """The lag of a registered pipeline. With `measure` the bytes are counted too, by reading every record that is behind."""
     with engine.connect() as connection:
         row = pipeline_row(connection, pipeline_name)
-        with witnesses.on_its_cluster(row, log):
-            facts = log.topic(row["topic"])
-        if facts.topic_id != row["topic_id"]:
-            witnesses.refuse_another_cluster(row, log)
+        facts = witnesses.topic_on_its_cluster(row, log)
         pipeline, chain = to_pipeline(row), load_chain(connection, row, facts.topic_id, is_loaded())
     policy = next((one for one in RetentionStore(engine).policies() if one.topic == pipeline.topic), None)
     return lag_over(pipeline, chain, log, utc(now), facts.partitions, policy, measure)

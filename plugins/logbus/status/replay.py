@@ -13,9 +13,11 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from logbus.errors import OtherRecords, RecordsLost, ShortRead, UserError, WindowBusy
-from logbus.kafka.topics import OffsetLog
+from logbus.kafka.topics import OffsetLog, TopicFacts
+from logbus.ledger import witnesses
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.retained import lost_ranges
+from logbus.ledger.rows import pipeline_row
 from logbus.model import FrozenWindow, instant_text, utc
 from logbus.proof.comparison import WindowReading
 from logbus.retention.store import RetentionStore
@@ -170,9 +172,11 @@ def plan(
     windows = [window for window in ledger.windows(pipeline_name) if span.covers(window)]
     refuse_unknown(pipeline_name, span, windows)
     workers = ledger.at_work_elsewhere(pipeline_name, [one.interval.start for one in windows], run_id, now)
-    lost = lost_of(log, ledger.pipeline(pipeline_name).topic, windows)
+    with ledger.engine.connect() as connection:
+        row = pipeline_row(connection, pipeline_name)
+    lost = lost_of(log, witnesses.topic_on_its_cluster(row, log), windows)
     found = [ReplayWindow(window=one, lost=tuple(lost[one.id]), busy=workers.get(one.interval.start)) for one in windows]
-    holds = RetentionStore(ledger.engine).holds(now, ledger.pipeline(pipeline_name).topic)
+    holds = RetentionStore(ledger.engine).holds(now, row["topic"])
     notes = [f"the topic is not deleted from: {hold}" for hold in holds]
     comparable = [one for one in found if is_comparable(one)]
     records = sum(one.window.record_count for one in comparable)
@@ -217,10 +221,9 @@ def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindo
         )
 
 
-def lost_of(log: OffsetLog, topic: str, windows: Iterable[FrozenWindow]) -> dict[int, list[str]]:
+def lost_of(log: OffsetLog, facts: TopicFacts, windows: Iterable[FrozenWindow]) -> dict[int, list[str]]:
     """By window what the broker does not hold any more. One question for all of them."""
-    facts = log.topic(topic)
-    starts = log.start_offsets(topic, facts.partitions)
+    starts = log.start_offsets(facts.name, facts.partitions)
     return {window.id: lost_in(window, facts.topic_id, starts) for window in windows}
 
 

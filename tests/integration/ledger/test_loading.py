@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from logbus import spark_submit
 from logbus.errors import AttemptSuperseded, LoadFailed
-from logbus.loading import Load, Loader
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.loading import Load, Loader, how_far, next_to_load
 
 from tests.support.ledgers import NOW, World, at
 
@@ -21,7 +25,7 @@ def loader(world: World, monkeypatch: pytest.MonkeyPatch) -> Loader:
 
 def test_an_application_that_ends_well_and_commits_nothing_has_not_loaded(world: World, loader: Loader) -> None:
     with pytest.raises(LoadFailed, match="2015-05-17T01:00:00Z: attempt 1 is failed"):
-        loader.submit_all(world.ledger, Load(pipeline="p"), [at(1)])
+        loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
 
 
 def test_a_load_that_somebody_took_over_says_so(world: World, loader: Loader) -> None:
@@ -29,3 +33,41 @@ def test_a_load_that_somebody_took_over_says_so(world: World, loader: Loader) ->
     world.ledger.begin_attempts("p", [at(1)], "another", 1, NOW)
     with pytest.raises(AttemptSuperseded, match="attempt 2 of run another took over from attempt 1 and is at work on it"):
         loader.submit(world.ledger, Load(pipeline="p"), attempts)
+
+
+def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def interrupted_by_first_line(line: str) -> None:
+        said.append(line)
+        if line == "Spark is at work":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(spark_submit, "command", lambda name, attempts, master: ["echo", "Spark is at work"])
+    with pytest.raises(KeyboardInterrupt):
+        replace(loader, say=interrupted_by_first_line).load_and_audit(
+            world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)]
+        )
+    assert said[-1] == how_far("p", loaded=0, audited=0, wanted=1)
+    with pytest.raises(LoadFailed, match="attempt 2 is failed"):  # the first has ended, and holds nobody up
+        loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
+
+
+def test_what_an_interrupted_load_leaves_is_counted() -> None:
+    rest = "`logbus load --pipeline p --only-missing` loads the rest"
+    assert how_far("p", loaded=1, audited=1, wanted=3) == f"1 of 3 windows is loaded for good: {rest}"
+    unaudited = "2 of them not audited (`logbus doctor` names those)"
+    assert how_far("p", loaded=1_002, audited=1_000, wanted=2_000) == (
+        f"1,002 of 2,000 windows are loaded for good, {unaudited}: {rest}"
+    )
+
+
+def test_a_load_of_nothing_says_when_to_come_back(world: World) -> None:
+    pipeline = world.register()
+    assert next_to_load(pipeline, Load(pipeline="p"), NOW) == (
+        "the window of 2026-11-21T12:00:00Z is open until 2026-11-21T13:05:00Z: load it then"
+    )
+    later = Load(pipeline="p", since=NOW.replace(year=2030, minute=0))
+    assert "the window of 2030-11-21T12:00:00Z is open until 2030-11-21T13:05:00Z" in next_to_load(pipeline, later, NOW)
+    past = Load(pipeline="p", until=at(3))
+    assert next_to_load(pipeline, past, NOW).startswith("every window before 2015-05-17T03:00:00Z is loaded already")

@@ -185,14 +185,14 @@ def test_another_sink_is_refused_and_the_default_is_one(world: World) -> None:
 def test_whoever_only_looks_is_shown_what_would_change(world: World) -> None:
     wanted = world.register(settings={"max_errors": 1})
     changed = replace(wanted, parse="json", settings={})
-    with pytest.raises(PipelineConflict, match=r"parse: lines became json; max_errors: 1 became not given.*--change"):
+    with pytest.raises(PipelineConflict, match=r"parse: lines -> json; max_errors: 1 -> not given.*--change"):
         world.ledger.define(changed, world.log, NOW, may_change=False)
     assert world.ledger.pipeline("p") == wanted
     assert world.ledger.define(wanted, world.log, NOW, may_change=False).changes == ()
     done = world.ledger.define(changed, world.log, NOW)
     assert (done.is_new, [str(change) for change in done.changes]) == (
         False,
-        ["parse: lines became json", "max_errors: 1 became not given"],
+        ["parse: lines -> json", "max_errors: 1 -> not given"],
     )
 
 

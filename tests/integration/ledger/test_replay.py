@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from logbus.errors import OtherRecords, RecordsLost, UserError, WindowBusy
+from logbus.errors import AnotherCluster, OtherRecords, RecordsLost, UserError, WindowBusy
 from logbus.ledger.heartbeats import HEARTBEAT_EXPIRY
 from logbus.model import FrozenWindow
 from logbus.proof.comparison import WindowReading
@@ -135,3 +135,11 @@ def test_what_was_never_frozen_cannot_be_replayed(loaded: World) -> None:
 def test_a_span_that_says_nothing_or_two_things_is_refused(span: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         Span(**span)
+
+
+def test_a_wrong_broker_is_told_from_a_topic_that_was_made_again(loaded: World) -> None:
+    loaded.log.create("t")
+    assert plan(loaded, starts=(at(10),)).windows[0].lost == ("t was deleted and made again since 2015-05-17T10:00:00Z",)
+    loaded.log.cluster = "another"
+    with pytest.raises(AnotherCluster, match="Name the right one by --bootstrap-server"):
+        plan(loaded, starts=(at(10),))

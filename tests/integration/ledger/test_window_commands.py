@@ -207,12 +207,12 @@ def test_registering_otherwise_shows_the_difference_and_changes_nothing_without_
     run(*REGISTER, "--parse", "combined")
     refused = run(*REGISTER, "--parse", "json", "--settings", '{"max_errors": 3}')
     assert refused.exit_code == ExitCode.FAILED
-    assert "parse: combined became json; max_errors: not given became 3" in refused.stderr
+    assert "parse: combined -> json; max_errors: not given -> 3" in refused.stderr
     assert "--change" in refused.stderr
     assert world.ledger.pipeline("p").parse == "combined"
     changed = run(*REGISTER, "--parse", "json", "--settings", '{"max_errors": 3}', "--change")
     assert changed.stdout == (
-        "pipeline p is changed: loads topic t into table t\n  parse: combined became json\n  max_errors: not given became 3\n"
+        "pipeline p is changed: loads topic t into table t\n  parse: combined -> json\n  max_errors: not given -> 3\n"
     )
     assert (world.ledger.pipeline("p").parse, changed.stderr) == ("json", "")
 
@@ -277,7 +277,7 @@ def test_a_pipeline_of_which_nothing_is_loaded_is_deleted_when_it_is_said_twice(
     assert (refused.exit_code, "somebody loads a window of p now" in refused.stderr) == (ExitCode.FAILED, True)
     world.ledger.fail_attempts([attempt], "no", NOW)
     planned = run("pipeline", "delete", "p")
-    assert planned.stdout == "pipeline p: 1 window frozen and not loaded, 1 attempt\n"
+    assert planned.stdout == "would be deleted: pipeline p, 1 window frozen and not loaded, 1 attempt\n"
     assert ("dry run" in planned.stderr, "hourly registers it again" in planned.stderr) == (True, True)
     assert world.ledger.pipeline("p").topic == "t"
     assert shown(run("pipeline", "delete", "p", "--execute", "--json"))["executed"]
@@ -302,6 +302,4 @@ def test_a_pipeline_that_was_moved_and_is_to_be_loaded_again_stays(loaded: World
 def test_a_window_tells_how_its_pipeline_was_defined_when_it_was_loaded(loaded: World, run: Run) -> None:
     assert shown(run("window", "show", "--pipeline", "p", TEN, "--json"))["definition_changes"] == []
     loaded.register(parse="raw", settings={"max_errors": 1})
-    assert (
-        "the pipeline is defined otherwise since: parse: lines became raw" in run("window", "show", "--pipeline", "p", TEN).stdout
-    )
+    assert "the pipeline is defined otherwise since: parse: lines -> raw" in run("window", "show", "--pipeline", "p", TEN).stdout

@@ -59,7 +59,7 @@ def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
         "-",
         "7",
         "0",
-        "in 2 days, 0:00:00 by retention.ms",
+        "in 2 days 0 h by retention.ms",
     ]
     assert "b: the topic was made again" in result.stderr
 
@@ -71,6 +71,7 @@ def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
         (("--pipeline", "a", "--fail-above", "3"), 0),
         (("--pipeline", "a", "--fail-above", "2"), 5),
         (("--pipeline", "b", "--fail-above", "1000"), 5),  # nobody knows how far it is behind
+        (("--pipeline", "a", "--fail-above", "1d"), 0),
         ((), 0),
         (("--pipeline", "b"), 3),  # nothing could be said at all
     ],
@@ -97,3 +98,22 @@ def test_a_program_gets_numbers_and_nulls_never_guesses(known: None) -> None:
 )
 def test_when_records_would_be_taken_is_told_as_it_is_known(at: datetime | None, by: str | None, text: str) -> None:
     assert command.taken_text(Lag(pipeline="a", topic="t", records_behind={}, expires_at=at, expires_by=by), NOW) == text
+
+
+def test_that_there_is_no_pipeline_is_said(known: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "LAGS", {})
+    assert "no pipeline is registered: `logbus pipeline register` makes one" in lag().stderr
+    assert json.loads(lag("--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("span", "shown"),
+    [
+        (None, "-"),
+        (timedelta(hours=4.5), "4:30:00"),
+        (timedelta(days=1, hours=2, minutes=59), "1 day 2 h"),
+        (timedelta(days=4204, hours=22.5), "4,204 days 22 h"),
+    ],
+)
+def test_an_age_is_as_exact_as_somebody_needs_it(span: timedelta | None, shown: str) -> None:
+    assert command.span_text(span) == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import click
@@ -25,7 +26,7 @@ def plan(hours: int) -> LoadPlan:
 def at_terminal(monkeypatch: pytest.MonkeyPatch, *, is_one: bool) -> list[str]:
     """What is asked there."""
     asked: list[str] = []
-    monkeypatch.setattr(command.sys, "stdin", SimpleNamespace(isatty=lambda: is_one))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(closed=False, isatty=lambda: is_one))
     monkeypatch.setattr(click, "confirm", lambda text, **options: asked.append(text))
     return asked
 
@@ -45,6 +46,13 @@ def test_for_more_somebody_at_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatc
 def test_a_script_has_to_say_so_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     at_terminal(monkeypatch, is_one=False)
     with pytest.raises(TooManyWindows, match="--yes begins them all, --since, --until and --limit choose some"):
+        command.ask(plan(1_001))
+
+
+def test_who_has_no_standard_input_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_terminal(monkeypatch, is_one=True)
+    monkeypatch.setattr(sys, "stdin", None)  # as a service manager may start it
+    with pytest.raises(TooManyWindows):
         command.ask(plan(1_001))
 
 

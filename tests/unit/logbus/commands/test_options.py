@@ -87,3 +87,21 @@ def test_settings_are_given_as_kafka_configs_takes_them(text: str, settings: tup
 )
 def test_what_cannot_be_meant_is_a_matter_of_usage_and_asks_nobody(words: tuple[str, ...]) -> None:
     assert CliRunner().invoke(main, [*words, "-b", "127.0.0.1:1"]).exit_code == 2
+
+
+@pytest.mark.parametrize(("text", "hours"), [("36", 36.0), ("0", 0.0), ("1.5", 1.5), ("36h", 36.0), ("7d", 168.0), ("90m", 1.5)])
+def test_hours_have_the_units_that_people_write(text: str, hours: float) -> None:
+    assert options.Hours().convert(text, None, None) == hours
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "7 days", "1w", ""])
+def test_what_is_no_number_of_hours_is_shown_how_to_write_it(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write it like 36, 36h or 7d"):
+        options.Hours().convert(text, None, None)
+
+
+def test_a_pipeline_in_the_place_of_an_instant_is_recognised() -> None:
+    result = CliRunner().invoke(main, ["window", "show", "web", "2015-05-20T20"])
+    assert result.exit_code == 2
+    assert "'web' is not an instant; write it like 2015-05-17T10:00:00Z; a pipeline is named by --pipeline web" in result.stderr
+    assert "--pipeline 2015" not in CliRunner().invoke(main, ["window", "show", "2015-05-20 20 h"]).stderr

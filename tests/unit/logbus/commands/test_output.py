@@ -66,3 +66,17 @@ def test_columns_are_as_wide_as_their_widest_cell_and_nothing_is_a_dash() -> Non
 def test_no_bar_is_drawn_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(output.tracked(iter(range(3000)), "counting")) == list(range(3000))
     assert capsys.readouterr().err == ""
+
+
+def test_a_very_long_table_is_plain_columns_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "ROWS_DRAWN_MAX", 1)
+    made = table()
+    made.add_row("[yellow]x[/]", r"\[1, 2)")
+    assert output.undrawn(made).splitlines() == [
+        "window                state",
+        "2015-05-17T10:00:00Z  loaded",
+        "2015-05-17T11:00:00Z  a reason with words",
+        "x                     [1, 2)",
+    ]
+    drawn = CliRunner(env={"COLUMNS": "20"}).invoke(listing, [])
+    assert drawn.stdout.splitlines()[1] == "2015-05-17T10:00:00Z  loaded"

@@ -28,6 +28,7 @@ from logbus.commands.suggesting import ELSEWHERE
         ("pipline ls", "logbus pipeline?"),
         ("rebase web", "logbus pipeline rebase?"),
         ("help", "logbus --help?"),
+        ("lag web --warehouse postgresql://h/d", "--pipeline web?"),
     ],
 )
 def test_a_word_of_another_tool_names_ours(typed: str, meant: str) -> None:

@@ -42,7 +42,7 @@ def test_differences_are_told_option_by_option() -> None:
         'lateness: 0:07:30 against 0:05:00; columns: {"url": "text"} against {"url": "text", "visitor": "bigint"}; '
         "max_error_rate: 0.01 against not given"
     )
-    assert str(differences(CLICKS, changed(parse="raw"))[0]) == "parse: json became raw"
+    assert str(differences(CLICKS, changed(parse="raw"))[0]) == "parse: json -> raw"
 
 
 def test_settings_that_the_ledger_cannot_keep_are_an_error_that_says_so() -> None:
