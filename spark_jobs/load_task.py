@@ -60,11 +60,15 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     """One chunk to the rows and the dead letters of its window."""
     window, schema, stamps = job.windows[records.window_id], row_schema(parser.columns), pa.array(records.stamps_ms, pa.int64())
     hashes = record_hashes(records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers)
+    # Before the chunk is parsed or staged: a record that is not the one which was there when the window was frozen fails the
+    # whole attempt, and what it has staged so far is never public.
     refuse_other_records(records, job, window, hashes)
     parsed = parse_chunk(parser, pa.schema(list(schema)[len(ROW_FIELDS) :]), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered)
     count_stamps(tally, window, stamps, job.interval_ms)
+    # Counted before they are written, and deliberately not from what was written: the commit compares these tallies with what the
+    # sink holds, and two figures from one source would always agree.
     if parsed.places:
         sink.write_rows(window, to_rows(records, job.topic, window, stamps, hashes, parsed, schema))
     if parsed.refused:
@@ -134,6 +138,7 @@ def to_rows(
         pa.repeat(pa.scalar(window.start_ms * 1000, TIMESTAMP), size),
         signed_column(hashes),
     ]
+    # `take` copies every column. Nearly every chunk parses whole, and then its columns go on as they are.
     if len(parsed.places) < size:
         places = pa.array(parsed.places)
         origin = [pc.take(column, places) for column in origin]
@@ -177,6 +182,7 @@ def to_results(task: int, tallies: Tallies, job: TaskJob, sink: TaskSink) -> lis
     results = []
     told: set[int] = set()
     for (window_id, partition), tally in tallies.items():
+        # The driver concatenates the files of all results of a window: each has to be named once, whichever partition names it.
         files = () if window_id in told else sink.files(job.windows[window_id])
         told.add(window_id)
         results.append(TaskResult(task=task, window_id=window_id, partition=partition, tally=tally, files=files))

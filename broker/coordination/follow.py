@@ -83,6 +83,8 @@ class ImageFollower:
     # What the store says
 
     def connected(self, session_id: int) -> None:
+        # Within a session the server has kept our place, and the journal alone brings the image up to date. Between sessions
+        # entries may have been trimmed, and tools may have written what no entry tells.
         self._must_read_all |= session_id != self._session_id
         self._session_id = session_id
         self._is_behind = True
@@ -159,6 +161,8 @@ class ImageFollower:
         """Apply the entries after the image's, or the draft's, position. False: one of them is not there, or cannot be read."""
         names = yield from children(znodes.CHANGES, watch=True)
         positions = [position for position in entry_positions(names) if position > self._position]
+        # Each entry is applied as soon as it is read, not when all are: where the connection breaks in the middle, the image
+        # stands at a state that there once was, and `position` says at which.
         for begin in range(0, len(positions), ENTRIES_AT_ONCE):
             some = positions[begin : begin + ENTRIES_AT_ONCE]
             found = yield from read_all([entry_path(position) for position in some])

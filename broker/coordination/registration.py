@@ -165,6 +165,8 @@ class Registration:
         self._owed.pop(step, None)
         then = self._steps.get(step)
         self._is_registered |= error is None and step is _Step.REGISTER
+        # The incarnation outlives sessions, so entering is done once for a process. A registration and the word that we leave are
+        # ephemeral: they are gone with the session and are owed again in the next one.
         if error is None and step is not _Step.ENTER:
             self._steps[step] = None  # wanted again in the next session, with nobody waiting
         else:
@@ -216,6 +218,8 @@ class Registration:
         wanted = incarnation.version + 1 if isinstance(incarnation, Node) else 0
         operations: list[Operation]
         if isinstance(registered, NoNode):
+            # No server checks that a node is absent, but a Create does. Without it a predecessor that registers between our look
+            # and this transaction would be live beside us, with an incarnation of which it does not know that it is over.
             operations = [Create(path=broker_path, is_ephemeral=True), Delete(path=broker_path)]
         else:
             self._check_directory(registered)

@@ -53,6 +53,8 @@ def create_topic(topic: ClusterTopic, settings: Mapping[str, str]) -> Script[Non
     count = _fitting(TopicNode.of(topic), topic.states, settings)
     first = replace(topic, replicas=topic.replicas[:count], states=topic.states[:count], version=0)
     for _ in range(ATTEMPTS):
+        # Also after a refusal we look whether the topic is made, and not only after a lost answer: what refuses this attempt may
+        # be an earlier one of ours whose answer was lost. Ours it is if the id is.
         outcome = yield from commit((yield from _creation(first, settings)))
         if isinstance(outcome, Committed) or (yield from _is_made(topic)):
             if count < topic.partition_count:
@@ -114,6 +116,9 @@ def grow_topic(
     InvalidPartitions if somebody else grew it meanwhile."""
     end = first + len(replicas)
     done = first
+    # Each turn of this loop is one look and one transaction, whose outcome is not even asked for: the next look shows how many
+    # partitions there are. So a refusal, a lost answer and a success of somebody's identical request all end the same way. A
+    # large growth takes several transactions, hence more turns.
     for _ in range(ATTEMPTS + 2 * len(replicas)):
         node = yield from _read_topic(name, topic_id)
         done = len(node.replicas)

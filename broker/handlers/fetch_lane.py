@@ -78,6 +78,8 @@ class FetchLane:
         context.counters.fetch_lane += 1
         if settings.wait_ms_max <= 0 or reading.byte_count >= settings.bytes_min:
             return self._answer(shape, reading, request)
+        # It will wait, perhaps for half a second, and must not hold descriptors of segments meanwhile: retention could free
+        # nothing. What it gets in the end is located anew in `_answer_waiting`.
         reading.release()
         due = context.deadlines.due
         bytes_missing = settings.bytes_min - reading.byte_count
@@ -88,6 +90,8 @@ class FetchLane:
             lambda pending: self._answer_waiting(pending, shape, topics, request),
             context,
         )
+        # A turn of nothing but such requests skips the rest of the turn. Here it may not: either the loop would sleep past the
+        # new deadline, or records wait for a flush that only the turn's end begins.
         if context.deadlines.due < due or any(one.log.end_offset > one.visible_offset for one in reading.partitions):
             self._passes_by()
         return pending
@@ -107,6 +111,8 @@ class FetchLane:
                         raise _Unusual
                     log, visible = partition.log, partition.visible_offset
                     start = log.log_start_offset
+                    # The ordinary path answers each of these with an error of its own; the lane has no errors. An offset between
+                    # the visible offset and the end is no error: its consumer is at the end of what may be seen.
                     if log.offline_reason or not start <= offset <= log.end_offset:
                         raise _Unusual
                     if epoch != -1 and epoch != partition.leader_epoch:

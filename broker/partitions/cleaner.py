@@ -189,6 +189,8 @@ class LogCleaner:
         try:
             self._slice_ended(work, result, error)
         except Exception as failure:
+            # The loop failed before the new segment took the place of the old ones. Its file is withdrawn, or the next start
+            # would find it and complete an exchange that was never made.
             if isinstance(event, Exchange) and log.unfinished_exchange is not event:
                 work.compaction.withdraw(event)
             if work is self._work:
@@ -219,6 +221,8 @@ class LogCleaner:
     def _finish(self, work: Work) -> None:
         partition, compaction = work.partition, work.compaction
         self._put_down(work)
+        # Noted only now that every exchange is made: a crash before this line costs another pass over what is clean already, one
+        # after a checkpoint that came too early would leave old values of keys behind for good.
         self._directory.note_cleaned_offset(partition.topic, partition.index, compaction.clean_offset)
         self._write_cleaned_offsets()
         self._end_rest(partition)

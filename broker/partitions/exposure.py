@@ -162,6 +162,8 @@ class ReplicatedExposure(Exposure):
     def _written(self, partition: Partition, byte_count: int) -> None:
         self._flusher.appended(partition, byte_count)
         if partition.is_led:
+            # Marked before the watermarks move: the move may expose up to this very end, whose position is then known without a
+            # search of the index.
             known, segment = self._marks[partition], partition.log.segments.active
             known.written_bytes += byte_count
             known.marks.append(_Mark(partition.end_offset, segment, segment.size, known.written_bytes))
@@ -232,6 +234,8 @@ def _add(waits: list[Wait], offset: int, then: WhenSafe, waiting: Waiting | None
 
 def _tell_reached(partition: Partition, waits: list[Wait], offset: int) -> None:
     reached = len(waits) if waits and waits[-1][0] <= offset else bisect_right(waits, offset, key=_offset_of)
+    # Taken off the list before anybody is told: whoever is told may send the next request at once and wait again, on this same
+    # list.
     told = waits[:reached]
     del waits[:reached]
     for _, then, _ in told:

@@ -112,6 +112,8 @@ class ProducerStates:
             return None
         last_sequence = _last_sequence(header)
         for sent in state.batches:
+            # By both ends: a client that splits a batch which was too large sends the same beginning with another end, and that
+            # is no duplicate, but records of which some may be new.
             if sent.base_sequence == header.base_sequence and sent.last_sequence == last_sequence:
                 return DuplicateBatch(sent.base_offset, sent.last_offset, sent.max_timestamp)
         raise OutOfOrderSequence(
@@ -145,6 +147,8 @@ class ProducerStates:
     def discard_staged(self) -> None:
         """The staged batches were not stored."""
         self._staged.clear()
+        # To their clients these were refused, like those that were never staged. The next request, which is on its way already,
+        # must not become the beginning of its producer.
         for header in self._beginnings.values():
             self.refuse(header)
         self._beginnings.clear()

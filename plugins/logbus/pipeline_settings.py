@@ -147,6 +147,9 @@ class PipelineSetting(Generic[T]):
     sink: str | None = None
     name: str = ""
 
+    # A descriptor, and not fields of a dataclass: the mapping has to stay what its author gave. The ledger compares definitions
+    # to the letter, and a default that was filled in would make a new definition of every pipeline on the day the default
+    # changes.
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
@@ -246,6 +249,8 @@ class PipelineSettings(Mapping[str, Any]):
     __slots__ = ("_given",)
 
     def __init__(self, given: Mapping[str, Any]) -> None:
+        # None is how a call passes on that it was not told: `hourly_ingest(sink=None)` must be the same pipeline as
+        # `hourly_ingest()`.
         self._given = {name: value for name, value in given.items() if value is not None}
 
     def __getitem__(self, name: str) -> Any:

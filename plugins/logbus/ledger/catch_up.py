@@ -133,6 +133,8 @@ def freeze_plan(
 ) -> list[FrozenWindow]:
     """The plan's windows, all frozen."""
     found: list[FrozenWindow] = []
+    # In the order of time, whatever the kind of a step: where this is interrupted, the beginning of the span is frozen and the
+    # rest is not, which is what the next load and a reader of `window ls` expect. So `groupby`, and no sorting by kind.
     for is_known, steps in groupby(plan.steps, key=is_frozen_empty):
         for windows in known_parts(engine, plan, list(steps)) if is_known else frozen_parts(engine, plan, steps, log, now):
             found += windows
@@ -174,6 +176,9 @@ def frozen_parts(
             hours = (interval for step in some for interval in parts_of(step, plan.pipeline))
             for touching in runs(hours):
                 together = freeze_together(engine, plan.pipeline, touching, log, now)
+                # Together is one transaction, and one round of questions to the broker, for up to a day of hours. It declines,
+                # and has changed nothing, where another run has frozen a part meanwhile or something is wrong with one of them:
+                # then each hour is asked for alone, so that the error names the hour.
                 yield together or [freeze_or_get(engine, plan.pipeline.name, hour, log, now) for hour in touching]
             continue
         for step in some:
@@ -213,6 +218,9 @@ def frozen_empty(engine: Engine, pipeline: Pipeline, gap: Gap, log: OffsetLog, n
     def frozen(interval: Interval) -> FrozenWindow:
         return freeze_or_get(engine, pipeline.name, interval, log, now)
 
+    # If the boundaries before and after a span are the same offsets, every boundary between them is that offset, too: offsets
+    # never fall from hour to hour. So the two ends prove a decade empty, of which each hour asked alone would be 87,600
+    # questions.
     first, last = frozen(Interval(span.start, span.start + length)), frozen(Interval(span.end - length, span.end))
     yield [first]
     reached = first.interval.end

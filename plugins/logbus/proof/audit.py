@@ -54,6 +54,8 @@ def audit_window(
     pipeline = ledger.pipeline(pipeline_name)
     window, found, values = count_again(ledger, sink_for(pipeline, engine), pipeline_name, start)
     notes = [*values.notes, *map(other_records_text, window.other_records)]
+    # The broker is asked after the table was counted. What retention deletes between the two is then still a note about replays;
+    # the other way round, a window could be called replayable which no longer was so when its audit was written down.
     problems = [*table_problems(pipeline, window, found), *values.problems, *broker_problems(log, pipeline, window, notes)]
     notes += accepted_losses(window)
     wrong, odd = check_producers(engine, pipeline, window)
@@ -101,6 +103,8 @@ def table_problems(pipeline: Pipeline, window: FrozenWindow, found: Mapping[int,
         return
     if window.head_unknown and window.loss_accepted is None:
         yield f"{HEAD_UNKNOWN}, so nothing can prove it whole"
+    # A filter leaves holes in the offsets of the rows, as compaction does. Then not every offset can be asked for; that none is
+    # there twice or lies outside of the range still can, and the sums below still have to be right.
     gaps_allowed = pipeline.options.offset_gaps or counts.filtered > 0
     yield from tally.problems(window, found, {}, gaps_allowed=gaps_allowed)
     yield from ledger_problems(window, counts, found)
@@ -116,6 +120,8 @@ def ledger_problems(window: FrozenWindow, counts: WindowCounts, found: Mapping[i
         difference = dead_lettered - counts.dead_lettered
         yield f"{dead_lettered} dead letters are kept, {counts.dead_lettered} were written ({difference:+d})"
     fingerprint = as_text(combine(part.fingerprint for part in found.values()))
+    # The load's fingerprint is over all that was read. Records that a filter left out have no row whose hash could be added, so
+    # with a filter only the fingerprint of what was staged can be compared, partition by partition, below.
     if counts.filtered == 0 and fingerprint != window.fingerprint:
         yield f"the rows' fingerprint is {fingerprint}, the load's was {window.fingerprint}: some row is another record's"
     if window.values_hash is not None:
