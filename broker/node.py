@@ -191,7 +191,7 @@ class LogBroker:
     def _warn_if_exposed(self) -> None:
         for listener in (*self._config.listeners, self._config.metrics_listener):
             if listener is not None and (reach := reach_of(listener.host)):
-                logger.warning("%s is %s, and there is no authentication: whoever reaches it may do everything", listener, reach)
+                logger.warning("%s is %s, and there is no authentication: all who reach it may do everything", listener, reach)
 
     def _check_open_files(self) -> None:
         limit = raise_open_files_limit()

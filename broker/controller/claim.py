@@ -59,9 +59,7 @@ class Candidate:
 def judge(epoch: Node | NoNode, seat: Node | NoNode, candidate: Candidate, suspects: Collection[int]) -> Mandate | Claim | None:
     """What two nodes mean, read in this order: the seat is ours, may be taken, or is another's."""
     if isinstance(epoch, NoNode):
-        raise MalformedNode(
-            f"{CONTROLLER_EPOCH} is missing in ZooKeeper: whoever removed it has to restore it with a higher number"
-        )
+        raise MalformedNode(f"{CONTROLLER_EPOCH} is missing in ZooKeeper: restore it with a higher number than any before")
     number = decode_controller_epoch(epoch.data)
     operations: list[Operation] = []
     if isinstance(seat, Node):

@@ -138,7 +138,7 @@ class ClusterMember:
         try:
             wait.then(error)
         except Exception:
-            logger.exception("somebody who waited for the cluster could not be answered; this is a defect of the broker")
+            logger.exception("a request that waited for the cluster could not be answered; this is a defect of the broker")
 
 
 class EventFan:

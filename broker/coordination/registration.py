@@ -231,7 +231,7 @@ class Registration:
         operations.append(journal_entry([IncarnationRaised(broker_id=self.node.broker_id, incarnation=wanted)]))
         outcome = yield from commit(operations)
         if isinstance(outcome, Refused):
-            raise AnswerLost(f"the broker's id is being taken by somebody: {outcome}")
+            raise AnswerLost(f"another process is taking the broker's id: {outcome}")
         if isinstance(outcome, Unknown):
             raise AnswerLost(outcome.detail)  # if it was raised, nobody has this incarnation: the next try takes another
         self.was_member = isinstance(member, Node) and member.data == mine

@@ -138,7 +138,7 @@ class _Link:
 
     def _answer(self, frame: memoryview) -> None:
         if not self.waiting:
-            raise ProtocolError("an answer that nobody has asked for")
+            raise ProtocolError("a response without a request")
         waiting = self.waiting.popleft()
         correlation_id, body = read_response(frame, waiting.api_key, waiting.version)
         if correlation_id != waiting.correlation_id:

@@ -247,4 +247,4 @@ def _tell_reached(partition: Partition, waits: list[Wait], offset: int) -> None:
 
 def _tell_of_defect(partition: Partition) -> None:
     """For an exception handler."""
-    logger.exception("%s: somebody who waited could not be answered; this is a defect of the broker", partition.name)
+    logger.exception("%s: a waiting request could not be answered; this is a defect of the broker", partition.name)

@@ -256,8 +256,8 @@ def _say_what_is_missing(topic: str, index: int, kept: Kept, *, is_last: bool) -
         logger.warning("%s-%d: %s after the last stop, so this broker leaves its in-sync set", topic, index, kept.value)
     elif kept is Kept.GONE:
         logger.critical(
-            "%s-%d: its log is gone, and no other broker has all of it: nobody leads it until one that was in sync comes back, "
-            "or somebody elects uncleanly",
+            "%s-%d: its log is gone, and no other broker has all of it: it has no leader until one that was in sync returns, "
+            "or until an unclean election",
             topic,
             index,
         )

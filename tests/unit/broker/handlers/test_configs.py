@@ -25,7 +25,7 @@ def test_every_setting_is_shown_and_explained(broker: Harness) -> None:
     node = describe(broker, BROKER, "0").configs
     assert sorted(one.name for one in node) == setting_names()
     for one in [*node, *describe(broker, TOPIC, "clicks").configs]:
-        assert one.documentation, f"{one.name} has no sentence in broker/config/texts.py"
+        assert one.documentation, f"{one.name} has no text in broker/config/texts.py"
         assert one.synonyms[-1].source == 5, "every setting has a default"
 
 
