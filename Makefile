@@ -58,6 +58,7 @@ bench: $(READY) java  ## what lies in benchmarks/, against peers in the same run
 
 compose-up:  ## the whole platform in containers (docs/compose.md): secrets to .env, the image, everything started and healthy
 	@scripts/compose-env.sh
+	@chmod -R a+rX dags docker docs/prometheus docs/grafana  # mounted; PostgreSQL, Prometheus and Grafana read them as users of their own
 	@docker compose -f docker-compose.airflow.yml up --build --detach --wait
 
 docs: $(READY)  ## the documentation site, into site/

@@ -24,7 +24,7 @@ add LOGBUS_GRAFANA_PASSWORD "$(password)"
 add LOGBUS_JWT_SECRET "$(hex)$(hex)"
 add LOGBUS_API_SECRET_KEY "$(hex)"
 add LOGBUS_FERNET_KEY "$(fernet_key)"
-add LOGBUS_ALERT_WEBHOOK "http://localhost:9/set-LOGBUS_ALERT_WEBHOOK-in-.env" # nobody listens there
+add LOGBUS_ALERT_WEBHOOK "http://localhost:9/set-LOGBUS_ALERT_WEBHOOK-in-.env" # nothing listens there
 
-grep -q "^LOGBUS_ALERT_WEBHOOK=http://localhost:9/" "$file" && echo "alerts reach nobody yet: set LOGBUS_ALERT_WEBHOOK in $file"
+grep -q "^LOGBUS_ALERT_WEBHOOK=http://localhost:9/" "$file" && echo "alerts are not sent anywhere yet: set LOGBUS_ALERT_WEBHOOK in $file"
 echo "secrets are in $file: LOGBUS_ADMIN_PASSWORD is Airflow's (user admin), LOGBUS_GRAFANA_PASSWORD Grafana's (user admin)"

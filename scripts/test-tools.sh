@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Tests talk to the broker with kcat too, look at the pages with Chromium, press Tab in zsh and fish, and have Prometheus' own tool judge the alert rules. Where they
+# Tests talk to the broker with kcat too, look at the pages with Chromium, press Tab in zsh and fish, and have Prometheus' own tools judge the alert rules and where alerts go. Where they
 # can be had without asking, they are fetched; elsewhere those tests say why they skip. Prometheus is only unpacked (into .tools/): nothing is installed, no service starts.
 cd "$(dirname "$0")/.." || exit 0
 tools=.tools/prometheus
 has_kcat() { command -v kcat >/dev/null 2>&1; }
 has_chromium() { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1
 has_shells() { command -v zsh && command -v fish; } >/dev/null 2>&1
-has_prometheus() { [ -x $tools/usr/bin/promtool ] || command -v promtool >/dev/null 2>&1; }
+has_prometheus() {
+  [ -x $tools/usr/bin/promtool ] && [ -x $tools/usr/bin/amtool ] || { command -v promtool && command -v amtool; } >/dev/null 2>&1
+}
 has_kcat && has_chromium && has_shells && has_prometheus && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
@@ -16,11 +18,11 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   has_chromium || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null 2>&1
   has_shells || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends zsh fish >/dev/null 2>&1
   has_prometheus || {
-    mkdir -p $tools && (cd $tools && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm -f prometheus_*.deb)
+    mkdir -p $tools && (cd $tools && apt-get download -qq prometheus prometheus-alertmanager && for each in *.deb; do dpkg -x "$each" .; done && rm -f ./*.deb)
   } >/dev/null 2>&1
 fi
 has_kcat || echo "kcat is not here (Debian: apt-get install kcat): its tests will be skipped" >&2
 has_chromium || echo "Chromium is not here (Debian: apt-get install chromium): its tests will be skipped" >&2
 has_shells || echo "zsh or fish is not here (Debian: apt-get install zsh fish): their tests will be skipped" >&2
-has_prometheus || echo "promtool is not here (Debian: apt-get install prometheus): its tests will be skipped" >&2
+has_prometheus || echo "promtool or amtool is not here (Debian: apt-get install prometheus prometheus-alertmanager): their tests will be skipped" >&2
 exit 0

@@ -23,6 +23,6 @@ def program_or_skip(name: str) -> str:
 
 
 def prometheus_tool_or_skip(name: str) -> str:
-    """`promtool` or `prometheus`: from PATH, or where scripts/test-tools.sh unpacks them."""
+    """`promtool`, `amtool` or `prometheus`: from PATH, or where scripts/test-tools.sh unpacks them."""
     unpacked = TOOLS / "prometheus" / "usr" / "bin" / name
     return str(unpacked) if unpacked.exists() else program_or_skip(name)

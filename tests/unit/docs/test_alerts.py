@@ -16,6 +16,7 @@ from tests.support.promql import named
 
 DOCS = Path(__file__).parents[3] / "docs"
 ALERTS = DOCS / "prometheus" / "alerts.yml"
+ALERTMANAGER = DOCS.parent / "docker" / "alertmanager" / "alertmanager.yml"
 EXAMPLES = Path(__file__).parent / "alerts_test.yml"
 RULES: list[dict[str, Any]] = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 DURATION = re.compile(r"[1-9][0-9]*[smhd]")
@@ -67,6 +68,16 @@ def test_promtool_takes_rules_and_configuration() -> None:
     for words in (["check", "rules", str(ALERTS)], ["check", "config", str(ALERTS.with_name("prometheus.yml"))]):
         result = processes.run([promtool, *words], seconds_max=60)
         assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_amtool_takes_where_alerts_go(tmp_path: Path) -> None:
+    """Debian's is of a version before `url_file`; the address itself takes its place."""
+    amtool, path = prometheus_tool_or_skip("amtool"), tmp_path / "alertmanager.yml"
+    text, replaced = re.subn(r"url_file: \S+", "url: http://localhost:9/", ALERTMANAGER.read_text())
+    assert replaced == 1
+    path.write_text(text)
+    result = processes.run([amtool, "check-config", str(path)], seconds_max=60)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_alerts_fire_when_they_should_and_not_before() -> None:

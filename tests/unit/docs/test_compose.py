@@ -6,6 +6,7 @@ import base64
 import re
 import stat
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,40 @@ def test_the_script_leaves_what_is_there_and_adds_what_is_missing(tmp_path: Path
     assert write_secrets(path) == first
 
 
-def test_neither_git_nor_the_image_takes_the_secrets() -> None:
-    assert ".env" in (PROJECT / ".gitignore").read_text().splitlines()
-    assert ".env" in (PROJECT / ".dockerignore").read_text().splitlines()
+def test_the_image_takes_neither_secrets_nor_anything_else_that_git_ignores() -> None:
+    ignored = [line.strip("/") for line in (PROJECT / ".gitignore").read_text().splitlines() if not line.startswith("#")]
+    assert ".env" in ignored
+    left_out = [line.removeprefix("**/") for line in (PROJECT / ".dockerignore").read_text().splitlines()]
+    assert [name for name in ignored if not any(fnmatch(name, pattern) for pattern in left_out)] == []
+
+
+def test_one_service_builds_the_image_and_none_looks_for_it_in_a_registry() -> None:
+    """Builds of one tag run at the same time, and all but one of them fail: the tag "already exists"."""
+    assert [name for name, service in services(own=True).items() if "build" in service] == ["broker"]
+    assert {service["pull_policy"] for service in services(own=True).values()} == {"never"}
+
+
+def test_the_database_counts_as_there_once_it_answers_by_tcp() -> None:
+    """While the image makes the databases a server answers on the socket alone, and nothing else could reach it."""
+    assert "--host=127.0.0.1" in SERVICES["postgres"]["healthcheck"]["test"]
+
+
+def megabytes(text: str) -> int:
+    return int(text[:-1]) * {"m": 1, "g": 1024}[text[-1]]
+
+
+@pytest.mark.parametrize("name", ["spark-master", "spark-worker"])
+def test_the_heaps_of_spark_leave_half_a_gigabyte_to_what_is_beside_them(name: str) -> None:
+    service = SERVICES[name]
+    command = service["command"]
+    executors = megabytes(command[command.index("--memory") + 1]) if "--memory" in command else 0
+    daemon = megabytes(service["environment"]["SPARK_DAEMON_MEMORY"])
+    assert daemon + executors + 512 <= megabytes(service["mem_limit"])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_log_of_a_container_fills_the_disk(name: str) -> None:
+    assert {"max-size", "max-file"} <= set(SERVICES[name]["logging"]["options"])
 
 
 def test_airflow_reads_every_dag_file_whatever_words_are_in_it() -> None:
@@ -155,7 +187,7 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
     copied = [word for line in re.findall(r"^COPY (.*) \S+$", dockerfile, re.MULTILINE) for word in line.split()]
     assert copied
     assert all((PROJECT / name).exists() for name in copied)
-    assert all(service["build"]["dockerfile"] == "docker/Dockerfile" for service in services(own=True).values())
+    assert SERVICES["broker"]["build"] == {"context": ".", "dockerfile": "docker/Dockerfile"}
     made = dockerfile.split("mkdir -p ")[1].split("\n")[0].split()
     mounted = {
         volume.split(":")[1]
