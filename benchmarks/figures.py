@@ -97,10 +97,10 @@ def paired_ratio(ours: Sequence[float], peer: Sequence[float]) -> float | None:
     return median(one / other for one, other in zip(ours, peer, strict=True))
 
 
-def write(name: str, figures: Sequence[Figure]) -> Path:
+def write(name: str, figures: Sequence[Figure], directory: Path = OUT) -> Path:
     """benchmarks/out/NAME.json: the list of figures."""
-    OUT.mkdir(exist_ok=True)
-    path = OUT / f"{name}.json"
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{name}.json"
     path.write_text(json.dumps([asdict(one) for one in figures], indent=1) + "\n")
     return path
 

@@ -22,7 +22,7 @@ from benchmarks.processes import Missing
 from benchmarks.sides import ACTIVEMQ, KAFKA, RABBITMQ, RABBITMQ_STREAM
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE, PLOT = DOCS / "benchmarks.md", DOCS / "figures" / "paper.svg"
+PAGE, PLOT = "benchmarks.md", "figures/paper.svg"
 BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
 PAPER = "paper"
 _QUEUE_PRODUCER, _QUEUE_CONSUMER = "producer, our batch 50, acks=1, their own client", "consumer, their own client"
@@ -39,18 +39,19 @@ _BARS = (
 )  # panel, way of producing, figure, peer
 
 
-def write(name: str, figures: Sequence[Figure], scale: Scale) -> Path:
+def write(name: str, figures: Sequence[Figure], scale: Scale, docs: Path = DOCS) -> Path:
     """Replace the benchmark's measured part of the page and, for the paper, draw the plot."""
+    page, plot = docs / PAGE, docs / PLOT
     begin, end = BEGIN.format(name=name), END.format(name=name)
-    before, _, rest = PAGE.read_text().partition(begin)
+    before, _, rest = page.read_text().partition(begin)
     _, found, after = rest.partition(end)
     if not found:
-        raise ValueError(f"{PAGE} has no place for {name}: it lacks the marks {begin} and {end}")
+        raise ValueError(f"{page} has no place for {name}: it lacks the marks {begin} and {end}")
     if name == PAPER:
-        PLOT.parent.mkdir(parents=True, exist_ok=True)
-        PLOT.write_text(svg(panels(figures)))
-    PAGE.write_text(f"{before}{begin}\n\n{measured_part(name, figures, scale)}\n{end}{after}")
-    return PAGE
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        plot.write_text(svg(panels(figures)))
+    page.write_text(f"{before}{begin}\n\n{measured_part(name, figures, scale)}\n{end}{after}")
+    return page
 
 
 def measured_part(name: str, figures: Sequence[Figure], scale: Scale) -> str:
@@ -58,7 +59,7 @@ def measured_part(name: str, figures: Sequence[Figure], scale: Scale) -> str:
     share = "" if scale.share == 1 else f", only {scale.share:.0%} of the records: not a measurement"
     machine = f"Measured on {datetime.now(UTC):%Y-%m-%d}: {_machine()}. Medians of {scale.rounds} rounds in turns{share}."
     notes = dict.fromkeys(f"- {one.against}: {one.note}" for one in figures if one.note)
-    plot = ["![Producer and consumer throughput and broker CPU](figures/paper.svg)", ""] if name == PAPER else []
+    plot = [f"![Producer and consumer throughput and broker CPU]({PLOT})", ""] if name == PAPER else []
     return "\n".join([machine, "", *plot, table(figures), *notes, ""])
 
 

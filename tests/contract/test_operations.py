@@ -160,6 +160,8 @@ def test_old_hours_are_deleted_when_they_are_loaded_and_are_lost_to_a_replay_the
 
 
 def test_an_hour_that_is_not_loaded_is_held_back_and_fails_the_command_when_that_takes_too_long(site: Site) -> None:
+    mistyped = site.at_broker("retention", "set", "wbe", "--hours", "1")
+    assert (mistyped.exit_code, "has no topic wbe" in mistyped.stderr) == (3, True)
     assert site.at_broker("retention", "set", site.topic, "--hours", "1", "--max-hold-hours", "6").exit_code == 0
     result = site.at_broker("retention", "run", "--execute")
     assert (result.exit_code, site.starts) == (5, {0: 6, 1: 6})

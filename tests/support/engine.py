@@ -30,20 +30,29 @@ _IDS = count(1)  # of topics and members; a directory that is opened again gets 
 
 
 class ManualHelpers:
-    """Jobs wait until `run` is called; their outcomes wait until they are drained."""
+    """Jobs wait until `run` is called; their outcomes wait until they are drained. With a `refusal` nothing more is submitted: that
+    is its outcome."""
 
     def __init__(self) -> None:
         self.jobs: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
+        self.submitted = 0
+        self.refusal: Exception | None = None
         self.flushes_wait = False  # the disk is slow: tickets are kept and not run
+        self.flushed: list[Path] = []  # directories, in the order in which their flushes were started
         self._outcomes: deque[Callable[[], None]] = deque()
 
     def submit(self, job: Callable[[], Any], outcome: Callable[[Any, BaseException | None], None]) -> None:
+        if self.refusal is not None:
+            outcome(None, self.refusal)
+            return
+        self.submitted += 1
         self.jobs.append((job, outcome))
 
     def store(self, job: Callable[[], Any], outcome: Callable[[Any, BaseException | None], None]) -> None:
         self.submit(job, outcome)
 
     def flush(self, ticket: FlushTicket, outcome: Callable[[Any, BaseException | None], None]) -> None:
+        self.flushed.append(ticket.active.directory)
         if not self.flushes_wait:
             self.submit(ticket.run, outcome)
 

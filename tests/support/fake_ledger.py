@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 from logbus.errors import ErrorBudgetExceeded, LoadFailed
@@ -32,10 +34,19 @@ def window(start: datetime, *, records: int = 10, attempt: int | None = None, **
     return FrozenWindow(**{**fields, **changes})
 
 
-class FakeLedger:
-    """Freezes whatever it is asked to, and says that the last attempt begun is loaded."""
+class FakeEngine:
+    """Takes statements and forgets them: a lock, where a test has nobody to wait for."""
 
-    engine: Any = None
+    @contextmanager
+    def begin(self) -> Iterator[Any]:
+        yield SimpleNamespace(execute=lambda *statement: None)
+
+
+class FakeLedger:
+    """Freezes whatever it is asked to, and says that the last attempt begun is loaded, unless `loads` is False. A window in `refused`
+    is neither frozen nor begun: the error there is raised."""
+
+    engine: Any = FakeEngine()
 
     def __init__(self, closed: Sequence[Interval] = ()) -> None:
         self.closed = list(closed)
@@ -52,6 +63,8 @@ class FakeLedger:
         self.failing_hours: set[datetime] = set()
         self.taken: set[datetime] = set()
         self.unaudited: set[datetime] = set()
+        self.refused: dict[datetime, Exception] = {}
+        self.loads = True
 
     def register(self, pipeline: Pipeline, log: object, now: datetime) -> Pipeline:
         self.registered.append(pipeline)
@@ -68,8 +81,14 @@ class FakeLedger:
         return next(found for found in reversed(self.registered) if found.name == name)
 
     def freeze_or_get(self, pipeline_name: str, interval: Interval, log: object, now: datetime) -> FrozenWindow:
+        self._refuse(interval.start)
         self.frozen.append(interval)
         return window(interval.start)
+
+    def _refuse(self, *starts: datetime) -> None:
+        for start in starts:
+            if start in self.refused:
+                raise self.refused[start]
 
     def gaps(
         self, pipeline_name: str, log: object, now: datetime, since: datetime | None = None, until: datetime | None = None
@@ -99,6 +118,7 @@ class FakeLedger:
         pipeline: Pipeline | None = None,
         accept_other_records: Sequence[datetime] = (),
     ) -> list[Attempt]:
+        self._refuse(*starts)
         self.accepted += accept_other_records
         self.begun.append((list(starts), run_id, try_number))
         self.begun_as.append(pipeline)
@@ -153,4 +173,4 @@ class FakeLedger:
         return ErrorBudgetExceeded(self.too_much[0]) if self.too_much else None
 
     def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
-        return window(start, attempt=len(self.begun))
+        return window(start, attempt=len(self.begun) if self.loads else None)

@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from logbus.ledger import schema
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.pipeline_dags import remember_definition
 from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
 from logbus.warehouse.engine import connect
+from sqlalchemy import update
 
 from tests.support.fake_log import FakeLog
 
@@ -52,6 +54,11 @@ class World:
 
     def freeze(self, number: int, now: datetime = NOW) -> FrozenWindow:
         return self.ledger.freeze_or_get("p", hour(number), self.log, now)
+
+    def mark(self, number: int, **values: object) -> None:
+        """Puts these values down for an hour's window, as a load or an audit would."""
+        with self.ledger.engine.begin() as connection:
+            connection.execute(update(schema.window).where(schema.window.c.starts_at == at(number)).values(values))
 
     def offsets(self, number: int, partition: int = 0) -> tuple[int, int]:
         """The frozen range of an hour."""

@@ -57,24 +57,26 @@ def command(
     """Show closed hours that are not loaded, the oldest of them, their records, and when retention would take them."""
     ledger, now = options.open_ledger(warehouse_url), options.clock()
     names = pipeline_names or [pipeline.name for pipeline in ledger.pipelines()]
-    if not names:
-        output.say(NO_PIPELINE)
     log, measure = Topics(Client(config, timeout_seconds=ANSWER_SECONDS_MAX)), reader(config) if counts_bytes else None
     lags = [lag_or_problem(ledger, log, name, now, measure) for name in names]
-    if as_json:
-        output.show_json([lag.summary(now) for lag in lags])
-    else:
-        output.show(lag_table(lags, now))
-        for lag in lags:
-            if lag.problem:
-                output.say(f"{lag.pipeline}: {lag.problem}")
+    show(lags, now, as_json)
+    if not as_json:
         with ledger.engine.connect() as connection:
             for note in elsewhere_notes(connection, names):
                 output.say(f"note: {note}")
-    if hours_max is not None:
-        fail_above(lags, hours_max)
-    if lags and all(lag.problem for lag in lags):
-        raise TopicMissing(f"nothing is known of {', '.join(lag.pipeline for lag in lags)}: {lags[0].problem}")
+    check(lags, hours_max)
+
+
+def show(lags: list[Lag], now: datetime, as_json: bool) -> None:
+    if not lags:
+        output.say(NO_PIPELINE)
+    if as_json:
+        output.show_json([lag.summary(now) for lag in lags])
+        return
+    output.show(lag_table(lags, now))
+    for lag in lags:
+        if lag.problem:
+            output.say(f"{lag.pipeline}: {lag.problem}")
 
 
 def lag_or_problem(ledger: Ledger, log: Topics, name: str, now: datetime, measure: Measure | None) -> Lag:
@@ -87,12 +89,14 @@ def lag_or_problem(ledger: Ledger, log: Topics, name: str, now: datetime, measur
         return Lag(pipeline=name, topic=ledger.pipeline(name).topic, records_behind={}, problem=str(problem))
 
 
-def fail_above(lags: list[Lag], hours_max: float) -> None:
-    """`Behind` names the pipelines that are further behind than that."""
-    behind = [lag for lag in lags if lag.problem or lag.hours_behind > hours_max]
+def check(lags: list[Lag], hours_max: float | None) -> None:
+    """`Behind` names the pipelines that are further behind than that. `TopicMissing` where nothing is known of any."""
+    behind = [] if hours_max is None else [lag for lag in lags if lag.problem or lag.hours_behind > hours_max]
     if behind:
         names = ", ".join(f"{lag.pipeline} ({'?' if lag.problem else lag.hours_behind})" for lag in behind)
         raise Behind(f"{len(behind)} of {len(lags)} pipelines are more than {hours_max:g} hours behind: {names}")
+    if lags and all(lag.problem for lag in lags):
+        raise TopicMissing(f"nothing is known of {', '.join(lag.pipeline for lag in lags)}: {lags[0].problem}")
 
 
 def reader(config: Mapping[str, Any]) -> Measure:

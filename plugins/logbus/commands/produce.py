@@ -96,7 +96,7 @@ def command(
         output.say(f"{topic}: {counted(sending.acknowledged)} stored")
 
 
-def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop) -> None:
+def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop, seconds_max: float = FINISH_SECONDS_MAX) -> None:
     """Sends and waits for every acknowledgement; `Stopped` says how far it came, if somebody stops it."""
     for record in stop.waiting_for(found):
         sending.send(record)
@@ -105,7 +105,7 @@ def send_all(sending: Sending, found: Iterable[Mapping[str, Any]], stop: Stop) -
     sending.settle(lambda: bool(stop))
     if stop.exit_code is None:
         return
-    unknown = sending.finish(FINISH_SECONDS_MAX)
+    unknown = sending.finish(seconds_max)
     rest = f"; {counted(unknown)} on the way may be stored or not" if unknown else ""
     raise Stopped(f"interrupted: {counted(sending.acknowledged)} stored in topic {sending.topic}{rest}", stop.exit_code)
 

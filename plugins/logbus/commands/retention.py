@@ -95,7 +95,7 @@ def set_policy(
     when_overdue: str | None,
 ) -> None:
     """Say how TOPIC is kept. What is not given stays as it is."""
-    refuse_missing(topic, config)
+    refuse_missing(topic, Client(config, timeout_seconds=ANSWER_SECONDS_MAX))
     store = RetentionStore(options.open_ledger(warehouse_url).engine)
     before = next((policy for policy in store.policies() if policy.topic == topic), None)
     retain, max_hold = (None if count is None else timedelta(hours=count) for count in (hours, max_hold_hours))
@@ -110,10 +110,10 @@ def set_policy(
     click.echo(policy_text(policy))
 
 
-def refuse_missing(topic: str, config: Mapping[str, Any]) -> None:
+def refuse_missing(topic: str, client: Client) -> None:
     """`TopicMissing`, where the broker can be asked: a name mistyped would be managed forever, and each run fail."""
     try:
-        there(Client(config, timeout_seconds=ANSWER_SECONDS_MAX), [topic])
+        there(client, [topic])
     except BrokerUnavailable as error:
         output.say(f"note: not checked whether the topic exists: {error}")
 

@@ -41,17 +41,18 @@ class LineFormat:
         return None if self.empty_is_null and not value else value
 
 
-def pieces(file: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+def pieces(file: BinaryIO, delimiter: bytes, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
     """What lies between the delimiters; a last piece without one counts, an empty one behind the last does not."""
     if delimiter == b"\n":
-        for line in iter(lambda: file.readline(RECORD_BYTES_MAX + 1), b""):
-            yield checked(line.removesuffix(b"\n"))
+        for line in iter(lambda: file.readline(bytes_max + 1), b""):
+            yield checked(line.removesuffix(b"\n"), bytes_max)
         return
     rest = b""
     while chunk := read_some(file):
         *whole, rest = (rest + chunk).split(delimiter)
-        yield from map(checked, whole)
-        checked(rest)
+        for piece in whole:
+            yield checked(piece, bytes_max)
+        checked(rest, bytes_max)
     if rest:
         yield rest
 
@@ -63,9 +64,9 @@ def read_some(file: BinaryIO) -> bytes:
     return found
 
 
-def checked(piece: bytes) -> bytes:
-    if len(piece) > RECORD_BYTES_MAX:
-        raise UserError(f"a record of more than {RECORD_BYTES_MAX} bytes: is the delimiter (-D) right?")
+def checked(piece: bytes, bytes_max: int) -> bytes:
+    if len(piece) > bytes_max:
+        raise UserError(f"a record of more than {bytes_max} bytes: is the delimiter (-D) right?")
     return piece
 
 

@@ -7,6 +7,7 @@ for its own clients, cannot travel and are refused.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from airflow.sdk import BaseHook
@@ -15,6 +16,7 @@ from airflow.sdk.log import mask_secret
 from logbus.errors import UserError
 from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
+from logbus.kafka.producing import produce
 from logbus.kafka.topics import Topics
 
 SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # of librdkafka's settings that hold credentials
@@ -56,13 +58,13 @@ class BrokerHook(BaseHook):
         return self._client
 
     def log_offsets(self) -> Topics:
-        """The questions the ledger asks the broker."""
-        return Topics(self.client())
-
-    def topic_admin(self) -> Topics:
-        """The same, for what managed retention orders."""
+        """What the ledger asks the broker, and what managed retention orders."""
         return Topics(self.client())
 
     def group_offsets(self) -> Groups:
         """Consumer groups and their committed offsets."""
         return Groups(self.client())
+
+    def produce(self, topic: str, records: Iterable[Any]) -> dict[str, Any]:
+        """Sends records; returns when all are acknowledged, or raises for the first that is not (`logbus.kafka.producing`)."""
+        return produce(self.client_config(), topic, records)

@@ -38,7 +38,7 @@ class AuditWindowOperator(WindowOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts = sorted({*self._starts(context), *window_starts(self.also)})
-        engine, log = self._warehouse().get_engine(), self._broker().log_offsets()
+        engine, log = self.warehouse.get_engine(), self.broker.log_offsets()
         with fail_without_retry():
             sinks = each_sink_once()
             reports = [audit_window(engine, log, self.pipeline_name, start, self._now(), sinks) for start in starts]

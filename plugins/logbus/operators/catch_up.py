@@ -36,7 +36,7 @@ class FreezeClosedWindowsOperator(WindowOperator):
         self.until = until
 
     def execute(self, context: Context) -> dict[str, Any]:
-        ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
+        ledger, log, now = self.warehouse.ledger(), self.broker.log_offsets(), self._now()
         since, until = optional_instant("since", self.since), optional_instant("until", self.until)
         with fail_without_retry():
             self._register(ledger, context)

@@ -30,10 +30,10 @@ class CommitOffsetsOperator(WindowOperator):
         self.group = group or f"logbus-{self.pipeline.name}"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        ledger, broker = self._warehouse().ledger(), self._broker()
+        ledger, groups, log = self.warehouse.ledger(), self.broker.group_offsets(), self.broker.log_offsets()
         windows = [ledger.window(self.pipeline.name, start) for start in self._starts(context)]
         with fail_without_retry():
-            done = commit_ends(ledger.engine, broker.group_offsets(), broker.log_offsets(), self.group, windows)
+            done = commit_ends(ledger.engine, groups, log, self.group, windows)
         for partition, offset in done.ahead.items():
             self.log.info("%s-%d: group %s is at %d already, and stays there", done.topic, partition, self.group, offset)
         self.log.info("Group %s of %s: committed %s", self.group, done.topic, done.committed or "nothing")

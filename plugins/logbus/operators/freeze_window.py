@@ -35,7 +35,7 @@ class FreezeWindowOperator(WindowOperator):
         return self._freeze(context)
 
     def _freeze(self, context: Context) -> dict[str, Any]:
-        ledger, log, now = self._warehouse().ledger(), self._broker().log_offsets(), self._now()
+        ledger, log, now = self.warehouse.ledger(), self.broker.log_offsets(), self._now()
         with fail_without_retry():
             self._register(ledger, context)
             window = ledger.freeze_or_get(self.pipeline.name, run_interval(context), log, now)

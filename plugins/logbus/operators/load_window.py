@@ -20,7 +20,6 @@ from airflow.sdk import Context
 from logbus import spark_submit
 from logbus.assets import tell_outlets
 from logbus.errors import AttemptSuperseded, LoadFailed, UserError
-from logbus.hooks.warehouse import WarehouseHook
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.standing import Standing, why_not_loaded
 from logbus.lineage import load_lineage
@@ -84,17 +83,14 @@ class LoadWindowOperator(SparkWindowOperator):
         self._beside: Sequence[datetime] = ()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        starts, warehouse = self._starts(context), self._warehouse()
-        ledger = warehouse.ledger()
+        starts, ledger = self._starts(context), self.warehouse.ledger()
         with fail_without_retry():
             adopted = self._shares and is_loaded_since_asked(ledger, self.pipeline, starts, context)
             if adopted:
                 self.log.info("Another run's application has loaded this hour since this run was asked for")
             else:
                 groups = range(0, len(starts), WINDOWS_PER_COMMAND_MAX)
-                done = [
-                    self._load(warehouse, ledger, starts[begin : begin + WINDOWS_PER_COMMAND_MAX], context) for begin in groups
-                ]
+                done = [self._load(ledger, starts[begin : begin + WINDOWS_PER_COMMAND_MAX], context) for begin in groups]
                 adopted = any(done)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         filled = self._filled(ledger, starts, context)
@@ -103,7 +99,7 @@ class LoadWindowOperator(SparkWindowOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Topic and table, for Airflow's OpenLineage provider where it is installed; it alone calls this."""
-        return load_lineage(self._broker().client_config(), self._warehouse().url, self.pipeline)
+        return load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
 
     @property
     def _shares(self) -> bool:
@@ -127,12 +123,12 @@ class LoadWindowOperator(SparkWindowOperator):
             ledger, attempts = self._under_way
             ledger.fail_attempts(attempts, "the task was ended while it loaded", self._now())
 
-    def _load(self, warehouse: WarehouseHook, ledger: Ledger, starts: Sequence[datetime], context: Context) -> bool:
+    def _load(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> bool:
         """One application for our windows and those of runs that wait beside us. It failed only if it failed ours.
 
         Returns whether an attempt newer than ours has loaded one of them: it began after we were asked, so it stands for ours.
         """
-        environment = self._secrets(warehouse)
+        environment = self._secrets()
         self._refuse_early(environment)
         self._beside = self._hours_beside(ledger, context)
         beside = [*self._beside, *self._gaps_before(ledger, [*starts, *self._beside], context)]
@@ -161,15 +157,15 @@ class LoadWindowOperator(SparkWindowOperator):
             if standing.is_loaded_by_newer:
                 self.log.info("Attempt %d took over from ours and has loaded it: %s", standing.newest, standing.attempt.token)
 
-    def _secrets(self, warehouse: WarehouseHook) -> dict[str, str]:
+    def _secrets(self) -> dict[str, str]:
         if not self.credentials_in_environment:
             return {}
-        return spark_submit.environment(warehouse.url, self._broker().client_config())
+        return spark_submit.environment(self.warehouse.url, self.broker.client_config())
 
     def _hours_beside(self, ledger: Ledger, context: Context) -> list[datetime]:
         if not self._shares:
             return []
-        beside = Beside(ledger=ledger, log=self._broker().log_offsets(), pipeline_name=self.pipeline.name, now=self._now())
+        beside = Beside(ledger=ledger, log=self.broker.log_offsets(), pipeline_name=self.pipeline.name, now=self._now())
         hours = beside.hours(context, self.max_windows_per_application - 1)
         if hours:
             self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(hours))
@@ -178,7 +174,7 @@ class LoadWindowOperator(SparkWindowOperator):
     def _gaps_before(self, ledger: Ledger, taken: Sequence[datetime], context: Context) -> list[datetime]:
         if not self._fills:
             return []
-        beside = Beside(ledger=ledger, log=self._broker().log_offsets(), pipeline_name=self.pipeline.name, now=self._now())
+        beside = Beside(ledger=ledger, log=self.broker.log_offsets(), pipeline_name=self.pipeline.name, now=self._now())
         hours = beside.missing_before(context, self.max_windows_per_application - len(taken), set(taken))
         if hours:
             self.log.info("%d hours before this one are missing and loaded with it: %s", len(hours), ", ".join(map(str, hours)))

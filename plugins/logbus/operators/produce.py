@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
 from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
-from logbus.kafka.producing import produce
 
 Records = Iterable[Any] | Callable[..., Iterable[Any]]
 
@@ -50,12 +50,15 @@ class ProduceOperator(BaseOperator):
         self.op_kwargs = op_kwargs
         self.kafka_conn_id = kafka_conn_id
 
+    @cached_property
+    def broker(self) -> BrokerHook:
+        return BrokerHook(self.kafka_conn_id)
+
     def execute(self, context: Context) -> dict[str, Any]:
-        broker = BrokerHook(self.kafka_conn_id)
-        broker.log_offsets().topic(self.topic)  # a producer would wait half a minute for one that is not there
+        self.broker.log_offsets().topic(self.topic)  # a producer would wait half a minute for one that is not there
         records = self.records(**(self.op_kwargs or {})) if callable(self.records) else self.records
         if isinstance(records, (str, bytes, Mapping)):
             raise UserError("records is one record: put it into a list")
-        done = produce(broker.client_config(), self.topic, records)
+        done = self.broker.produce(self.topic, records)
         self.log.info("%d records stored in topic %s: %s", done["records"], self.topic, done["partitions"])
         return done

@@ -37,14 +37,13 @@ class RedriveOperator(WindowOperator):
         from logbus.parsing import parser_for
         from logbus.warehouse.redrive import Redrive
 
-        warehouse, starts = self._warehouse(), self._starts(context)
-        ledger = warehouse.ledger()
+        starts, ledger = self._starts(context), self.warehouse.ledger()
         with fail_without_retry():
             if isinstance(self.pipeline, Pipeline):
                 self._register(ledger, context, remembers=False)
             pipeline = ledger.pipeline(self.pipeline_name)  # with the columns that loads have inferred
             redrive = Redrive(
-                engine=warehouse.get_engine(),
+                engine=self.warehouse.get_engine(),
                 pipeline=pipeline,
                 parser=parser_for(pipeline.parse, pipeline.settings),
                 run_id=str(context["run_id"]),

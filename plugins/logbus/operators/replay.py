@@ -47,7 +47,7 @@ class ReplayOperator(LoadWindowOperator):
         self.supersede = supersede
 
     def execute(self, context: Context) -> dict[str, Any]:
-        ledger, log = self._warehouse().ledger(), self._broker().log_offsets()
+        ledger, log = self.warehouse.ledger(), self.broker.log_offsets()
         with fail_without_retry():
             plan = replay.plan(ledger, log, self.pipeline.name, self._span(), self._now(), str(context["run_id"]))
             accepted = is_said(self.accept_other_records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
@@ -54,7 +55,7 @@ class RetentionOperator(BaseOperator):
         self._now = now
 
     def execute(self, context: Context) -> dict[str, Any]:
-        retention, now = self._retention(), self._now()
+        retention, now = self.retention, self._now()
         topics = list(self.topics) if self.topics else None
         if is_true(self.dry_run):
             report = retention.plan(now, topics)
@@ -67,9 +68,10 @@ class RetentionOperator(BaseOperator):
             raise RetentionOverdue("\n".join(report.alarms))
         return report.summary()
 
-    def _retention(self) -> RetentionRun:
+    @cached_property
+    def retention(self) -> RetentionRun:
         ledger = WarehouseHook(self.warehouse_conn_id).ledger()
-        return RetentionRun(ledger.engine, BrokerHook(self.kafka_conn_id).topic_admin())
+        return RetentionRun(ledger.engine, BrokerHook(self.kafka_conn_id).log_offsets())
 
     def _tell(self, report: RetentionReport) -> None:
         for plan in report.plans:

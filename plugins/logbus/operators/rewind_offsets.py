@@ -57,8 +57,7 @@ class RewindOffsetsOperator(WindowOperator):
         self.partitions = partitions
 
     def execute(self, context: Context) -> dict[str, Any]:
-        ledger, broker = self._warehouse().ledger(), self._broker()
-        groups, log = broker.group_offsets(), broker.log_offsets()
+        ledger, groups, log = self.warehouse.ledger(), self.broker.group_offsets(), self.broker.log_offsets()
         choice = TopicChoice(topic=self.pipeline.topic, partitions=None if self.partitions is None else tuple(self.partitions))
         with fail_without_retry(), ledger.engine.begin() as connection:
             take_turn(connection, self.group)
@@ -75,7 +74,7 @@ class RewindOffsetsOperator(WindowOperator):
     def _target(self, context: Context) -> Target:
         if self.to == WINDOW:
             first = min(self._starts(context))
-            return group_seek.window(self._warehouse().ledger().window(self.pipeline.name, first))
+            return group_seek.window(self.warehouse.ledger().window(self.pipeline.name, first))
         try:
             return TARGETS[self.to](self.value or "")
         except ValueError as error:

@@ -15,7 +15,6 @@ from typing import Any
 from airflow.sdk import Context
 
 from logbus import spark_submit
-from logbus.hooks.warehouse import WarehouseHook
 from logbus.ledger.handover import as_text, hand_over
 from logbus.ledger.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline
@@ -49,23 +48,22 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
         self.warehouse_in_environment = warehouse_in_environment
 
     def execute(self, context: Context) -> dict[str, Any]:
-        warehouse = self._warehouse()
         with fail_without_retry():
-            pipeline, windows = self._frozen(warehouse.ledger(), self._starts(context), context["ti"].dag_id)
+            pipeline, windows = self._frozen(self.warehouse.ledger(), self._starts(context), context["ti"].dag_id)
         text = as_text(content := hand_over(pipeline, windows))
         self.conf: dict[str, Any] = {**(self.conf or {}), **spark_settings(content, text)}
         self.log.info("Handing over %d window(s) of %s: %s", len(windows), pipeline.name, text)
-        self._submit(context, self._handed_over(warehouse, text))
+        self._submit(context, self._handed_over(text))
         return {"pipeline": pipeline.name, "windows": [window.summary() for window in windows]}
 
-    def _handed_over(self, warehouse: WarehouseHook, windows: str) -> dict[str, str]:
+    def _handed_over(self, windows: str) -> dict[str, str]:
         if not self.credentials_in_environment:
             return {}
-        secrets = warehouse.url if self.warehouse_in_environment else None
-        return {**spark_submit.environment(secrets, self._broker().client_config()), spark_submit.WINDOWS_VARIABLE: windows}
+        secrets = self.warehouse.url if self.warehouse_in_environment else None
+        return {**spark_submit.environment(secrets, self.broker.client_config()), spark_submit.WINDOWS_VARIABLE: windows}
 
     def _frozen(self, ledger: Ledger, starts: Sequence[datetime], dag_id: str) -> tuple[Pipeline, list[FrozenWindow]]:
-        log, now = self._broker().log_offsets(), self._now()
+        log, now = self.broker.log_offsets(), self._now()
         if self.registered_as is not None:
             ledger.define(self.registered_as, log, now, dag_id=dag_id, remembers=False)
         pipeline = ledger.pipeline(self.pipeline_name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -61,17 +62,19 @@ class OverWindows:
     log: Any
     _now: Callable[[], datetime]
 
-    def _broker(self) -> BrokerHook:
+    @cached_property
+    def broker(self) -> BrokerHook:
         return BrokerHook(self.kafka_conn_id)
 
-    def _warehouse(self) -> WarehouseHook:
+    @cached_property
+    def warehouse(self) -> WarehouseHook:
         return WarehouseHook(self.warehouse_conn_id)
 
     def _register(self, ledger: Ledger, context: Mapping[str, Any], *, remembers: bool = True) -> None:
         """As this DAG defines it; an edit of the DAG changes what is registered, and is told in the log."""
         self._refuse_two_definitions(context)
         dag_id = context["ti"].dag_id
-        done = ledger.define(self.pipeline, self._broker().log_offsets(), self._now(), dag_id=dag_id, remembers=remembers)
+        done = ledger.define(self.pipeline, self.broker.log_offsets(), self._now(), dag_id=dag_id, remembers=remembers)
         for change in done.changes:
             self.log.info("The definition of pipeline %s is changed by this DAG: %s", self.pipeline.name, change)
 

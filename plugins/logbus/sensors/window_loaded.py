@@ -16,8 +16,7 @@ from airflow.sdk import Context
 
 from logbus.errors import UserError
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.ledger.coverage import missing_span
-from logbus.ledger.stamped_hours import missing_of_stamped, windows_holding
+from logbus.ledger.stamped_hours import windows_holding
 from logbus.links import WindowLink
 from logbus.model import Interval, Pipeline, instant_text
 from logbus.run_interval import run_interval
@@ -62,16 +61,10 @@ class WindowLoadedSensor(WindowSensor):
         self.warehouse_conn_id = warehouse_conn_id
 
     def poke(self, context: Context) -> bool:
-        missing = self._missing(run_interval(context))
+        missing = self.trigger_for(context).missing(WarehouseHook(self.warehouse_conn_id).ledger().engine)
         if missing is not None:
             self.log.info("%s of %s is not %s yet", missing, self.pipeline_name, "audited" if self.audited else "loaded")
         return missing is None
-
-    def _missing(self, span: Interval) -> Interval | None:
-        engine = WarehouseHook(self.warehouse_conn_id).ledger().engine
-        if self.event_time:
-            return missing_of_stamped(engine, self.pipeline_name, span, self.lateness, audited=self.audited)
-        return missing_span(engine, self.pipeline_name, span, audited=self.audited)
 
     def outcome(self, context: Context) -> dict[str, Any]:
         span = run_interval(context)

@@ -7,7 +7,7 @@ sleeps because the wall clock, not the length of a sleep, is what counts: after 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from logbus.model import instant_text, parse_instant
 
 SLEEP_SECONDS_MAX = 30.0
+Sleep = Callable[[float], Awaitable[None]]
 
 
 def utc_now() -> datetime:
@@ -25,17 +26,18 @@ def utc_now() -> datetime:
 class WindowClosedTrigger(BaseTrigger):
     """Fires at `closes_at`, an instant as text because triggers are stored between processes."""
 
-    def __init__(self, closes_at: str, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, closes_at: str, now: Callable[[], datetime] = utc_now, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__()
         self.closes_at = closes_at
         self._now = now
+        self._sleep = sleep
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return ("logbus.triggers.window_closed.WindowClosedTrigger", {"closes_at": self.closes_at})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         while (seconds := self._seconds_left()) > 0:
-            await asyncio.sleep(min(seconds, SLEEP_SECONDS_MAX))
+            await self._sleep(min(seconds, SLEEP_SECONDS_MAX))
         yield TriggerEvent({"closed_at": instant_text(self._now())})
 
     def _seconds_left(self) -> float:

@@ -82,10 +82,13 @@ class WindowEventTrigger(BaseEventTrigger):
 class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
     """Looks into the ledger for windows to announce, and notes those whose events are stored."""
 
-    def __init__(self, trigger: WindowEventTrigger, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self, trigger: WindowEventTrigger, *, now: Callable[[], datetime] = utc_now, hook: type[WarehouseHook] = WarehouseHook
+    ) -> None:
         super().__init__()
         self._trigger = trigger
         self._now = now
+        self._hook = hook
         self._under_way: set[datetime] = set()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], datetime]]:
@@ -120,7 +123,7 @@ class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
             await asyncio.sleep(self._trigger.poll_seconds)
 
     def _answer(self, question: Callable[[Engine], Answer]) -> Answer:
-        engine = WarehouseHook(self._trigger.warehouse_conn_id).ledger().engine
+        engine = self._hook(self._trigger.warehouse_conn_id).ledger().engine
         try:
             return question(engine)
         finally:

@@ -69,13 +69,15 @@ class WindowLoadedTrigger(BaseTrigger):
             return False
 
     def _look(self, hook: WarehouseHook) -> bool:
-        engine, span = hook.ledger().engine, Interval(parse_instant(self.start), parse_instant(self.end))
+        engine = hook.ledger().engine
         try:
-            return self._missing(engine, span) is None
+            return self.missing(engine) is None
         finally:
             engine.dispose()  # a thousand waits would hold a thousand connections
 
-    def _missing(self, engine: Engine, span: Interval) -> Interval | None:
+    def missing(self, engine: Engine) -> Interval | None:
+        """The first part of what is waited for that is not there."""
+        span = Interval(parse_instant(self.start), parse_instant(self.end))
         if not self.event_time:
             return missing_span(engine, self.pipeline, span, audited=self.audited)
         lateness = None if self.lateness_seconds is None else timedelta(seconds=self.lateness_seconds)

@@ -7,17 +7,10 @@ import pytest
 from logbus.errors import UserError
 from logbus.ledger.announcements import Stage, begin_watch, note_announced, take, told_since, unannounced
 from logbus.ledger.migrations import create_ledger
-from logbus.ledger.schema import window
-from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at, hour
 
 LATENESS = timedelta(minutes=5)
-
-
-def mark(world: World, number: int, **values: object) -> None:
-    with world.ledger.engine.begin() as connection:
-        connection.execute(update(window).where(window.c.starts_at == at(number)).values(values))
 
 
 def watch(world: World, stage: Stage, now: datetime = NOW, name: str = "w") -> None:
@@ -42,25 +35,25 @@ def test_a_window_is_announced_once_when_it_is_loaded(world: World) -> None:
     frozen(world, 1, 2)
     watch(world, Stage.LOADED)
     assert announce(world) == []
-    mark(world, 2, loaded_attempt=1)
+    world.mark(2, loaded_attempt=1)
     assert announce(world) == [at(2)]
-    mark(world, 1, loaded_attempt=1)
-    mark(world, 2, loaded_attempt=2)
+    world.mark(1, loaded_attempt=1)
+    world.mark(2, loaded_attempt=2)
     assert announce(world) == [at(1)]
 
 
 def test_what_was_there_before_the_watch_is_no_news(world: World) -> None:
     frozen(world, 1, 2)
-    mark(world, 1, loaded_attempt=1, audited_at=NOW)
+    world.mark(1, loaded_attempt=1, audited_at=NOW)
     watch(world, Stage.AUDITED)
-    mark(world, 2, loaded_attempt=1, audited_at=NOW)
+    world.mark(2, loaded_attempt=1, audited_at=NOW)
     assert announce(world) == [at(2)]
 
 
 def test_what_is_not_noted_is_announced_again_after_a_restart(world: World) -> None:
     frozen(world, 1)
     watch(world, Stage.LOADED)
-    mark(world, 1, loaded_attempt=1)
+    world.mark(1, loaded_attempt=1)
     assert [part.start for part in unannounced(world.ledger.engine, "w", NOW)] == [at(1)]
     watch(world, Stage.LOADED, NOW + timedelta(minutes=3))
     assert announce(world) == [at(1)]
@@ -111,13 +104,13 @@ def test_a_window_belongs_to_the_first_run_that_takes_it(world: World) -> None:
 
 def test_what_was_told_since_an_instant_holds_what_is_not_noted_yet_but_nothing_known_before(world: World) -> None:
     frozen(world, 1, 2, 3, 4)
-    mark(world, 1, loaded_attempt=1)
+    world.mark(1, loaded_attempt=1)
     watch(world, Stage.LOADED)
-    mark(world, 2, loaded_attempt=1)
+    world.mark(2, loaded_attempt=1)
     announce(world, NOW + timedelta(minutes=1))
-    mark(world, 3, loaded_attempt=1)
+    world.mark(3, loaded_attempt=1)
     announce(world, NOW + timedelta(minutes=2))
-    mark(world, 4, loaded_attempt=1)
+    world.mark(4, loaded_attempt=1)
     engine = world.ledger.engine
     assert told_since(engine, "w", NOW, NOW) == [at(2), at(3), at(4)]
     assert told_since(engine, "w", NOW + timedelta(minutes=2), NOW) == [at(3), at(4)]

@@ -2,16 +2,9 @@ from __future__ import annotations
 
 from logbus.ledger.coverage import missing_span
 from logbus.ledger.migrations import create_ledger
-from logbus.ledger.schema import window
 from logbus.model import Interval
-from sqlalchemy import update
 
 from tests.support.ledgers import NOW, World, at, hour
-
-
-def mark(world: World, number: int, **values: object) -> None:
-    with world.ledger.engine.begin() as connection:
-        connection.execute(update(window).where(window.c.starts_at == at(number)).values(values))
 
 
 def test_a_day_is_loaded_when_its_last_hour_is(world: World) -> None:
@@ -19,19 +12,19 @@ def test_a_day_is_loaded_when_its_last_hour_is(world: World) -> None:
     span, engine = Interval(at(3), at(6)), world.ledger.engine
     for number in (3, 4, 5):
         world.freeze(number)
-    mark(world, 3, loaded_attempt=1)
-    mark(world, 5, loaded_attempt=1)
+    world.mark(3, loaded_attempt=1)
+    world.mark(5, loaded_attempt=1)
     assert missing_span(engine, "p", span) == hour(4)
-    mark(world, 4, loaded_attempt=2)
+    world.mark(4, loaded_attempt=2)
     assert missing_span(engine, "p", span) is None
 
 
 def test_loaded_is_less_than_audited(world: World) -> None:
     world.register()
     world.freeze(3)
-    mark(world, 3, loaded_attempt=1)
+    world.mark(3, loaded_attempt=1)
     assert missing_span(world.ledger.engine, "p", hour(3), audited=True) == hour(3)
-    mark(world, 3, audited_at=NOW)
+    world.mark(3, audited_at=NOW)
     assert missing_span(world.ledger.engine, "p", hour(3), audited=True) is None
 
 

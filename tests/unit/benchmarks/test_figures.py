@@ -37,9 +37,9 @@ def test_a_target_is_held_up_to_its_bound(ours, held):
     assert figure("rate", "1/s", ours=[ours], peer=[1.0], target=Target(ratio_min=2.0)).held is held
 
 
-def test_the_json_is_a_list_of_figures(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "OUT", tmp_path)
-    path = figures.write("some", [figure("rate", "1/s", ours=[3.0, 1.0, 2.0], peer=[1.0, 1.0, 1.0], against="Kafka")])
+def test_the_json_is_a_list_of_figures(tmp_path):
+    measured = [figure("rate", "1/s", ours=[3.0, 1.0, 2.0], peer=[1.0, 1.0, 1.0], against="Kafka")]
+    path = figures.write("some", measured, directory=tmp_path)
     [one] = json.loads(path.read_text())
     assert (one["figure"], one["ours"], one["peer"], one["ratio"], one["against"]) == ("rate", 2.0, 1.0, 2.0, "Kafka")
 

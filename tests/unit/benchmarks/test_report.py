@@ -12,7 +12,6 @@ from benchmarks import report
 from benchmarks.figures import figure
 from benchmarks.loads import FULL
 from benchmarks.plot import svg
-from benchmarks.processes import Missing
 
 FIGURES = [
     figure("producer, batch 50, acks=1: throughput", "records/s", ours=[400_000.0], peer=[300_000.0], against="Apache Kafka"),
@@ -26,15 +25,18 @@ PAPER_BEGIN, PAPER_END = (mark.format(name="paper") for mark in (report.BEGIN, r
 def page(tmp_path, monkeypatch):
     page = tmp_path / "benchmarks.md"
     page.write_text(f"# Before\n\n{PAPER_BEGIN}\nold\n{PAPER_END}\n\n## After\n\n<!-- ingest: begin -->\n<!-- ingest: end -->\n")
-    monkeypatch.setattr(report, "PAGE", page)
-    monkeypatch.setattr(report, "PLOT", tmp_path / "figures" / "paper.svg")
-    monkeypatch.setattr(report, "java", lambda: "true")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     return page
 
 
+def write(page, name, figures):
+    report.write(name, figures, FULL, docs=page.parent)
+
+
 def test_only_the_measured_part_of_the_page_is_replaced(page):
-    report.write("paper", FIGURES, FULL)
-    report.write("paper", FIGURES, FULL)
+    write(page, "paper", FIGURES)
+    write(page, "paper", FIGURES)
     text = page.read_text()
     assert text.startswith(f"# Before\n\n{PAPER_BEGIN}\n")
     assert text.endswith(f"{PAPER_END}\n\n## After\n\n<!-- ingest: begin -->\n<!-- ingest: end -->\n")
@@ -44,20 +46,24 @@ def test_only_the_measured_part_of_the_page_is_replaced(page):
 
 
 def test_each_benchmark_has_a_part_of_its_own_and_only_the_paper_a_plot(page):
-    report.write("ingest", FIGURES[1:], FULL)
+    write(page, "ingest", FIGURES[1:])
     paper, _, ingest = page.read_text().partition("## After")
     assert "old" in paper
     assert "| consumer: throughput |" in ingest
     assert "paper.svg" not in ingest
-    assert not report.PLOT.exists()
+    assert not (page.parent / report.PLOT).exists()
 
 
-def test_a_machine_without_java_is_described_without_it(page, monkeypatch):
-    def no_java() -> str:
-        raise Missing("no `java` on PATH")
+def test_a_machine_with_java_names_it(page):
+    program = page.parent / "java"
+    program.write_text("#!/bin/sh\necho 'openjdk version \"21.0.4\"' >&2\n")
+    program.chmod(0o755)
+    write(page, "ingest", FIGURES[1:])
+    assert 'openjdk version "21.0.4". Medians of 3 rounds' in page.read_text()
 
-    monkeypatch.setattr(report, "java", no_java)
-    report.write("ingest", FIGURES[1:], FULL)
+
+def test_a_machine_without_java_is_described_without_it(page):
+    write(page, "ingest", FIGURES[1:])
     (told,) = re.findall(r"Python (\S+) \((.+)\)\. Medians of 3 rounds", page.read_text())
     assert told[0] == platform.python_version()
     assert platform.python_compiler() in told[1], "and how it was built"
@@ -66,7 +72,7 @@ def test_a_machine_without_java_is_described_without_it(page, monkeypatch):
 def test_a_page_that_lost_its_marks_is_not_overwritten(page):
     page.write_text("# Mine\n")
     with pytest.raises(ValueError, match="has no place for paper"):
-        report.write("paper", FIGURES, FULL)
+        write(page, "paper", FIGURES)
     assert page.read_text() == "# Mine\n"
 
 

@@ -7,6 +7,7 @@ from logbus.lineage import DatasetName, load_lineage, table_name, topic_name
 from logbus.model import Pipeline
 from logbus.operators.load_window import LoadWindowOperator
 
+from tests.support.fake_hooks import offline
 from tests.support.fake_ledger import FakeLedger
 
 
@@ -29,7 +30,7 @@ def test_a_table_is_named_without_user_or_password(url: str, table: str, namespa
 
 def test_a_load_reads_the_topic_and_writes_the_table(pipeline: Pipeline, ledger: FakeLedger) -> None:
     pytest.importorskip("airflow.providers.openlineage", reason="lineage is for those who have Airflow's OpenLineage provider")
-    found = LoadWindowOperator(task_id="load", pipeline=pipeline).get_openlineage_facets_on_complete(None)
+    found = offline(LoadWindowOperator(task_id="load", pipeline=pipeline), ledger).get_openlineage_facets_on_complete(None)
     assert [(part.namespace, part.name) for part in found.inputs] == [("kafka://b:1", "access_log")]
     assert [(part.namespace, part.name) for part in found.outputs] == [("postgres://h:5432", "d.public.access_log")]
     elsewhere = replace(pipeline, settings={"sink": "iceberg"})

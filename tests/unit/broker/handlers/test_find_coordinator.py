@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.chores import SLICE_SECONDS
 from broker.config.listeners import Listener
 from broker.coordination.view import BrokerAddress, LocalView
 from broker.errors import CoordinatorNotAvailable, InvalidReplicationFactor
@@ -15,6 +16,8 @@ from broker.groups.offset_store import OFFSETS_TOPIC
 from broker.protocol.api import ApiKey, ErrorCode
 from tests.support.engine import Harness
 from tests.support.replicas import ScriptedWatermarks
+
+SLICE_MS = int(SLICE_SECONDS * 1000)
 
 
 class ViewOfAnother(LocalView):
@@ -56,20 +59,19 @@ def test_the_first_question_has_the_topic_made(broker: Harness) -> None:
 def test_it_is_made_once_however_many_ask_and_again_if_it_could_not_be(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     context = broker.engine.context
     created: list[str] = []
-    create = context.topic_changes.create
 
     def refuse(wanted: Any) -> Any:
         created.append("refused")
+        broker.clock.advance_ms(SLICE_MS)
         yield None
         return [InvalidReplicationFactor("nobody lives")]
 
-    monkeypatch.setattr("broker.chores.SLICE_SECONDS", -1.0)
     monkeypatch.setattr(context.topic_changes, "create", refuse)
     for _ in range(3):
         broker.dispatch(ApiKey.FIND_COORDINATOR, 3, b"\2g\0\0")
     broker.settle()
     assert created == ["refused"]
-    monkeypatch.setattr(context.topic_changes, "create", create)
+    monkeypatch.undo()
     assert find(broker) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
     broker.settle()
     assert find(broker) == (0, 2)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from broker.chores import SLICE_SECONDS
 from broker.coordination.changes import DeletionAsked
 from broker.coordination.follow import News
 from broker.coordination.group_places import partition_of_group
@@ -24,6 +25,7 @@ from broker.protocol.control import request_class
 from tests.support.coordinators import Coordinators, code_of
 from tests.support.group_client import SESSION_MS, Client
 
+SLICE_MS = int(SLICE_SECONDS * 1000)
 LOADING, UNAVAILABLE, NOT_MINE = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -162,7 +164,7 @@ def test_a_replica_that_stays_away_does_not_keep_groups_from_their_coordinator(t
     assert two.leader.fetch() == (0, 1)
 
 
-def test_a_load_is_a_chore_and_ends_where_the_lead_is_lost(two: Coordinators, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_is_a_chore_and_ends_where_the_lead_is_lost(two: Coordinators) -> None:
     two.begin()
     for offset in range(200):
         two.leader.begin_commit(offset)
@@ -170,7 +172,7 @@ def test_a_load_is_a_chore_and_ends_where_the_lead_is_lost(two: Coordinators, mo
     two.move()
     new = two.leader
     new.broker.engine.partitions.resign(new.partition())
-    monkeypatch.setattr("broker.chores.SLICE_SECONDS", -1.0)  # each slice in a turn of its own
+    new.broker.clock.tick_ms = SLICE_MS  # each slice in a turn of its own
     new.broker.engine.partitions.lead(new.partition(), 10)
     assert new.broker.engine.chores.due < new.broker.clock.monotonic()
     assert new.fetch()[0] == LOADING
@@ -344,7 +346,7 @@ def test_a_coordinator_that_does_not_know_of_its_successor_acknowledges_nothing(
     assert old.fetch() == (NOT_MINE, -1)
 
 
-def test_an_answer_that_takes_turns_is_not_made_of_two_leads(two: Coordinators, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_takes_turns_is_not_made_of_two_leads(two: Coordinators) -> None:
     """A row that is missing because the group has moved meanwhile would send a consumer back to the beginning."""
     two.begin()
     assert commit(two, 1) == 0
@@ -352,7 +354,7 @@ def test_an_answer_that_takes_turns_is_not_made_of_two_leads(two: Coordinators, 
     row = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
     topic = row.OffsetFetchRequestTopics(name="clicks", partition_indexes=[0] * 10)
     asked = row(group_id="g", member_id=None, member_epoch=-1, topics=[topic])
-    monkeypatch.setattr("broker.chores.SLICE_SECONDS", -1.0)
+    leader.broker.clock.tick_ms = SLICE_MS
     pending = leader.client.send(ApiKey.OFFSET_FETCH, groups=[asked], require_stable=False)
     assert isinstance(pending, Pending)
     leader.broker.engine.partitions.resign(leader.partition())

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker.chores import Chores
 from broker.handlers.reply import Pending
 from broker.protocol.api import ApiKey
 from broker.protocol.control import request_class, response_class
@@ -19,35 +18,15 @@ PARTITIONS = 40
 
 
 @pytest.fixture
-def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
+def broker(tmp_path: Path) -> Iterator[Harness]:
     """Every step of a chore takes a millisecond, so that forty partitions are many."""
     harness = Harness(tmp_path)
     harness.create("wide", PARTITIONS)
     for index in range(PARTITIONS):
         harness.dispatch(ApiKey.PRODUCE, 9, produce_body({("wide", index): batch(b"a", b"b")}))
     harness.flush()
-    run = Chores._run
-
-    def slow(chores: Chores, chore: Any, result: Any, error: Any, until: float) -> None:
-        steps = chore.steps
-
-        def stepwise() -> Any:
-            send: Any = None
-            while True:
-                harness.clock.advance_ms(1)
-                try:
-                    step = steps.send(send)
-                except StopIteration:
-                    return
-                send = yield step
-
-        if not hasattr(chore, "is_slow"):
-            chore = type("Slow", (), {"steps": stepwise(), "failed": chore.failed, "is_queued": chore.is_queued, "is_slow": 1})()
-        run(chores, chore, result, error, until)
-
-    monkeypatch.setattr(Chores, "_run", slow)
+    harness.clock.tick_ms = 1
     yield harness
-    monkeypatch.undo()
     harness.close()
 
 

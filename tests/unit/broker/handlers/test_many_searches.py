@@ -39,35 +39,25 @@ def searched(broker: Harness, timestamp: int) -> dict[int, tuple[int, int]]:
     return {row.partition_index: (row.offset, row.timestamp) for row in answer.topics[0].partitions}
 
 
-def handed_over(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    jobs: list[object] = []
-    submit = broker.helpers.submit
-    monkeypatch.setattr(broker.helpers, "submit", lambda job, outcome: (jobs.append(job), submit(job, outcome)))
-    return jobs
-
-
-def test_every_partition_gets_its_own_answer_and_few_jobs_find_them(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = handed_over(broker, monkeypatch)
+def test_every_partition_gets_its_own_answer_and_few_jobs_find_them(broker: Harness) -> None:
+    before = broker.helpers.submitted
     assert searched(broker, NOW_MS + 2001) == {
         index: (-1, -1) if index < 20 else (1, NOW_MS + 2001) if index == 20 else (0, NOW_MS + 100 * index)
         for index in range(PARTITIONS)
     }
-    assert len(jobs) == 2, "twenty searches, up to sixteen in a job; the twenty older partitions need none"
+    assert broker.helpers.submitted - before == 2, (
+        "twenty searches, up to sixteen in a job; the twenty older partitions need none"
+    )
 
 
-def test_an_instant_behind_all_records_needs_no_helper(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = handed_over(broker, monkeypatch)
+def test_an_instant_behind_all_records_needs_no_helper(broker: Harness) -> None:
+    before = broker.helpers.submitted
     assert set(searched(broker, NOW_MS + 100 * PARTITIONS).values()) == {(-1, -1)}
-    assert not jobs
+    assert broker.helpers.submitted == before
 
 
-def test_searches_that_come_while_the_broker_stops_are_errors_of_their_rows(
-    broker: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(job: object, outcome: object) -> None:
-        outcome(None, StorageError("the broker is stopping"))  # type: ignore[operator]
-
-    monkeypatch.setattr(broker.helpers, "submit", refuse)
+def test_searches_that_come_while_the_broker_stops_are_errors_of_their_rows(broker: Harness) -> None:
+    broker.helpers.refusal = StorageError("the broker is stopping")
     topic = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
     parts = [topic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=NOW_MS) for index in range(20)]
     answer = broker.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic(name="wide", partitions=parts)])

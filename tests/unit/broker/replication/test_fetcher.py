@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.api import ErrorCode
+from broker.replication.fetcher import SLICE_SECONDS
 from broker.replication.fetchers import Fetchers
 from tests.support.following import INCARNATION, ME, TOPIC_ID, FollowerScene, batches, encode, row
 
@@ -311,9 +312,9 @@ def test_pauses_double_up_to_a_limit(scene: FollowerScene) -> None:
     assert round((scene.fetcher.due - scene.clock.monotonic()) * 1000) == 20
 
 
-def test_a_large_answer_is_stored_in_slices(scene: FollowerScene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_answer_is_stored_in_slices(scene: FollowerScene) -> None:
     following(scene, 0, 1)
-    monkeypatch.setattr("broker.replication.fetcher.SLICE_SECONDS", -1)
+    scene.clock.tick_ms = int(SLICE_SECONDS * 1000)
     scene.answer_with(encode((row(0, batches(0, 1)), row(1, batches(0, 1))), error=0, session_id=5))
     scene.fetcher.work(scene.clock.monotonic())
     assert [scene.replicas[index].end_offset for index in (0, 1)] == [1, 0]

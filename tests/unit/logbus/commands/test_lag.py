@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner, Result
-from logbus.cli import main
 from logbus.commands import lag as command
+from logbus.errors import LogbusError
+from logbus.exit_codes import of_error
 from logbus.status.lag import Lag
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
@@ -26,27 +24,13 @@ BEHIND = Lag(
     expires_at=NOW + timedelta(days=2),
     expires_by="retention.ms",
 )
-LAGS = {"a": BEHIND, "b": Lag(pipeline="b", topic="t", records_behind={}, problem="the topic was made again")}
+UNKNOWN = Lag(pipeline="b", topic="t", records_behind={}, problem="the topic was made again")
 
 
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pipelines, one of them with a problem."""
-    engine = SimpleNamespace(connect=nullcontext)
-    ledger = SimpleNamespace(engine=engine, pipelines=lambda: [SimpleNamespace(name=name) for name in LAGS])
-    monkeypatch.setattr(command.options, "open_ledger", lambda url: ledger)
-    monkeypatch.setattr(command.options, "clock", lambda: NOW)
-    monkeypatch.setattr(command, "elsewhere_notes", lambda connection, names: [])
-    monkeypatch.setattr(command, "lag_of", lambda engine, log, name, now, measure: LAGS[name])
-
-
-def lag(*words: str) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(main, ["lag", *words, "--warehouse", "postgresql://h/d"])
-
-
-def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
-    result = lag()
-    row = next(line for line in result.stdout.splitlines() if line.startswith("a "))
+def test_all_pipelines_are_shown_and_problems_said(capsys: pytest.CaptureFixture[str]) -> None:
+    command.show([BEHIND, UNKNOWN], NOW, as_json=False)
+    said = capsys.readouterr()
+    row = next(line for line in said.out.splitlines() if line.startswith("a "))
     cells = re.split("  +", row)
     assert cells == [
         "a",
@@ -61,29 +45,33 @@ def test_all_pipelines_are_shown_and_problems_said(known: None) -> None:
         "0",
         "in 2 days 0 h by retention.ms",
     ]
-    assert "b: the topic was made again" in result.stderr
+    assert said.err == "b: the topic was made again\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "status"),
+    ("lags", "hours_max", "status"),
     [
-        (("--pipeline", "a"), 0),
-        (("--pipeline", "a", "--fail-above", "3"), 0),
-        (("--pipeline", "a", "--fail-above", "2"), 5),
-        (("--pipeline", "b", "--fail-above", "1000"), 5),  # nobody knows how far it is behind
-        (("--pipeline", "a", "--fail-above", "1d"), 0),
-        ((), 0),
-        (("--pipeline", "b"), 3),  # nothing could be said at all
+        ([BEHIND], None, 0),
+        ([BEHIND], 3, 0),
+        ([BEHIND], 2, 5),
+        ([UNKNOWN], 1000, 5),  # nobody knows how far it is behind
+        ([BEHIND, UNKNOWN], None, 0),
+        ([UNKNOWN], None, 3),  # nothing could be said at all
+        ([], None, 0),
     ],
 )
-def test_a_script_may_ask_whether_a_pipeline_is_too_far_behind(known: None, words: tuple[str, ...], status: int) -> None:
-    result = lag(*words)
-    assert result.exit_code == status
-    assert ("more than" in result.stderr) == (status == 5)
+def test_a_script_may_ask_whether_a_pipeline_is_too_far_behind(lags: list[Lag], hours_max: float | None, status: int) -> None:
+    try:
+        command.check(lags, hours_max)
+    except LogbusError as error:
+        assert (of_error(error), "more than" in str(error)) == (status, status == 5)
+    else:
+        assert status == 0
 
 
-def test_a_program_gets_numbers_and_nulls_never_guesses(known: None) -> None:
-    (found,) = json.loads(lag("--pipeline", "a", "--json").stdout)
+def test_a_program_gets_numbers_and_nulls_never_guesses(capsys: pytest.CaptureFixture[str]) -> None:
+    command.show([BEHIND], NOW, as_json=True)
+    (found,) = json.loads(capsys.readouterr().out)
     assert (found["hours_behind"], found["age_seconds"], found["records_behind"]) == (3, 16_200.0, 35)
     assert (found["seconds_until_expiry"], found["bytes_behind"]) == (172_800.0, None)
 
@@ -100,10 +88,11 @@ def test_when_records_would_be_taken_is_told_as_it_is_known(at: datetime | None,
     assert command.taken_text(Lag(pipeline="a", topic="t", records_behind={}, expires_at=at, expires_by=by), NOW) == text
 
 
-def test_that_there_is_no_pipeline_is_said(known: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "LAGS", {})
-    assert "no pipeline is registered: `logbus pipeline register` makes one" in lag().stderr
-    assert json.loads(lag("--json").stdout) == []
+def test_that_there_is_no_pipeline_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    command.show([], NOW, as_json=True)
+    said = capsys.readouterr()
+    assert json.loads(said.out) == []
+    assert "no pipeline is registered: `logbus pipeline register` makes one" in said.err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,17 +20,28 @@ from tests.support.fake_ledger import FakeLedger, window
 HOURS = [datetime(2015, 5, 17, 10, tzinfo=UTC) + timedelta(hours=number) for number in range(3)]
 
 
+LOST, SOUND, BUSY = (
+    ReplayWindow(window=window(HOURS[0], attempt=1), lost=("access_log-0 [5, 9)",)),
+    ReplayWindow(window=window(HOURS[1], attempt=1)),
+    ReplayWindow(window=window(HOURS[2]), busy="attempt 2 by run x"),
+)
+
+
 @pytest.fixture
-def reloaded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Three hours: one is lost, one is busy. What the loader was asked for."""
+def windows() -> list[ReplayWindow]:
+    """What is planned."""
+    return [LOST, SOUND, BUSY]
+
+
+@pytest.fixture
+def reloaded(monkeypatch: pytest.MonkeyPatch, windows: list[ReplayWindow]) -> list[Any]:
+    """What the loader was asked for."""
     asked: list[Any] = []
-    windows = (
-        ReplayWindow(window=window(HOURS[0], attempt=1), lost=("access_log-0 [5, 9)",)),
-        ReplayWindow(window=window(HOURS[1], attempt=1)),
-        ReplayWindow(window=window(HOURS[2]), busy="attempt 2 by run x"),
-    )
-    plan = ReplayPlan(pipeline="access_log", windows=windows, notes=("a note",))
-    monkeypatch.setattr(command.replay, "plan", lambda *words, **how: plan)
+
+    def plan(*words: Any, **how: Any) -> ReplayPlan:
+        return ReplayPlan(pipeline="access_log", windows=tuple(windows), notes=("a note",))
+
+    monkeypatch.setattr(command.replay, "plan", plan)
     ledger = FakeLedger()
     ledger.registered.append(Pipeline(name="access_log", topic="access_log", table="t", parse="lines"))
     monkeypatch.setattr(command.options, "open_ledger", lambda url: ledger)
@@ -73,11 +85,9 @@ def test_a_run_refuses_what_is_lost_or_busy_and_loads_the_rest_when_told_so(relo
 
 
 def test_a_run_refuses_windows_of_which_the_log_holds_other_records_unless_they_are_accepted(
-    reloaded: list[Any], monkeypatch: pytest.MonkeyPatch
+    reloaded: list[Any], windows: list[ReplayWindow]
 ) -> None:
-    differing = ReplayWindow(window=window(HOURS[1], attempt=1), is_read=True, differs="3 of 10 records are gone (compaction?)")
-    plan = ReplayPlan(pipeline="access_log", windows=(differing,))
-    monkeypatch.setattr(command.replay, "plan", lambda *words, **how: plan)
+    windows[:] = [replace(SOUND, is_read=True, differs="3 of 10 records are gone (compaction?)")]
     assert "other records: 3 of 10 records are gone (compaction?)" in replay("plan").stdout
     assert "1 window with other records now" in replay("plan").stdout
     refused = replay("run")

@@ -6,16 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import retention as command
-from logbus.errors import BrokerUnavailable, TopicMissing
+from logbus.kafka.client import Client
 from logbus.retention.decide import plan_topic
-from logbus.retention.model import RetentionPolicy
 from logbus.retention.run import RetentionReport
 
 from tests.support.retention import at, chain, hourly, policy, state
@@ -88,26 +86,6 @@ def test_without_a_managed_topic_nothing_is_to_be_done_and_nothing_has_failed(
     assert result.stdout == "" if form == "table" else json.loads(result.stdout)["topics"] == []
 
 
-def test_a_topic_that_is_not_there_gets_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(client: object, names: Sequence[str]) -> list[str]:
-        raise TopicMissing("the broker has no topic wbe")
-
-    opened: list[str] = []
-    monkeypatch.setattr(command, "there", missing)
-    monkeypatch.setattr(command.options, "open_ledger", opened.append)
-    result = retention("set", "wbe", "--hours", "7d")
-    assert (result.exit_code, "no topic wbe" in result.stderr, opened) == (3, True, [])
-
-
-def test_a_policy_can_be_given_while_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(client: object, names: Sequence[str]) -> list[str]:
-        raise BrokerUnavailable("nobody answers")
-
-    given: list[RetentionPolicy] = []
-    store = SimpleNamespace(policies=list, set_policy=lambda policy, now: given.append(policy))
-    monkeypatch.setattr(command, "there", away)
-    monkeypatch.setattr(command.options, "open_ledger", lambda url: SimpleNamespace(engine=None))
-    monkeypatch.setattr(command, "RetentionStore", lambda engine: store)
-    result = retention("set", "web", "--hours", "7d")
-    assert "note: not checked whether the topic exists: nobody answers" in result.stderr
-    assert [one.retain for one in given] == [timedelta(days=7)]
+def test_a_policy_can_be_given_while_the_broker_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    command.refuse_missing("web", Client({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.1))
+    assert "note: not checked whether the topic exists: the broker at 127.0.0.1:1" in capsys.readouterr().err

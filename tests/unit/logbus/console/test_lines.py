@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 
 import pytest
-from logbus.console import lines
 from logbus.console.lines import LineFormat, pieces, records, unescaped
 from logbus.errors import UserError
 
@@ -42,12 +41,9 @@ def test_text_is_cut_where_the_delimiter_is_however_it_arrives(data: bytes, deli
 
 
 @pytest.mark.parametrize("delimiter", [b"\n", b"--"])
-def test_a_text_without_the_delimiter_is_refused_before_it_fills_the_memory(
-    monkeypatch: pytest.MonkeyPatch, delimiter: bytes
-) -> None:
-    monkeypatch.setattr(lines, "RECORD_BYTES_MAX", 100)
+def test_a_text_without_the_delimiter_is_refused_before_it_fills_the_memory(delimiter: bytes) -> None:
     with pytest.raises(UserError, match="is the delimiter"):
-        list(pieces(io.BytesIO(b"x" * 101), delimiter))
+        list(pieces(io.BytesIO(b"x" * 101), delimiter, bytes_max=100))
 
 
 @pytest.mark.parametrize(

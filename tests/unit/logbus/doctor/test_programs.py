@@ -79,8 +79,12 @@ def test_spark_is_one_version_here() -> None:
     assert (severity, message) == ("ok", f"pyspark and pyspark-client {spark.installed('pyspark')}")
 
 
-def test_two_versions_of_spark_in_one_directory_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark, "installed", {"pyspark": "4.1.3", "pyspark-client": "4.2.0"}.get)
+def test_two_versions_of_spark_in_one_directory_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, version in (("pyspark", "4.1.3"), ("pyspark-client", "4.2.0")):
+        facts = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
+        facts.parent.mkdir()
+        facts.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
     (found,) = spark.check_spark(around())
     assert "pyspark 4.1.3, pyspark-client 4.2.0" in found.message
     assert found.advice.endswith("pyspark==4.1.3 pyspark-client==4.1.3")

@@ -16,7 +16,7 @@ def test_the_extra_is_the_client_configuration(monkeypatch: pytest.MonkeyPatch) 
     connection(monkeypatch, {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "PLAINTEXT"})
     assert BrokerHook().client_config() == {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "PLAINTEXT"}
     hook = BrokerHook()
-    for asking in (hook.log_offsets(), hook.topic_admin(), hook.group_offsets()):
+    for asking in (hook.log_offsets(), hook.group_offsets()):
         assert asking.client is hook.client()
     assert hook.client().config["bootstrap.servers"] == "127.0.0.1:9"
 

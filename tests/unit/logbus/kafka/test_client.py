@@ -21,8 +21,7 @@ class Reading:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setattr("logbus.kafka.client.RETRY_PAUSE_SECONDS", 0.0)
+def client() -> Client:
     return Client({"bootstrap.servers": "b:1"})
 
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
 from logbus.errors import WindowNotClosed
-from logbus.model import Interval, Pipeline
+from logbus.model import Pipeline
 from logbus.operators.adoption import Beside, beginning, is_loaded_since_asked
 
 from tests.support.airflow_context import ASKED_AT, HOUR_START, run_context
@@ -41,15 +40,8 @@ def test_an_hour_that_keeps_failing_goes_alone(ledger: FakeLedger) -> None:
     assert hours(ledger, run_context(waiting=NEXT)) == []
 
 
-def test_an_hour_that_is_still_open_is_left_to_its_own_run(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    freeze = ledger.freeze_or_get
-
-    def refuse_the_last(name: str, interval: Interval, log: object, now: datetime) -> object:
-        if interval.start == NEXT[-1]:
-            raise WindowNotClosed("not yet")
-        return freeze(name, interval, log, now)
-
-    monkeypatch.setattr(ledger, "freeze_or_get", refuse_the_last)
+def test_an_hour_that_is_still_open_is_left_to_its_own_run(ledger: FakeLedger) -> None:
+    ledger.refused = {NEXT[-1]: WindowNotClosed("not yet")}
     assert hours(ledger, run_context(waiting=NEXT)) == NEXT[:-1]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -9,14 +10,21 @@ from logbus.model import Interval, Pipeline
 from logbus.operators.catch_up import FreezeClosedWindowsOperator, optional_instant
 
 from tests.support.airflow_context import HOUR_START, run_context
+from tests.support.fake_hooks import offline
 from tests.support.fake_ledger import FakeLedger
 
 HOURS = [Interval.hour(HOUR_START + timedelta(hours=number)) for number in range(3)]
 
 
+def freeze(pipeline: Pipeline, ledger: FakeLedger, **arguments: Any) -> dict[str, Any]:
+    operator = FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline, **arguments)
+    result: dict[str, Any] = offline(operator, ledger).execute(run_context())
+    return result
+
+
 def test_it_freezes_every_closed_hour_and_returns_their_starts(pipeline: Pipeline, ledger: FakeLedger) -> None:
     ledger.closed = HOURS
-    frozen = FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline, since="None", until="").execute(run_context())
+    frozen = freeze(pipeline, ledger, since="None", until="")
     assert ledger.frozen == HOURS
     assert frozen["starts"] == ["2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z", "2015-05-17T12:00:00Z"]
     assert frozen["records"] == 30
@@ -25,19 +33,19 @@ def test_it_freezes_every_closed_hour_and_returns_their_starts(pipeline: Pipelin
 def test_since_and_until_limit_the_hours(pipeline: Pipeline, ledger: FakeLedger) -> None:
     ledger.closed = HOURS
     since, until = "2015-05-17T11:00:00Z", "2015-05-17T12:00:00+00:00"
-    FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline, since=since, until=until).execute(run_context())
+    freeze(pipeline, ledger, since=since, until=until)
     assert ledger.frozen == [HOURS[1]]
 
 
 def test_nothing_closed_skips_the_rest(pipeline: Pipeline, ledger: FakeLedger) -> None:
     with pytest.raises(AirflowSkipException, match="no closed hour"):
-        FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline).execute(run_context())
+        freeze(pipeline, ledger)
 
 
 def test_more_windows_than_are_allowed_fail_at_once_and_nothing_is_frozen(pipeline: Pipeline, ledger: FakeLedger) -> None:
     ledger.closed = HOURS
     with pytest.raises(AirflowFailException, match="3 windows of .* more than 2 are not begun.* max_windows allows more"):
-        FreezeClosedWindowsOperator(task_id="freeze", pipeline=pipeline, max_windows=2).execute(run_context())
+        freeze(pipeline, ledger, max_windows=2)
     assert ledger.frozen == []
 
 

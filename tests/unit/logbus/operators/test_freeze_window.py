@@ -7,11 +7,12 @@ from logbus.model import Interval, Pipeline
 from logbus.operators.freeze_window import FreezeWindowOperator
 
 from tests.support.airflow_context import HOUR_END, HOUR_START, run_context
+from tests.support.fake_hooks import offline
 from tests.support.fake_ledger import FakeLedger
 
 
 def test_it_registers_the_pipeline_and_freezes_the_runs_interval(pipeline: Pipeline, ledger: FakeLedger) -> None:
-    shown = FreezeWindowOperator(task_id="freeze", pipeline=pipeline).execute(run_context())
+    shown = offline(FreezeWindowOperator(task_id="freeze", pipeline=pipeline), ledger).execute(run_context())
     assert (ledger.registered, ledger.dags) == ([pipeline], [("access_log", "access_log")])
     assert ledger.frozen == [Interval(HOUR_START, HOUR_END)]
     assert (shown["start"], shown["records"], shown["ranges"]) == ("2015-05-17T10:00:00Z", 10, {"0": [5, 15]})
@@ -19,7 +20,7 @@ def test_it_registers_the_pipeline_and_freezes_the_runs_interval(pipeline: Pipel
 
 def test_a_run_that_comes_before_its_hour_is_closed_waits_in_the_triggerer(pipeline: Pipeline, ledger: FakeLedger) -> None:
     """One that is asked for by hand, or by a backfill up to now: the timetable's own never does."""
-    operator = FreezeWindowOperator(task_id="freeze", pipeline=pipeline, now=lambda: HOUR_END)
+    operator = offline(FreezeWindowOperator(task_id="freeze", pipeline=pipeline, now=lambda: HOUR_END), ledger)
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(run_context())
     assert deferred.value.trigger.serialize()[1] == {"closes_at": "2015-05-17T11:05:00Z"}
@@ -31,11 +32,8 @@ def test_a_run_that_comes_before_its_hour_is_closed_waits_in_the_triggerer(pipel
 
 @pytest.mark.parametrize(("error", "raised"), [(RecordsLost, AirflowFailException), (WindowNotClosed, WindowNotClosed)])
 def test_only_what_no_retry_can_mend_fails_at_once(
-    error: type[Exception], raised: type[Exception], pipeline: Pipeline, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], raised: type[Exception], pipeline: Pipeline, ledger: FakeLedger
 ) -> None:
-    def refuse(*arguments: object) -> None:
-        raise error("offsets 3 to 9 of access_log-0")
-
-    monkeypatch.setattr(ledger, "freeze_or_get", refuse)
+    ledger.refused = {HOUR_START: error("offsets 3 to 9 of access_log-0")}
     with pytest.raises(raised, match="offsets 3 to 9"):
-        FreezeWindowOperator(task_id="freeze", pipeline=pipeline).execute(run_context())
+        offline(FreezeWindowOperator(task_id="freeze", pipeline=pipeline), ledger).execute(run_context())

@@ -9,51 +9,33 @@ from typing import Any
 
 import psutil
 import pytest
-from airflow.providers.apache.spark.hooks import spark_submit as provider
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, TopicRecreated, UserError
 from logbus.model import Interval, Pipeline, TaskKey
-from logbus.operators import load_window
 from logbus.operators.freeze_window import FreezeWindowOperator
-from logbus.operators.load_window import LoadWindowOperator
+from logbus.operators.load_window import WINDOWS_PER_COMMAND_MAX, LoadWindowOperator
 
 from tests.support.airflow_context import HOUR_START, run_context
-from tests.support.fake_ledger import FakeLedger, window
-from tests.support.fake_submit import FakeSubmit, subprocess_with
+from tests.support.fake_hooks import offline
+from tests.support.fake_ledger import FakeLedger
+from tests.support.fake_submit import Submitted
 
 SECRETS = ("warehouse-password", "broker-password")
 
 
 @pytest.fixture
-def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
-    """Every spark-submit that was started."""
-    started: list[FakeSubmit] = []
-
-    def popen(command: list[str], **arguments: Any) -> FakeSubmit:
-        started.append(FakeSubmit(command, **arguments))
-        return started[-1]
-
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
-    monkeypatch.setattr(provider, "subprocess", subprocess_with(popen))
-    return started
-
-
-@pytest.fixture
-def failing(submitted: list[FakeSubmit], ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def failing(submitted: Submitted, ledger: FakeLedger) -> None:
     """The application fails, and loads nothing."""
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)
-    monkeypatch.setattr(ledger, "window", lambda name, start: window(start))
+    submitted.exit_code, ledger.loads = 1, False
 
 
-def operator(pipeline: Pipeline, **arguments: Any) -> LoadWindowOperator:
-    return LoadWindowOperator(task_id="load", pipeline=pipeline, **arguments)
+def operator(pipeline: Pipeline, ledger: FakeLedger, **arguments: Any) -> LoadWindowOperator:
+    return offline(LoadWindowOperator(task_id="load", pipeline=pipeline, **arguments), ledger)
 
 
-def test_the_attempt_is_taken_before_submit_and_handed_over(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
-) -> None:
-    operator(pipeline).execute(run_context(try_number=3))
+def test_the_attempt_is_taken_before_submit_and_handed_over(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
+    operator(pipeline, ledger).execute(run_context(try_number=3))
     assert ledger.begun == [([HOUR_START], "manual__1", 3)]
     assert (ledger.dags, ledger.tasks) == ([("access_log", "access_log")], [TaskKey(dag_id="access_log", task_id="load")])
     command = submitted[0].command
@@ -61,10 +43,10 @@ def test_the_attempt_is_taken_before_submit_and_handed_over(
 
 
 def test_a_load_registers_the_pipeline_as_its_dag_defines_it(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
 ) -> None:
     """As the freeze does: a load that is cleared alone after its DAG was edited runs the new parser."""
-    operator(pipeline).execute(run_context())
+    operator(pipeline, ledger).execute(run_context())
     assert (ledger.registered, ledger.begun_as) == ([pipeline], [pipeline])
 
 
@@ -75,19 +57,19 @@ def dag() -> DAG:
 
 
 def test_tasks_of_one_dag_that_define_a_pipeline_differently_are_refused(
-    dag: DAG, pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+    dag: DAG, pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
 ) -> None:
     with dag:
-        load = operator(pipeline)
+        load = operator(pipeline, ledger)
         FreezeWindowOperator(task_id="freeze", pipeline=replace(pipeline, parse="raw"))
     with pytest.raises(AirflowFailException, match="parse: combined against raw"):
         load.execute({**run_context(), "dag": dag})
     assert (ledger.registered, ledger.begun) == ([], [])
 
 
-def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]) -> None:
+def test_many_windows_go_into_one_application(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
     windows = [(HOUR_START + timedelta(hours=hour)).isoformat() for hour in range(84)]
-    result = operator(pipeline, windows=windows).execute(run_context())
+    result = operator(pipeline, ledger, windows=windows).execute(run_context())
     assert len(submitted) == 1
     assert submitted[0].command.count("--window") == 84
     assert (result["read"], result["loaded"], result["dead_lettered"], len(result["windows"])) == (840, 756, 84, 84)
@@ -97,20 +79,20 @@ NEXT_HOURS = [HOUR_START + timedelta(hours=number) for number in range(1, 12)]
 
 
 def test_very_many_windows_go_into_one_application_after_another(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
 ) -> None:
     """A command line has an end."""
-    monkeypatch.setattr(load_window, "WINDOWS_PER_COMMAND_MAX", 2)
-    hours = [HOUR_START + timedelta(hours=number) for number in range(5)]
-    operator(pipeline, windows=[hour.isoformat() for hour in hours]).execute(run_context())
-    assert [begun for begun, _, _ in ledger.begun] == [hours[:2], hours[2:4], hours[4:]]
+    most = WINDOWS_PER_COMMAND_MAX
+    hours = [HOUR_START + timedelta(hours=number) for number in range(2 * most + 1)]
+    operator(pipeline, ledger, windows=[hour.isoformat() for hour in hours]).execute(run_context())
+    assert [begun for begun, _, _ in ledger.begun] == [hours[:most], hours[most : 2 * most], hours[2 * most :]]
     assert len(submitted) == 3
 
 
 def test_the_first_of_a_backfill_loads_the_hours_of_those_that_wait_beside_it(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
 ) -> None:
-    result = operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
+    result = operator(pipeline, ledger).execute(run_context(waiting=NEXT_HOURS))
     assert [starts for starts, _, _ in ledger.begun] == [[HOUR_START, *NEXT_HOURS]]
     assert [part.start for part in ledger.frozen] == NEXT_HOURS
     assert submitted[0].command.count("--window") == 12
@@ -119,21 +101,21 @@ def test_the_first_of_a_backfill_loads_the_hours_of_those_that_wait_beside_it(
 
 
 def test_the_others_find_their_hour_loaded_and_start_nothing(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
 ) -> None:
     ledger.loaded_at[HOUR_START] = datetime.max.replace(tzinfo=UTC)
-    result = operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
+    result = operator(pipeline, ledger).execute(run_context(waiting=NEXT_HOURS))
     assert result["adopted"] is True
     assert (ledger.begun, submitted) == ([], [])
 
 
 def test_a_run_of_the_schedule_loads_the_hours_before_it_that_are_missing_and_names_them_for_the_audit(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
 ) -> None:
     missing = [HOUR_START - timedelta(hours=number) for number in (3, 2)]
     ledger.closed = [Interval.hour(start) for start in missing]
     ledger.unaudited = {HOUR_START, *missing}
-    result = operator(pipeline, fill_gaps=True).execute(run_context(run_type="scheduled"))
+    result = operator(pipeline, ledger, fill_gaps=True).execute(run_context(run_type="scheduled"))
     assert ledger.begun == [([HOUR_START, *missing], "manual__1", 1)]
     assert len(submitted) == 1
     assert result["filled"] == ["2015-05-17T07:00:00Z", "2015-05-17T08:00:00Z"]
@@ -142,39 +124,33 @@ def test_a_run_of_the_schedule_loads_the_hours_before_it_that_are_missing_and_na
 
 @pytest.mark.parametrize(("run_type", "fills"), [("manual", True), ("backfill", True), ("scheduled", False)])
 def test_a_run_that_somebody_asked_for_loads_what_was_asked_for_and_no_more(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], run_type: str, fills: bool
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted, run_type: str, fills: bool
 ) -> None:
     ledger.closed = [Interval.hour(HOUR_START - timedelta(hours=2))]
-    result = operator(pipeline, fill_gaps=fills).execute(run_context(run_type=run_type))
+    result = operator(pipeline, ledger, fill_gaps=fills).execute(run_context(run_type=run_type))
     assert (ledger.begun, result["filled"]) == ([([HOUR_START], "manual__1", 1)], [])
 
 
-def test_one_application_takes_only_as_many_hours_as_it_may(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
-) -> None:
-    operator(pipeline, max_windows_per_application=4).execute(run_context(waiting=NEXT_HOURS))
-    operator(pipeline, max_windows_per_application=1).execute(run_context(waiting=NEXT_HOURS))
+def test_one_application_takes_only_as_many_hours_as_it_may(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
+    operator(pipeline, ledger, max_windows_per_application=4).execute(run_context(waiting=NEXT_HOURS))
+    operator(pipeline, ledger, max_windows_per_application=1).execute(run_context(waiting=NEXT_HOURS))
     assert [starts for starts, _, _ in ledger.begun] == [[HOUR_START, *NEXT_HOURS[:3]], [HOUR_START]]
 
 
-def test_somebody_elses_bad_hour_does_not_fail_ours(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeSubmit, "exit_code", 1)  # as the application ends where one of its windows failed
-    assert operator(pipeline).execute(run_context(waiting=NEXT_HOURS))["adopted"] is False
+def test_somebody_elses_bad_hour_does_not_fail_ours(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
+    submitted.exit_code = 1  # as the application ends where one of its windows failed
+    assert operator(pipeline, ledger).execute(run_context(waiting=NEXT_HOURS))["adopted"] is False
     assert ledger.failed
 
 
 @pytest.mark.usefixtures("failing")
-def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(pipeline: Pipeline) -> None:
+def test_our_own_bad_hour_fails_us_whatever_became_of_the_others(pipeline: Pipeline, ledger: FakeLedger) -> None:
     with pytest.raises(LoadFailed):
-        operator(pipeline).execute(run_context(waiting=NEXT_HOURS))
+        operator(pipeline, ledger).execute(run_context(waiting=NEXT_HOURS))
 
 
-def test_secrets_travel_in_the_environment_and_nowhere_else(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit]
-) -> None:
-    load = operator(pipeline)
+def test_secrets_travel_in_the_environment_and_nowhere_else(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
+    load = operator(pipeline, ledger)
     load.execute(run_context())
     environment = submitted[0].env
     assert all(any(secret in value for value in environment.values()) for secret in SECRETS)
@@ -186,7 +162,7 @@ def test_secrets_travel_in_the_environment_and_nowhere_else(
 @pytest.mark.usefixtures("failing")
 def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(pipeline: Pipeline, ledger: FakeLedger) -> None:
     with pytest.raises(LoadFailed, match="out of luck") as failure:
-        operator(pipeline).execute(run_context())
+        operator(pipeline, ledger).execute(run_context())
     assert "--pipeline" not in str(failure.value)
     [(attempts, error)] = ledger.failed
     assert [attempt.number for attempt in attempts] == [1]
@@ -197,51 +173,46 @@ def test_a_failed_application_is_told_by_its_last_lines_and_noted_in_the_ledger(
 def test_an_hour_of_which_too_much_does_not_parse_is_not_retried(pipeline: Pipeline, ledger: FakeLedger) -> None:
     ledger.too_much.append("7 of the 10 records do not parse")
     with pytest.raises(AirflowFailException, match="7 of the 10"):
-        operator(pipeline).execute(run_context())
+        operator(pipeline, ledger).execute(run_context())
 
 
 @pytest.mark.parametrize(("said", "accepted"), [(True, [HOUR_START]), ("True", [HOUR_START]), (False, []), ("False", [])])
 def test_other_records_are_accepted_for_the_hours_of_the_run_that_says_so_and_not_for_those_beside_it(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], said: bool | str, accepted: list[datetime]
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted, said: bool | str, accepted: list[datetime]
 ) -> None:
-    operator(pipeline, accept_other_records=said).execute(run_context(waiting=NEXT_HOURS))
+    operator(pipeline, ledger, accept_other_records=said).execute(run_context(waiting=NEXT_HOURS))
     assert ledger.accepted == accepted
     assert len(ledger.begun[0][0]) == 1 + len(NEXT_HOURS)
 
 
-def test_a_recreated_topic_is_not_retried(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        raise TopicRecreated("another topic id")
-
-    monkeypatch.setattr(ledger, "begin_attempts", refuse)
+def test_a_recreated_topic_is_not_retried(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> None:
+    ledger.refused = {HOUR_START: TopicRecreated("another topic id")}
     with pytest.raises(AirflowFailException, match="another topic id"):
-        operator(pipeline).execute(run_context())
+        operator(pipeline, ledger).execute(run_context())
     assert submitted == []
 
 
 def test_a_master_that_would_show_secrets_on_its_command_line_is_refused(
-    pipeline: Pipeline, ledger: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
     with pytest.raises(UserError, match="credentials_in_environment=False"):
-        operator(pipeline).execute(run_context())
+        operator(pipeline, ledger).execute(run_context())
     assert submitted == []
-    operator(pipeline, credentials_in_environment=False).execute(run_context())
+    operator(pipeline, ledger, credentials_in_environment=False).execute(run_context())
     assert not [word for word in submitted[0].command if any(secret in word for secret in SECRETS)]
 
 
-def test_it_waits_for_its_turn_in_the_pool_of_loads(pipeline: Pipeline) -> None:
-    assert operator(pipeline).pool == "logbus_load"
-    assert operator(pipeline, pool="mine").pool == "mine"
+def test_it_waits_for_its_turn_in_the_pool_of_loads(pipeline: Pipeline, ledger: FakeLedger) -> None:
+    assert operator(pipeline, ledger).pool == "logbus_load"
+    assert operator(pipeline, ledger, pool="mine").pool == "mine"
 
 
 def test_on_kill_ends_the_driver_below_spark_submit_too(
     pipeline: Pipeline, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
-    load = operator(pipeline)
+    load = operator(pipeline, ledger)
     load._hook = load._get_hook()
     program = "import subprocess, sys; child = subprocess.Popen(['sleep', '600']); print(child.pid, flush=True); child.wait()"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as launcher:

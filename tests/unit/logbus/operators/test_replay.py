@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -7,15 +8,17 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.operators import load_window
 from logbus.operators import replay as operators
 from logbus.operators.replay import ReplayOperator
 from logbus.status.replay import ReplayPlan, ReplayWindow, Span
 
 from tests.support.airflow_context import HOUR_START, run_context
+from tests.support.fake_hooks import offline
 from tests.support.fake_ledger import FakeLedger, window
+from tests.support.fake_submit import Submitted
 
 HOURS = [HOUR_START + timedelta(hours=number) for number in range(3)]
+Replayed = Callable[..., dict[str, Any]]
 
 
 class FakePlan:
@@ -32,48 +35,46 @@ class FakePlan:
 
 
 @pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> list[Any]:
-    """What was handed to the load, which is tested by itself."""
-    starts: list[Any] = []
-    monkeypatch.setattr(
-        load_window.LoadWindowOperator, "execute", lambda self, context: starts.append(self.windows) or {"read": 0}
-    )
-    return starts
+def replayed(monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> Replayed:
+    """Runs the operator over a plan; the application that it starts loads what the ledger has begun."""
+
+    def run(plan: FakePlan, **arguments: Any) -> dict[str, Any]:
+        monkeypatch.setattr(operators.replay, "plan", plan)
+        result: dict[str, Any] = offline(ReplayOperator(task_id="replay", pipeline=pipeline, **arguments), ledger).execute(
+            run_context()
+        )
+        return result
+
+    return run
 
 
-def replayed(monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, plan: FakePlan, **arguments: Any) -> dict[str, Any]:
-    monkeypatch.setattr(operators.replay, "plan", plan)
-    result: dict[str, Any] = ReplayOperator(task_id="replay", pipeline=pipeline, **arguments).execute(run_context())
-    return result
+def loaded(ledger: FakeLedger) -> list[list[datetime]]:
+    return [starts for starts, _, _ in ledger.begun]
 
 
-def test_it_loads_the_windows_of_the_span(monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, loaded: list[Any]) -> None:
+def test_it_loads_the_windows_of_the_span(replayed: Replayed, ledger: FakeLedger) -> None:
     plan = FakePlan()
-    result = replayed(monkeypatch, pipeline, plan, since="2015-05-17T10:00:00Z", until="None")
-    assert result == {"read": 0, "starts": loaded[0]}
+    result = replayed(plan, since="2015-05-17T10:00:00Z", until="None")
+    assert (result["read"], result["starts"]) == (30, ["2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z", "2015-05-17T12:00:00Z"])
     assert plan.asked == [(Span(since=HOUR_START), "manual__1")]
-    assert loaded == [["2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z", "2015-05-17T12:00:00Z"]]
+    assert loaded(ledger) == [HOURS]
 
 
-def test_it_loads_the_windows_that_are_named(monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, loaded: list[Any]) -> None:
+def test_it_loads_the_windows_that_are_named(replayed: Replayed, ledger: FakeLedger) -> None:
     plan = FakePlan()
-    replayed(monkeypatch, pipeline, plan, windows=["2015-05-17T10:00:00Z"])
+    replayed(plan, windows=["2015-05-17T10:00:00Z"])
     assert plan.asked[0][0] == Span(starts=(HOUR_START,))
 
 
-def test_a_lost_window_fails_it_at_once_or_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, loaded: list[Any]
-) -> None:
+def test_a_lost_window_fails_it_at_once_or_is_left_out(replayed: Replayed, ledger: FakeLedger) -> None:
     plan = FakePlan(lost=("access_log-0 [0, 9)",))
     with pytest.raises(AirflowFailException, match="access_log-0"):
-        replayed(monkeypatch, pipeline, plan, since="2015-05-17T10:00:00Z")
-    assert loaded == []
-    replayed(monkeypatch, pipeline, plan, since="2015-05-17T10:00:00Z", skip_lost=True)
-    assert loaded == [["2015-05-17T10:00:00Z", "2015-05-17T12:00:00Z"]]
+        replayed(plan, since="2015-05-17T10:00:00Z")
+    assert loaded(ledger) == []
+    replayed(plan, since="2015-05-17T10:00:00Z", skip_lost=True)
+    assert loaded(ledger) == [[HOURS[0], HOURS[2]]]
 
 
-def test_without_a_span_it_never_takes_the_runs_own_window(
-    monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, loaded: list[Any]
-) -> None:
+def test_without_a_span_it_never_takes_the_runs_own_window(replayed: Replayed, ledger: FakeLedger) -> None:
     with pytest.raises(UserError, match="say which windows"):
-        replayed(monkeypatch, pipeline, FakePlan())
+        replayed(FakePlan())

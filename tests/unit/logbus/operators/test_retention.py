@@ -38,36 +38,37 @@ class FakeRetention:
         return RetentionReport(plans=(TopicPlan(policy=policy(), deletions=(gone,)),), alarms=self.alarms, number=1)
 
 
-def operator(monkeypatch: pytest.MonkeyPatch, fake: FakeRetention, **arguments: Any) -> RetentionOperator:
-    monkeypatch.setattr(RetentionOperator, "_retention", lambda self: fake)
-    return RetentionOperator(task_id="retention", now=lambda: NOW, **arguments)
+def operator(fake: FakeRetention, **arguments: Any) -> RetentionOperator:
+    made = RetentionOperator(task_id="retention", now=lambda: NOW, **arguments)
+    made.retention = fake  # type: ignore[assignment]
+    return made
 
 
-def test_it_runs_over_all_managed_topics_and_returns_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_over_all_managed_topics_and_returns_the_report() -> None:
     fake = FakeRetention()
-    summary = operator(monkeypatch, fake).execute(run_context())
+    summary = operator(fake).execute(run_context())
     assert fake.asked == [("run", NOW, "manual__1", None)]
     assert summary["records"] == 7
 
 
 @pytest.mark.parametrize("dry_run", [True, "True", "true"])
-def test_a_dry_run_only_plans_and_leaves_policies_alone(monkeypatch: pytest.MonkeyPatch, dry_run: bool | str) -> None:
+def test_a_dry_run_only_plans_and_leaves_policies_alone(dry_run: bool | str) -> None:
     fake = FakeRetention()
-    operator(monkeypatch, fake, topics=["t"], dry_run=dry_run, policies=[policy()]).execute(run_context())
+    operator(fake, topics=["t"], dry_run=dry_run, policies=[policy()]).execute(run_context())
     assert fake.asked == [("plan", NOW, ["t"])]
 
 
-def test_policies_in_code_are_set_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_in_code_are_set_before_the_run() -> None:
     fake, wanted = FakeRetention(), RetentionPolicy(topic="t", retain_bytes=5)
-    operator(monkeypatch, fake, policies=[wanted]).execute(run_context())
+    operator(fake, policies=[wanted]).execute(run_context())
     assert [what for what, *_ in fake.asked] == ["set", "run"]
     assert fake.asked[0][1] == wanted
 
 
-def test_an_alarm_fails_the_task_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alarm_fails_the_task_after_the_run() -> None:
     fake = FakeRetention(alarms=["pipeline p has held back 3 records"])
     with pytest.raises(RetentionOverdue, match="held back 3 records"):
-        operator(monkeypatch, fake).execute(run_context())
+        operator(fake).execute(run_context())
     assert fake.asked[0][0] == "run"
 
 

@@ -5,32 +5,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.providers.apache.spark.hooks import spark_submit as provider
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import RecordsLost
 from logbus.model import Interval, Pipeline
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
 
 from tests.support.airflow_context import HOUR_START, run_context
+from tests.support.fake_hooks import offline
 from tests.support.fake_ledger import FakeLedger
-from tests.support.fake_submit import FakeSubmit, subprocess_with
+from tests.support.fake_submit import FakeSubmit, Submitted
 
 
-@pytest.fixture
-def submitted(monkeypatch: pytest.MonkeyPatch) -> list[FakeSubmit]:
-    started: list[FakeSubmit] = []
-
-    def popen(command: list[str], **arguments: Any) -> FakeSubmit:
-        started.append(FakeSubmit(command, **arguments))
-        return started[-1]
-
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
-    monkeypatch.setattr(provider, "subprocess", subprocess_with(popen))
-    return started
-
-
-def operator(**arguments: Any) -> SparkSubmitWindowOperator:
-    return SparkSubmitWindowOperator(task_id="mine", application="mine.py", **{"pipeline": "access_log", **arguments})
+def operator(ledger: FakeLedger, **arguments: Any) -> SparkSubmitWindowOperator:
+    made = SparkSubmitWindowOperator(task_id="mine", application="mine.py", **{"pipeline": "access_log", **arguments})
+    return offline(made, ledger)
 
 
 def conf(submit: FakeSubmit) -> dict[str, str]:
@@ -39,15 +27,13 @@ def conf(submit: FakeSubmit) -> dict[str, str]:
 
 
 @pytest.fixture
-def registered(ledger: FakeLedger, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
-    monkeypatch.setattr(ledger, "pipeline", lambda name: pipeline, raising=False)
+def registered(ledger: FakeLedger, pipeline: Pipeline) -> FakeLedger:
+    ledger.registered.append(pipeline)
     return ledger
 
 
-def test_the_program_gets_the_frozen_offsets_in_environment_and_settings(
-    registered: FakeLedger, submitted: list[FakeSubmit]
-) -> None:
-    result = operator(application_args=["--mine"]).execute(run_context())
+def test_the_program_gets_the_frozen_offsets_in_environment_and_settings(registered: FakeLedger, submitted: Submitted) -> None:
+    result = operator(registered, application_args=["--mine"]).execute(run_context())
     [submit] = submitted
     handed = json.loads(submit.env["LOGBUS_WINDOWS"])
     assert handed["windows"][0]["ranges"] == {"0": [5, 15]}
@@ -61,36 +47,33 @@ def test_the_program_gets_the_frozen_offsets_in_environment_and_settings(
 
 
 def test_a_pipeline_by_name_must_be_registered_and_one_given_whole_is(
-    registered: FakeLedger, pipeline: Pipeline, submitted: list[FakeSubmit]
+    registered: FakeLedger, pipeline: Pipeline, submitted: Submitted
 ) -> None:
-    operator().execute(run_context())
-    assert registered.registered == []
-    operator(pipeline=pipeline).execute(run_context())
+    operator(registered).execute(run_context())
     assert registered.registered == [pipeline]
+    operator(registered, pipeline=pipeline).execute(run_context())
+    assert registered.registered == [pipeline, pipeline]
 
 
-def test_only_what_is_asked_for_of_the_secrets_is_handed_over(registered: FakeLedger, submitted: list[FakeSubmit]) -> None:
-    operator().execute(run_context())
-    operator(warehouse_in_environment=True).execute(run_context())
+def test_only_what_is_asked_for_of_the_secrets_is_handed_over(registered: FakeLedger, submitted: Submitted) -> None:
+    operator(registered).execute(run_context())
+    operator(registered, warehouse_in_environment=True).execute(run_context())
     assert "broker-password" in submitted[0].env["LOGBUS_KAFKA_CONFIG"]
     assert ["LOGBUS_WAREHOUSE_URL" in submit.env for submit in submitted] == [False, True]
     assert not [word for submit in submitted for word in submit.command if "password" in word]
 
 
-def test_many_windows_can_be_asked_for(registered: FakeLedger, submitted: list[FakeSubmit]) -> None:
+def test_many_windows_can_be_asked_for(registered: FakeLedger, submitted: Submitted) -> None:
     windows = [(HOUR_START + timedelta(hours=number)).isoformat() for number in range(3)]
-    operator(windows=windows).execute(run_context())
+    operator(registered, windows=windows).execute(run_context())
     assert registered.frozen == [Interval.hour(HOUR_START + timedelta(hours=number)) for number in range(3)]
     assert len(json.loads(submitted[0].env["LOGBUS_WINDOWS"])["windows"]) == 3
 
 
-def test_lost_records_fail_at_once(registered: FakeLedger, submitted: list[FakeSubmit], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise RecordsLost("offsets 3 to 9")
-
-    monkeypatch.setattr(registered, "freeze_or_get", refuse)
+def test_lost_records_fail_at_once(registered: FakeLedger, submitted: Submitted) -> None:
+    registered.refused = {HOUR_START: RecordsLost("offsets 3 to 9")}
     with pytest.raises(AirflowFailException, match="offsets 3 to 9"):
-        operator().execute(run_context())
+        operator(registered).execute(run_context())
     assert submitted == []
 
 

@@ -5,8 +5,18 @@ from functools import reduce
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.proof import sent_numbers
-from logbus.proof.sent_numbers import OTHER_STREAMS, Numbers, count_sent, holes, join_streams, joined, sent_number, size
+from logbus.proof.sent_numbers import (
+    OTHER_STREAMS,
+    RUNS_MAX,
+    STREAMS_MAX,
+    Numbers,
+    count_sent,
+    holes,
+    join_streams,
+    joined,
+    sent_number,
+    size,
+)
 
 
 def numbers(*found: int) -> Numbers:
@@ -70,18 +80,19 @@ def test_headers_are_counted_by_stream_wherever_they_stand() -> None:
     assert sent == {"a": Numbers(count=3, runs=[(1, 3)]), "b": Numbers(count=2, runs=[(1, 1), (9, 9)])}
 
 
-def test_a_stream_in_no_order_keeps_its_count_and_its_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_numbers, "RUNS_MAX", 3)
-    found = numbers(1, 3, 5, 7, 9)
-    assert (found.count, found.runs, found.is_vague) == (5, [(1, 9)], True)
+def test_a_stream_in_no_order_keeps_its_count_and_its_ends() -> None:
+    last = 2 * RUNS_MAX + 1
+    found = Numbers(count=RUNS_MAX, runs=[(number, number) for number in range(1, last, 2)])
+    assert found.join(Numbers()).is_vague is False
+    found.add(last)
+    assert (found.count, found.runs, found.is_vague) == (RUNS_MAX + 1, [(1, last)], True)
     assert numbers(1).join(found).is_vague
 
 
-def test_a_stream_for_every_record_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_numbers, "STREAMS_MAX", 2)
+def test_a_stream_for_every_record_does_not_fill_the_memory() -> None:
     sent: dict[str, Numbers] = {}
-    count_sent(sent, [[("logbus-sent", b"%d:1" % number)] for number in range(5)])
-    assert sorted(sent) == [OTHER_STREAMS, "0", "1"]
+    count_sent(sent, [[("logbus-sent", b"%d:1" % number)] for number in range(STREAMS_MAX + 3)])
+    assert sent.keys() == {OTHER_STREAMS, *(str(number) for number in range(STREAMS_MAX))}
     assert (sent[OTHER_STREAMS].count, sent[OTHER_STREAMS].is_vague) == (3, True)
 
 

@@ -3,9 +3,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from airflow.triggers.base import TriggerEvent
-from logbus.triggers import window_closed
 from logbus.triggers.window_closed import SLEEP_SECONDS_MAX, WindowClosedTrigger
 
 CLOSES = "2015-05-17T11:05:00Z"
@@ -34,26 +32,25 @@ async def first_event(trigger: WindowClosedTrigger) -> TriggerEvent:
     raise AssertionError("the trigger ended without an event")
 
 
-def fire(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> TriggerEvent:
-    monkeypatch.setattr(window_closed.asyncio, "sleep", clock.sleep)
-    return asyncio.run(first_event(WindowClosedTrigger(CLOSES, now=clock)))
+def fire(clock: Clock) -> TriggerEvent:
+    return asyncio.run(first_event(WindowClosedTrigger(CLOSES, now=clock, sleep=clock.sleep)))
 
 
-def test_it_fires_at_once_when_the_window_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_fires_at_once_when_the_window_is_closed() -> None:
     clock = Clock(CLOSES_AT)
-    assert fire(clock, monkeypatch).payload == {"closed_at": CLOSES}
+    assert fire(clock).payload == {"closed_at": CLOSES}
     assert clock.slept == []
 
 
-def test_it_waits_until_the_clock_has_passed_the_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_waits_until_the_clock_has_passed_the_closing() -> None:
     clock = Clock(CLOSES_AT - timedelta(seconds=70))
-    assert fire(clock, monkeypatch).payload == {"closed_at": CLOSES}
+    assert fire(clock).payload == {"closed_at": CLOSES}
     assert clock.slept == [SLEEP_SECONDS_MAX, SLEEP_SECONDS_MAX, 10.0]
 
 
-def test_a_clock_that_jumps_ahead_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_ahead_ends_the_wait() -> None:
     clock = Clock(CLOSES_AT - timedelta(hours=9), jump=timedelta(hours=9))
-    fire(clock, monkeypatch)
+    fire(clock)
     assert clock.slept == [SLEEP_SECONDS_MAX]
 
 

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from logbus.errors import AuditMismatch
+from logbus.model import WindowState, instant_text
+from logbus.operators.audit_window import AuditWindowOperator
+from sqlalchemy import text
+
+from tests.support.airflow_context import run_context
+from tests.support.fake_hooks import FakeBroker
+from tests.support.ledgers import World, at, stamps
+from tests.support.loads import Loading
+
+
+@pytest.fixture
+def loaded(world: World, warehouse_url: str) -> World:
+    """Hours 9 and 10, with one record and with four."""
+    world.log.append("t", *stamps(9.5, 10, 10.2, 10.4, 10.6, 11))
+    world.register()
+    for number in (9, 10):
+        Loading(world=world, url=warehouse_url, window=world.freeze(number)).load()
+    return world
+
+
+def audit(world: World, **arguments: Any) -> dict[str, Any]:
+    operator = AuditWindowOperator(task_id="audit", pipeline="p", **arguments)
+    operator.broker = FakeBroker(world.log)  # type: ignore[assignment]
+    result: dict[str, Any] = operator.execute(run_context())  # type: ignore[arg-type]
+    return result
+
+
+def test_an_exact_window_is_counted(loaded: World) -> None:
+    result = audit(loaded)
+    assert result["audited"] == 1
+    assert result["windows"][0]["found"] == {"0": 4}
+    assert loaded.ledger.window("p", at(10)).state is WindowState.AUDITED
+
+
+def test_one_wrong_window_of_many_fails_the_run_and_is_named(loaded: World) -> None:
+    with loaded.ledger.engine.begin() as connection:
+        connection.execute(text("delete from t where _timestamp > :at and _offset = 2"), {"at": at(10)})
+    with pytest.raises(AuditMismatch, match="2015-05-17T10:00:00Z: .* holds 4 records, 3 are accounted for") as failure:
+        audit(loaded, windows=[instant_text(at(9)), instant_text(at(10))])
+    assert "2015-05-17T09" not in str(failure.value)

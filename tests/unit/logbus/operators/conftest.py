@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from airflow.providers.apache.spark.hooks import spark_submit as provider
+
+from tests.support.airflow_context import HOUR_START
+from tests.support.fake_log import FakeLog
+from tests.support.fake_submit import Submitted, subprocess_with
+
+FIRST_MS = int(HOUR_START.timestamp() * 1000)
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
+    """Every spark-submit that was started."""
+    started = Submitted()
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.setattr(provider, "subprocess", subprocess_with(started.start))
+    return started
+
+
+@pytest.fixture
+def log() -> FakeLog:
+    """Twenty records, a minute apart from the hour's start on."""
+    made = FakeLog()
+    made.create("access_log")
+    made.ids["access_log"] = "t"  # as the windows of the fake ledger have it
+    made.append("access_log", *(FIRST_MS + 60_000 * number for number in range(20)))
+    return made
