@@ -23,7 +23,7 @@ from logbus.ledger.definition import pipeline_of
 from logbus.ledger.error_budget import samples_of
 from logbus.ledger.heartbeats import Heartbeat
 from logbus.ledger.ledger import Ledger
-from logbus.ledger.retained import refuse_if_recreated, why_unreadable
+from logbus.ledger.retained import refuse_if_recreated
 from logbus.ledger.testimony import Called, Place
 from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, Witness, milliseconds
 from logbus.parsing import parser_for
@@ -150,17 +150,9 @@ class Application:
         self, pipeline: Pipeline, attempts: Sequence[Attempt], windows: Mapping[int, FrozenWindow], called: Called
     ) -> tuple[list[Attempt], list[tuple[Attempt, WindowError]]]:
         """Attempts whose records are all there, and are the same ones, and those whose are not, with the reason."""
-        if not attempts:
-            return [], []
-        topic = windows[attempts[0].window_id].topic
-        facts = self.log.topic(topic)
-        starts = self.log.start_offsets(topic, facts.partitions)
-        reasons = [(attempt, why_unreadable(windows[attempt.window_id], facts, starts)) for attempt in attempts]
-        same_topic = [windows[attempt.window_id] for attempt, reason in reasons if reason is None]
-        changed = testimony.another_log_under(pipeline, self.log, same_topic, called)
-        reasons = [(attempt, reason or changed.get(attempt.window_id)) for attempt, reason in reasons]
-        unreadable = [(attempt, reason) for attempt, reason in reasons if reason is not None]
-        return [attempt for attempt, reason in reasons if reason is None], unreadable
+        found = testimony.unreadable(pipeline, self.log, [windows[attempt.window_id] for attempt in attempts], called)
+        unreadable = [(attempt, found[attempt.window_id]) for attempt in attempts if attempt.window_id in found]
+        return [attempt for attempt in attempts if attempt.window_id not in found], unreadable
 
     def read(
         self,

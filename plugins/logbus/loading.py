@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +24,7 @@ from logbus.ledger.migrations import create_ledger
 from logbus.ledger.standing import why_not_loaded
 from logbus.model import Attempt, AuditReport, FrozenWindow, Pipeline, ceiling, instant_text
 from logbus.proof.audit import audit_window
+from logbus.warehouse.empty_windows import load_empty
 from logbus.warehouse.engine import connect
 from logbus.warehouse.sinks import each_sink_once
 from logbus.wording import many
@@ -76,15 +77,35 @@ class Loader:
         windows = self.freeze(ledger, log, plan)
         if not windows:
             self.say(next_to_load(plan.pipeline, load, self.now()))
-        # Whoever asked for a hundred thousand windows waits for the few with records, the newest of which would come last.
-        windows.sort(key=lambda window: not window.record_count)
-        return self.load_and_audit(ledger, log, load, [window.interval.start for window in windows])
+        # Those with records first: they are few, the newest of them would come last, and somebody waits for them.
+        filled, empty = [window for window in windows if window.record_count], [one for one in windows if not one.record_count]
+        try:
+            reports = self.load_and_audit(ledger, log, load, starts_of(filled))
+        except LoadFailed:  # an hour that does not parse keeps none from being loaded that has nothing to parse
+            self.load_empty(ledger, log, load, empty)
+            raise
+        reports += self.load_empty(ledger, log, load, empty)
+        known = {report.window.id for report in reports}
+        reports += self.load_and_audit(ledger, log, load, starts_of(window for window in empty if window.id not in known))
+        return sorted(reports, key=lambda report: report.window.interval)
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         """Loads frozen windows again, whatever became of them before, and audits them."""
         refuse_without_java()
         ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client(self.client_config))
         return self.load_and_audit(ledger, log, load, starts)
+
+    def load_empty(self, ledger: Ledger, log: Topics, load: Load, windows: Sequence[FrozenWindow]) -> list[AuditReport]:
+        """The windows without a record, without Spark; those that are missing in the reports have to be loaded by it."""
+        reports = list[AuditReport]()
+        try:
+            for some in load_empty(ledger.engine, log, load.pipeline, windows, load.run_id, self.now):
+                reports += some
+                self.say(f"without any record: {len(reports):,} of {many(len(windows), 'window')} loaded and audited")
+        except KeyboardInterrupt:
+            self.say(how_far(load.pipeline, len(reports), len(reports), len(windows)))
+            raise
+        return reports
 
     def load_and_audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         """Application by application, so that what one has loaded is proved though a later one fails."""
@@ -128,6 +149,10 @@ class Loader:
             )
         if missing := why_not_loaded(ledger.settle_attempts(attempts, self.now())):
             raise missing
+
+
+def starts_of(windows: Iterable[FrozenWindow]) -> list[datetime]:
+    return [window.interval.start for window in windows]
 
 
 def next_to_load(pipeline: Pipeline, load: Load, now: datetime) -> str:

@@ -17,7 +17,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, insert, or_, select, true
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    DateTime,
+    Engine,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    true,
+)
 
 from logbus.errors import PipelineUnknown
 from logbus.ledger import schema
@@ -213,6 +228,16 @@ def windows_holding(connection: Connection, pipeline_name: str, span: Interval) 
         .order_by(window.c.starts_at)
     )
     return {start: int(count) for start, count in connection.execute(query)}
+
+
+def held_by_windows(connection: Connection, pipeline: Pipeline, starts: Collection[datetime]) -> set[datetime]:
+    """Those of the windows that begin then with whose hours a record in a loaded window is stamped."""
+    hours, window, instants = schema.window_hour, schema.window, DateTime(timezone=True)
+    wanted = select(func.unnest(literal(list(starts), ARRAY(instants)), type_=instants).label("start")).subquery()
+    start, near = wanted.c.start, hours.c.hour > wanted.c.start - INTERVAL_LONGEST  # for the index
+    touches = and_(near, hours.c.hour + pipeline.interval > start, hours.c.hour < start + pipeline.interval)
+    query = select(start).join(hours, touches).join(window, window.c.id == hours.c.window_id)
+    return set(connection.execute(query.where(window.c.pipeline == pipeline.name).distinct()).scalars())
 
 
 def newest_stamped() -> Select[Any]:

@@ -12,10 +12,11 @@ from datetime import datetime
 
 from sqlalchemy import Engine, select
 
-from logbus.errors import LogChanged
+from logbus.errors import LogChanged, WindowError
 from logbus.kafka.topics import OffsetLog
 from logbus.ledger import schema
 from logbus.ledger.another_log import another_log
+from logbus.ledger.retained import why_unreadable
 from logbus.ledger.rows import to_witness
 from logbus.ledger.witnesses import differences, refuse_if_shorter
 from logbus.model import FrozenWindow, Pipeline, Witness
@@ -30,7 +31,7 @@ class Called:
 
     inside: Mapping[int, Mapping[Place, Witness]] = field(default_factory=dict)  # by window
     outside: Mapping[Place, Witness] = field(default_factory=dict)
-    needed_by: Mapping[Place, frozenset[int]] = field(default_factory=dict)
+    needed_by: Mapping[Place, Sequence[int]] = field(default_factory=dict)
 
 
 def call(engine: Engine, windows: Sequence[FrozenWindow]) -> Called:
@@ -38,7 +39,7 @@ def call(engine: Engine, windows: Sequence[FrozenWindow]) -> Called:
     known = boundaries_of(engine, windows)
     inside: dict[int, dict[Place, Witness]] = {window.id: {} for window in windows}
     every: dict[Place, Witness] = {}
-    needed_by: dict[Place, frozenset[int]] = {}
+    needed_by: dict[Place, list[int]] = {}
     for window in windows:
         for part in window.ranges:
             for at in (window.interval.start, window.interval.end):
@@ -47,7 +48,7 @@ def call(engine: Engine, windows: Sequence[FrozenWindow]) -> Called:
                     continue
                 place = (part.partition, witness.offset)
                 every[place] = witness
-                needed_by[place] = needed_by.get(place, frozenset()) | {window.id}
+                needed_by.setdefault(place, []).append(window.id)
                 if part.readable_from <= witness.offset < part.end_offset:
                     inside[window.id][place] = witness
     met = {place for places in inside.values() for place in places}
@@ -65,6 +66,17 @@ def boundaries_of(engine: Engine, windows: Sequence[FrozenWindow]) -> dict[tuple
         rows = connection.execute(select(row_of).where(*mine)).mappings().all()
     found = {(row["topic_id"], row["partition"], row["at"]): to_witness(row) for row in rows}
     return {key: witness for key, witness in found.items() if witness is not None}
+
+
+def unreadable(pipeline: Pipeline, log: OffsetLog, windows: Sequence[FrozenWindow], called: Called) -> dict[int, WindowError]:
+    """By window why its records cannot be loaded: they are gone, or are not those that it was frozen on."""
+    if not windows:
+        return {}
+    facts = log.topic(windows[0].topic)
+    starts = log.start_offsets(windows[0].topic, facts.partitions)
+    reasons = {window.id: why_unreadable(window, facts, starts) for window in windows}
+    gone = {window_id: reason for window_id, reason in reasons.items() if reason is not None}
+    return {**gone, **another_log_under(pipeline, log, [window for window in windows if window.id not in gone], called)}
 
 
 def another_log_under(

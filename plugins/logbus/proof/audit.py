@@ -9,14 +9,14 @@ records are stamped with other hours than their window's, the notes say with whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Protocol
 
 from sqlalchemy import Engine
 
 from logbus.fingerprint import as_text, combine
-from logbus.kafka.topics import OffsetLog
+from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.ledger.accepted_losses import loss_text
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.retained import SET_ASIDE, lost_ranges
@@ -36,6 +36,16 @@ class Recounts(Protocol):
 
     def compare_values(self, window: FrozenWindow) -> ValuesReport:
         """Takes the checksums of their values again."""
+
+
+class AuditedLog(Protocol):
+    """The broker, as far as the audit knows it."""
+
+    def topic(self, name: str) -> TopicFacts: ...
+
+    def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]: ...
+
+    def end_offsets(self, topic: str, partitions: Iterable[int], isolation_level: str) -> dict[int, int]: ...
 
 
 SinkFor = Callable[[Pipeline, Engine], Recounts]
@@ -139,7 +149,7 @@ def hour_notes(engine: Engine, window: FrozenWindow) -> list[str]:
     return found.sentences() if found is not None and found.is_remarkable else []
 
 
-def broker_problems(log: OffsetLog, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:
+def broker_problems(log: AuditedLog, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:
     """What the broker says today; deleted records are put down in `notes`."""
     facts = log.topic(window.topic)
     if facts.topic_id != window.topic_id:

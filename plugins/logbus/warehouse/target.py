@@ -1,4 +1,4 @@
-"""The target table: partitioned by range on `_window_start`, one leaf for each loaded window.
+"""The target table: partitioned by range on `_window_start`, one leaf for each loaded window that holds records.
 
 Every row says where it comes from: topic, partition, offset, timestamp, key, window and the record's hash. The
 columns behind those are the parser's. A table that is there already and is not partitioned is the user's own: it is

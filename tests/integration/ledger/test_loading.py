@@ -3,39 +3,77 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from logbus import spark_submit
+from logbus import loading, spark_submit
 from logbus.errors import AttemptSuperseded, LoadFailed
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loading import Load, Loader, how_far, next_to_load
+from logbus.model import WindowState
 
-from tests.support.ledgers import NOW, World, at
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
 
 ENDS_WELL = ["true"]  # in place of spark-submit
 
 
 @pytest.fixture
 def loader(world: World, monkeypatch: pytest.MonkeyPatch) -> Loader:
-    world.register()
-    world.freeze(1)
     monkeypatch.setattr(spark_submit, "command", lambda name, attempts, master: ENDS_WELL)
     url = world.ledger.engine.url.render_as_string(hide_password=False)
     return Loader(warehouse_url=url, client_config={}, now=lambda: NOW, say=lambda line: None)
 
 
+def frozen(world: World) -> None:
+    """The hour 1 of a log without records."""
+    world.register()
+    world.freeze(1)
+
+
 def test_an_application_that_ends_well_and_commits_nothing_has_not_loaded(world: World, loader: Loader) -> None:
+    frozen(world)
     with pytest.raises(LoadFailed, match="2015-05-17T01:00:00Z: attempt 1 is failed"):
         loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
 
 
 def test_a_load_that_somebody_took_over_says_so(world: World, loader: Loader) -> None:
+    frozen(world)
     attempts = world.ledger.begin_attempts("p", [at(1)], "command line", 1, NOW)
     world.ledger.begin_attempts("p", [at(1)], "another", 1, NOW)
     with pytest.raises(AttemptSuperseded, match="attempt 2 of run another took over from attempt 1 and is at work on it"):
         loader.submit(world.ledger, Load(pipeline="p"), attempts)
 
 
+@pytest.fixture
+def between(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> Loader:
+    """Hours 2 and 3 hold no record, 1 and 4 do; a Spark application loads nothing and ends with status 1."""
+    world.log.append("t", *stamps(1.2, 4.2))
+    world.register()
+    monkeypatch.setattr(loading, "Topics", lambda client: world.log)
+    monkeypatch.setattr(spark_submit, "command", lambda name, attempts, master: ["false"])
+    return loader
+
+
+def states(world: World) -> list[WindowState]:
+    return [window.state for window in world.ledger.windows("p")]
+
+
+def test_empty_windows_are_loaded_though_the_others_fail(world: World, between: Loader) -> None:
+    with pytest.raises(LoadFailed, match="ended with code 1"):
+        between.load(Load(pipeline="p"))
+    assert states(world) == [WindowState.FROZEN, WindowState.AUDITED, WindowState.AUDITED, WindowState.FROZEN]
+
+
+def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Loader, warehouse_url: str) -> None:
+    for number in (1, 4):
+        Loading(world, warehouse_url, world.freeze(number)).load()
+    said: list[str] = []
+    reports = replace(between, say=said.append).load(Load(pipeline="p", only_missing=True))
+    assert [(report.window.interval.start, report.verdict) for report in reports] == [(at(2), "exact"), (at(3), "exact")]
+    assert said == ["2 closed windows, 0 records", "without any record: 2 of 2 windows loaded and audited"]
+
+
 def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen(world)
     said: list[str] = []
 
     def interrupted_by_first_line(line: str) -> None:

@@ -1,0 +1,215 @@
+"""Windows without a record, loaded thousands at a time: the ledger is the same as if each had been loaded alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from logbus.errors import AttemptSuperseded
+from logbus.ledger import attempts
+from logbus.model import AuditReport, FrozenWindow, WindowState
+from logbus.proof.audit import audit_window
+from logbus.warehouse import empty_windows
+from logbus.warehouse.empty_windows import load_empty
+from logbus.warehouse.sinks import sink_for
+from sqlalchemy import text
+
+from benchmarks.processes import wait_until
+from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.loads import Loading
+
+EMPTY = range(2, 8)  # hours between the two that hold records
+
+# What two windows may differ in that are loaded alike.
+OF_THEIR_OWN = {"id", "window_id", "starts_at", "ends_at", "key", "staging_table", "dead_letter_table", "run_id"}
+
+
+@pytest.fixture
+def quiet(world: World) -> World:
+    """Hours 1 and 8 hold records in two partitions, the hours between them none; all are frozen, and 1 is loaded."""
+    world.log.create("t", partitions=2)
+    for partition in (0, 1):
+        world.log.append("t", *stamps(1.2, 8.2), partition=partition)
+    world.register()
+    for number in range(1, 9):
+        world.freeze(number)
+    return world
+
+
+def windows(world: World, *numbers: int) -> list[FrozenWindow]:
+    return [world.ledger.window("p", at(number)) for number in numbers or EMPTY]
+
+
+def loaded_together(world: World, *numbers: int) -> list[AuditReport]:
+    found = load_empty(world.ledger.engine, world.log, "p", windows(world, *numbers), "together", lambda: NOW)
+    return [report for some in found for report in some]
+
+
+def hours(reports: list[AuditReport]) -> list[int]:
+    return [report.window.interval.start.hour for report in reports]
+
+
+def execute(world: World, statement: str) -> None:
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def rows(world: World, table: str, number: int) -> list[dict[str, Any]]:
+    """Of the hour's window, less what is its own."""
+    mine = {"window": "id", "attempt": "window_id", "window_range": "window_id", "window_hour": "window_id"}[table]
+    query = f'select * from logbus."{table}" where {mine} = :id'
+    with world.ledger.engine.connect() as connection:
+        found = connection.execute(text(query), {"id": world.ledger.window("p", at(number)).id}).mappings().all()
+    return [{name: value for name, value in row.items() if name not in OF_THEIR_OWN} for row in found]
+
+
+@pytest.mark.parametrize("table", ["window", "attempt", "window_range", "window_hour"])
+def test_the_ledger_is_the_same_as_if_each_had_been_loaded_alone(quiet: World, warehouse_url: str, table: str) -> None:
+    Loading(quiet, warehouse_url, quiet.freeze(2)).load()
+    audit_window(quiet.ledger.engine, quiet.log, "p", at(2), NOW, sink_for)
+    assert hours(loaded_together(quiet, 3)) == [3]
+    assert rows(quiet, table, 3) == rows(quiet, table, 2)
+
+
+def test_they_are_loaded_and_audited_and_an_audit_alone_finds_the_same(quiet: World) -> None:
+    reports = loaded_together(quiet)
+    assert hours(reports) == list(EMPTY)
+    assert {report.verdict for report in reports} == {"exact"}
+    assert {window.state for window in windows(quiet)} == {WindowState.AUDITED}
+    alone = audit_window(quiet.ledger.engine, quiet.log, "p", at(4), NOW, sink_for)
+    assert (alone.ok, alone.notes) == (True, ())
+
+
+def test_many_transactions_give_what_one_gives(quiet: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(empty_windows, "WINDOWS_PER_TRANSACTION", 4)
+    assert hours(loaded_together(quiet)) == list(EMPTY)
+
+
+def test_a_window_with_records_is_never_among_them(quiet: World) -> None:
+    assert hours(loaded_together(quiet, 1, 2, 8)) == [2]
+    assert quiet.ledger.window("p", at(8)).state is WindowState.FROZEN
+
+
+def test_loaded_again_they_get_the_next_attempt(quiet: World) -> None:
+    loaded_together(quiet)
+    assert hours(loaded_together(quiet)) == list(EMPTY)
+    assert {window.loaded_attempt for window in windows(quiet)} == {2}
+
+
+def test_an_attempt_that_began_before_is_superseded_and_cannot_commit(quiet: World, warehouse_url: str) -> None:
+    older = Loading(quiet, warehouse_url, quiet.freeze(3)).begin().create()
+    assert hours(loaded_together(quiet, 3)) == [3]
+    with pytest.raises(AttemptSuperseded):
+        older.commit()
+    assert quiet.ledger.window("p", at(3)).loaded_attempt == 2
+    with quiet.ledger.engine.connect() as connection:
+        left = connection.execute(text("select count(*) from pg_tables where schemaname = 'logbus_staging'")).scalar_one()
+    assert left == 0
+
+
+def test_whoever_takes_the_window_meanwhile_is_waited_for_and_numbered_apart(quiet: World, warehouse_url: str) -> None:
+    found: list[AuditReport] = []
+    with quiet.ledger.engine.begin() as connection:
+        attempts.lock_windows(connection, "p", [at(3)])
+        together = threading.Thread(target=lambda: found.extend(loaded_together(quiet)))
+        together.start()
+        assert wait_until(lambda: waits_for_lock(quiet), deadline_seconds=30)
+        assert quiet.ledger.window("p", at(2)).loaded_attempt is None
+    together.join(30)
+    assert hours(found) == list(EMPTY)
+    assert Loading(quiet, warehouse_url, quiet.freeze(3)).begin().attempt.number == 2
+
+
+def waits_for_lock(world: World) -> bool:
+    waiting = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    with world.ledger.engine.connect() as connection:
+        return bool(connection.execute(text(f"select exists ({waiting})")).scalar_one())
+
+
+MINE = "pipeline = 'p' and starts_at = '2015-05-17T04:00:00Z'"
+ID = f'(select id from logbus."window" where {MINE})'
+STRANGE_ROW = """
+    insert into t (_topic, _partition, _offset, _window_start, _fingerprint) values ('t', 0, 1, '2015-05-17T04:00:00Z', 1)
+"""
+
+
+def with_a_strange_row(world: World, url: str) -> None:
+    Loading(world, url, world.freeze(4)).load()  # so that the hour has a leaf
+    execute(world, STRANGE_ROW)
+
+
+def with_a_record_of_its_hour_elsewhere(world: World, url: str) -> None:
+    Loading(world, url, world.freeze(1)).load()
+    execute(world, "update logbus.window_hour set hour = '2015-05-17T04:00:00Z'")
+
+
+UNUSUAL: dict[str, Callable[[World, str], None]] = {
+    "a loss": lambda world, url: execute(world, f'update logbus."window" set head_unknown = true where {MINE}'),
+    "a loss that was accepted": lambda world, url: execute(
+        world, f"""update logbus."window" set loss_accepted = '{{"by": "me"}}' where {MINE}"""
+    ),
+    "lost offsets": lambda world, url: execute(world, f"update logbus.window_range set lost = 1 where window_id = {ID}"),
+    "a dead letter": lambda world, url: execute(
+        world,
+        'insert into logbus.dead_letter (topic, "partition", "offset", window_id, error_class, error, attempt, fingerprint) '
+        f"values ('t', 0, 1, {ID}, 'e', 'e', 1, 1)",
+    ),
+    "rows in the target": with_a_strange_row,
+    "records of its hour in another window": with_a_record_of_its_hour_elsewhere,
+}
+
+
+@pytest.mark.parametrize("what", list(UNUSUAL))
+def test_what_is_unusual_is_left_to_a_load_of_its_own(quiet: World, warehouse_url: str, what: str) -> None:
+    UNUSUAL[what](quiet, warehouse_url)
+    before = quiet.ledger.window("p", at(4))
+    assert 4 not in hours(loaded_together(quiet))
+    assert quiet.ledger.window("p", at(4)) == before
+    assert quiet.ledger.window("p", at(5)).state is WindowState.AUDITED
+
+
+def test_nothing_is_loaded_from_another_log(quiet: World) -> None:
+    """Restored from before hour 1's record, and grown over it."""
+    for partition in (0, 1):
+        quiet.log.cut("t", 0, partition)
+        quiet.log.append("t", *stamps(1.3, 8.2), partition=partition)
+    assert loaded_together(quiet) == []
+    assert {window.state for window in windows(quiet)} == {WindowState.FROZEN}
+
+
+def test_what_changes_between_commit_and_audit_is_not_called_exact(quiet: World, warehouse_url: str) -> None:
+    """Rows put there by hand: the audit counts again, it does not believe the commit."""
+    Loading(quiet, warehouse_url, quiet.freeze(4)).load()
+
+    def add_a_row(question: str) -> None:
+        if quiet.ledger.window("p", at(4)).loaded_attempt == 2:
+            quiet.log.interrupt = lambda question: None
+            execute(quiet, STRANGE_ROW)
+
+    quiet.log.interrupt = add_a_row
+    assert 4 not in hours(loaded_together(quiet))
+    assert quiet.ledger.window("p", at(4)).state is WindowState.LOADED
+    assert "accounted for (+1)" in audit_window(quiet.ledger.engine, quiet.log, "p", at(4), NOW, sink_for).verdict
+
+
+def test_what_is_loaded_again_before_the_audit_is_for_that_load_to_audit(quiet: World, warehouse_url: str) -> None:
+    def load_again(question: str) -> None:
+        if quiet.ledger.window("p", at(4)).loaded_attempt == 1:
+            quiet.log.interrupt = lambda question: None
+            Loading(quiet, warehouse_url, quiet.freeze(4)).load()
+
+    quiet.log.interrupt = load_again
+    assert hours(loaded_together(quiet)) == [number for number in EMPTY if number != 4]
+    assert quiet.ledger.window("p", at(4)).audited_at is None
+
+
+@pytest.mark.parametrize("sink", ["parquet"])
+def test_another_sinks_windows_are_loaded_one_by_one(world: World, tmp_path: Any, sink: str) -> None:
+    """Each carries its ledger entry, from which a lost ledger is made again."""
+    world.log.append("t", *stamps(1.2, 8.2))
+    world.register(settings={"sink": sink, "directory": str(tmp_path)})
+    for number in (1, 2, 8):
+        world.freeze(number)
+    assert loaded_together(world, 2) == []
