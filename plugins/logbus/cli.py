@@ -2,8 +2,8 @@
 
 Airflow, Spark and pyarrow take seconds to import, so the group knows its subcommands by a table of module paths, in sections by
 what people want, and imports the one that runs; help and completion read the table only. A `LogbusError` is printed as one line
-and ends with the status that logbus.exit_codes has for it, and so do an interrupt and a reader that went away; anything else is
-a bug and keeps its traceback.
+(where a broker does not answer, a second one says who named its address) and ends with the status that logbus.exit_codes has for
+it, and so do an interrupt and a reader that went away; anything else is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import click
 from click.exceptions import Exit
 
 from logbus import exit_codes
+from logbus.commands.addressing import ADDRESS_ORIGIN
 from logbus.commands.interrupting import Stopped, exit_code_of, forget_output
 from logbus.commands.suggesting import with_suggestion
-from logbus.errors import LogbusError
+from logbus.errors import BrokerUnavailable, LogbusError
 from logbus.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ def ending_in_order(ctx: click.Context, run: Callable[[], object]) -> object:
         return run()
     except LogbusError as error:
         message, code = f"error: {error}", exit_codes.of_error(error)
+        if code is ExitCode.NOT_REACHABLE and isinstance(error, BrokerUnavailable) and ADDRESS_ORIGIN in ctx.meta:
+            message += f"\n{ctx.meta[ADDRESS_ORIGIN]}"
     except click.UsageError as error:
         raise with_suggestion(error) from None
     except Stopped as stop:

@@ -68,7 +68,7 @@ class Loader:
     def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[AuditReport]:
         """Loads and audits; returns the audits, oldest window first. Raises when Spark fails; audits are in the reports."""
         refuse_without_java()
-        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client(self.client_config))
+        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.of_a_command(self.client_config))
         create_ledger(ledger.engine)
         plan = ledger.plan_load(
             load.pipeline, log, self.now(), load.since, load.until, limit=load.limit, only_missing=load.only_missing
@@ -92,7 +92,7 @@ class Loader:
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[AuditReport]:
         """Loads frozen windows again, whatever became of them before, and audits them."""
         refuse_without_java()
-        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client(self.client_config))
+        ledger, log = Ledger(connect(self.warehouse_url)), Topics(Client.of_a_command(self.client_config))
         return self.load_and_audit(ledger, log, load, starts)
 
     def load_empty(self, ledger: Ledger, log: Topics, load: Load, windows: Sequence[FrozenWindow]) -> list[AuditReport]:

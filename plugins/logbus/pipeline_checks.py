@@ -112,12 +112,12 @@ def check_pattern(pipeline: Pipeline, wrong: Say) -> None:
     try:
         groups = re.compile(pattern).groupindex
     except re.error as error:
-        raise wrong(f"pattern is no regular expression: {error}") from None
+        raise wrong(f"pattern is not a regular expression: {error}") from None
     if not groups:
         raise wrong("pattern has no named groups, (?P<name>...): they become the columns")
     for column in pipeline.options.columns:
         if column not in groups:
-            raise wrong(f"column {column!r} is no named group of the pattern: {advice(column, groups)}")
+            raise wrong(f"column {column!r} is not a named group of the pattern: {advice(column, groups)}")
 
 
 def check_place(options: PipelineSettings, wrong: Say) -> None:

@@ -24,7 +24,7 @@ def run_interval(context: Mapping[str, Any]) -> Interval:
     start, end = context.get("data_interval_start"), context.get("data_interval_end")
     if start is None or end is None:
         raise UserError(
-            "this run has no data interval, so it is unknown which window it stands for: trigger it with a logical date, "
+            "this run has no data interval, so it is unknown which window it is for: trigger it with a logical date, "
             "or load past hours with the pipeline's catch-up DAG"
         )
     if start == end:

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from logbus.kafka.client import LATEST, Client
+from logbus.kafka.client import FIRST_ANSWER_SECONDS_MAX, LATEST, Client
 from logbus.kafka.topics import Topics
 
 TIMEOUT_SECONDS = 15.0
@@ -32,7 +32,12 @@ class TopicClient:
 
     def __init__(self, topic: str, client_config: Mapping[str, Any]) -> None:
         self.topic = topic
-        self._client = Client(client_config, timeout_seconds=TIMEOUT_SECONDS, away_seconds_max=AWAY_SECONDS_MAX)
+        self._client = Client(
+            client_config,
+            timeout_seconds=TIMEOUT_SECONDS,
+            away_seconds_max=AWAY_SECONDS_MAX,
+            first_answer_seconds_max=FIRST_ANSWER_SECONDS_MAX,
+        )
         self._topics = Topics(self._client)
 
     def exists(self) -> bool:

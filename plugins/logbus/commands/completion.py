@@ -27,7 +27,7 @@ def command(shell: str) -> None:
 
     \b
     bash  echo 'eval "$(logbus completion bash)"' >> ~/.bashrc
-    zsh   echo 'eval "$(logbus completion zsh)"' >> ~/.zshrc   # behind: autoload -Uz compinit && compinit
+    zsh   echo 'eval "$(logbus completion zsh)"' >> ~/.zshrc   # after: autoload -Uz compinit && compinit
     fish  logbus completion fish > ~/.config/fish/completions/logbus.fish
 
     Bash must be 4.4 or newer. Names of topics, groups and pipelines are asked for at --bootstrap-server and --warehouse, or where

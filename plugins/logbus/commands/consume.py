@@ -48,7 +48,9 @@ RESETS: Mapping[PositionKind, str] = {
 @click.option(
     "--format", "template", help=r"kcat's: %s value, %k key, %o offset, %p partition, %t topic, %T time, %h headers, \n."
 )
-@click.option("-D", "--delimiter", type=Delimiter(), default="\\n", show_default=True, metavar="DELIM", help="Behind each value.")
+@click.option(
+    "-D", "--delimiter", type=Delimiter(), default="\\n", show_default=True, metavar="DELIM", help="What follows each value."
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on when the end is reached, forever.")
 @click.option("-e", "--exit", "exits", is_flag=True, help="Exit at the end; what happens without -f.")
 @click.option("-c", "--count", "count", type=click.IntRange(1), help="Exit after so many records.")

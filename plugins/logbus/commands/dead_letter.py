@@ -18,6 +18,7 @@ from logbus.errors import UserError
 from logbus.model import instant_text
 from logbus.proof import dead_letters
 from logbus.proof.dead_letters import DeadLetter, Selection
+from logbus.wording import many
 
 SHOWN_CHARACTERS_MAX = 200
 
@@ -127,7 +128,7 @@ def export(
             count = write(output.tracked(letters, f"writing {file.name}"), form, opened)
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}") from None
-    output.say(f"{count} dead letters in {file}")
+    output.say(f"{many(count, 'dead letter')} in {file}")
 
 
 def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO) -> int:

@@ -46,7 +46,7 @@ class Duration(click.ParamType[timedelta]):
 )
 @click.option("--all-topics", is_flag=True, help="Every topic for which the group has committed offsets.")
 @click.option("--to-earliest", is_flag=True, help="To the first record that is still there.")
-@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option("--to-latest", is_flag=True, help="After the last record.")
 @click.option("--to-current", is_flag=True, help="To where the group is; with --export a backup.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
 @click.option("--to-datetime", type=options.Instant(), help="To the first record at or after this instant.")
@@ -82,7 +82,7 @@ def command(
     if is_exported and as_json:
         raise click.UsageError("--export prints topic,partition,offset: it and -o json exclude each other")
     flag, value = only_target(targets)
-    client = Client(config)
+    client = Client.of_a_command(config)
     groups, log = Groups(client), Topics(client)
     chosen = [TopicChoice.parse(text) for text in topics]
     if flag in OWN_TOPICS:

@@ -60,7 +60,7 @@ def accept_loss(
 
     They are never called exact: every audit says who accepted the loss, when and why.
     """
-    ledger, log = options.open_ledger(warehouse_url), Topics(Client(config))
+    ledger, log = options.open_ledger(warehouse_url), Topics(Client.of_a_command(config))
     length = ledger.pipeline(pipeline_name).interval
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
     for start in starts:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import click
+from click.core import ParameterSource
 
+from logbus.commands.addressing import note_origin
 from logbus.commands.completing import complete_groups, complete_pipelines, complete_topics
 from logbus.errors import UserError
 from logbus.model import parse_instant
@@ -204,8 +206,11 @@ def with_client(function: Function) -> Function:
 
     @functools.wraps(function)
     def command(*arguments: Any, bootstrap: str, client_config: Path | None, **options: Any) -> Any:
-        config = {"bootstrap.servers": bootstrap, **(settings_of(client_config) if client_config else {})}
-        return function(*arguments, config=config, **options)
+        of_file = settings_of(client_config) if client_config else {}
+        context = click.get_current_context()
+        file = client_config if "bootstrap.servers" in of_file else None
+        note_origin(context, bootstrap, context.get_parameter_source("bootstrap"), file)
+        return function(*arguments, config={"bootstrap.servers": bootstrap, **of_file}, **options)
 
     return _bootstrap_option(_client_config_option(command))
 
@@ -215,7 +220,10 @@ def with_broker(function: Function) -> Function:
 
     @functools.wraps(function)
     def command(*arguments: Any, config: dict[str, Any], client_settings: Iterable[tuple[str, str]], **options: Any) -> Any:
-        return function(*arguments, config={**config, **dict(client_settings)}, **options)
+        named = dict(client_settings)
+        if address := named.get("bootstrap.servers"):
+            note_origin(click.get_current_context(), address, ParameterSource.COMMANDLINE)
+        return function(*arguments, config={**config, **named}, **options)
 
     setting = click.option(
         "-X",
@@ -234,7 +242,7 @@ def settings_of(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read the client settings {path}: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f"the client settings {path} are no JSON: {error}") from None
+        raise UserError(f"the client settings {path} are not JSON: {error}") from None
     if not isinstance(settings, dict):
         raise UserError(f'the client settings {path} are a JSON object, such as {{"security.protocol": "SSL"}}')
     return settings

@@ -75,7 +75,7 @@ def register(
         from logbus.parsing import parser_for
 
         parser_for(parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example
-    log, ledger = Topics(Client(config)), Ledger(connect(warehouse_url))
+    log, ledger = Topics(Client.of_a_command(config)), Ledger(connect(warehouse_url))
     done = ledger.define(pipeline, log, options.clock(), may_change=may_change)
     tell_registration(done)
     if done.changes and (dags := pipeline_dags.standing_for_another(ledger.engine, done.pipeline)):
@@ -101,6 +101,7 @@ def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool)
     found = [view.progress(pipeline) for pipeline in ledger.pipelines()]
     if as_json:
         output.show_json([progress.summary() for progress in found])
+        view.raise_unreachable()
         return
     table = Table("pipeline", "topic", "table", "parse", "starts", "windows", "loaded", "audited", "loaded up to", "behind")
     for progress in found:
@@ -108,8 +109,10 @@ def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool)
     output.show(table)
     if not found:
         output.say(NO_PIPELINE)
-    if view.note:
-        click.echo(f"note: {view.note}", err=True)
+    view.raise_unreachable()
+    for progress in found:
+        if progress.note:
+            output.say(f"note: {progress.pipeline.name}: {progress.note}")
 
 
 @command.command("show")
@@ -125,12 +128,14 @@ def show(name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool
     if as_json:
         gaps, dags = [gap.summary() for gap in found.gaps], dag_definitions(ledger, name)
         output.show_json({**found.summary(), "gaps": gaps, "dags": dags}, indent=2)
+        view.raise_unreachable()
         return
     click.echo("\n".join(found.lines()))
     for dag_id, otherwise in dag_definitions(ledger, name).items():
         click.echo(f"  DAG {dag_id}" + (f" defined it otherwise: {otherwise}" if otherwise else ""))
-    if view.note:
-        click.echo(f"note: {view.note}", err=True)
+    view.raise_unreachable()
+    if found.note:
+        output.say(f"note: {found.note}")
 
 
 def dag_definitions(ledger: Ledger, name: str) -> dict[str, str | None]:
@@ -153,7 +158,7 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
 
     What is loaded stays. The hours of which records may be gone are printed; each is refused until its loss is accepted.
     """
-    log = Topics(Client(config))
+    log = Topics(Client.of_a_command(config))
     done = Ledger(connect(warehouse_url)).rebase(name, log, options.clock(), other_cluster=other_cluster)
     click.echo("\n".join(losses.rebase_lines(name, done)))
 
@@ -163,9 +168,9 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
 @click.argument("dag_id")
 @options.warehouse_option
 def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
-    """Let the DAG_ID, which is gone, stand for no definition of the pipeline NAME any more."""
+    """Forget how the DAG_ID, which is gone, defined the pipeline NAME."""
     pipeline_dags.forget(options.open_ledger(warehouse_url).engine, name, dag_id)
-    click.echo(f"DAG {dag_id} stands for no definition of pipeline {name} until it runs again")
+    click.echo(f"forgotten: how DAG {dag_id} defines pipeline {name}, until it runs again")
 
 
 @command.command("delete")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from logbus.commands import options
+from logbus.commands import options, output
 from logbus.commands.window_views import behind_text
 from logbus.errors import BrokerUnavailable, LogbusError
 from logbus.kafka.client import Client
@@ -15,6 +15,7 @@ from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.missing import Gap, behind, empty
 from logbus.model import FrozenWindow, Pipeline, instant_text
+from logbus.wording import many
 
 # Looking at the ledger must not wait half a minute for a broker that is not there.
 BROKER_SECONDS_MAX = 5.0
@@ -29,6 +30,12 @@ class Progress:
     pipeline: Pipeline
     windows: Sequence[FrozenWindow]
     gaps: Sequence[Gap]
+    note: str | None = None  # what is missing in `gaps`, and why
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the broker has told how far the log reaches."""
+        return self.note is None
 
     @property
     def loaded(self) -> list[FrozenWindow]:
@@ -55,8 +62,9 @@ class Progress:
             "loaded": len(self.loaded),
             "audited": self.audited_count,
             "loaded_up_to": self.loaded_up_to and instant_text(self.loaded_up_to),
-            "behind": behind(self.gaps),
-            "empty": empty(self.gaps),
+            "behind": behind(self.gaps) if self.is_known else None,
+            "empty": empty(self.gaps) if self.is_known else None,
+            "note": self.note,
         }
 
     def row(self) -> tuple[str, ...]:
@@ -65,7 +73,8 @@ class Progress:
         starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
         numbers = map(str, (len(self.windows), len(self.loaded), self.audited_count))
         up_to = instant_text(self.loaded_up_to) if self.loaded_up_to else "-"
-        return (pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, *numbers, up_to, str(behind(self.gaps)))
+        late = str(behind(self.gaps)) if self.is_known else "?"
+        return (pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, *numbers, up_to, late)
 
     def lines(self) -> Iterator[str]:
         """Everything, line by line."""
@@ -76,28 +85,37 @@ class Progress:
         yield f"  {pipeline.isolation_level}"
         yield from (f"  {name}: {value}" for name, value in sorted(pipeline.settings.items()))
         up_to = f", up to {instant_text(self.loaded_up_to)}" if self.loaded_up_to else ""
-        yield f"  {len(self.windows)} windows, {len(self.loaded)} loaded{up_to}, {self.audited_count} audited"
-        yield f"  {behind_text(pipeline, self.gaps)}"
+        yield f"  {many(len(self.windows), 'window')}, {len(self.loaded)} loaded{up_to}, {self.audited_count} audited"
+        yield f"  {behind_text(pipeline, self.gaps)}" if self.is_known else "  how far behind is not known"
 
 
 class ProgressView:
-    """Asks the broker, once it has not answered no more; `note` then says what is missing for that."""
+    """Asks the broker; once it has not answered (`unreachable` is the error then) no more. `note` says what the last gaps lack
+    for that."""
 
     def __init__(self, ledger: Ledger, client_config: Mapping[str, Any]) -> None:
         self.ledger = ledger
         self.log = Topics(Client(client_config, timeout_seconds=BROKER_SECONDS_MAX))
         self.note: str | None = None
-        self._is_unreachable = False
+        self.unreachable: BrokerUnavailable | None = None
 
     def progress(self, pipeline: Pipeline) -> Progress:
-        return Progress(pipeline=pipeline, windows=self.ledger.windows(pipeline.name), gaps=self.gaps(pipeline))
+        windows, gaps = self.ledger.windows(pipeline.name), self.gaps(pipeline)
+        return Progress(pipeline=pipeline, windows=windows, gaps=gaps, note=self.note)
 
     def gaps(self, pipeline: Pipeline, since: datetime | None = None, until: datetime | None = None) -> Sequence[Gap]:
         """Closed windows that are not loaded; without the broker only those that the ledger shows."""
-        if not self._is_unreachable:
+        if self.unreachable is None:
+            self.note = None
             try:
                 return self.ledger.gaps(pipeline.name, self.log, options.clock(), since, until)
             except LogbusError as error:
-                self._is_unreachable = isinstance(error, BrokerUnavailable)
+                self.unreachable = error if isinstance(error, BrokerUnavailable) else None
                 self.note = f"hours that are not frozen yet are not counted: {error}"
         return self.ledger.gaps(pipeline.name, None, options.clock(), since, until)
+
+    def raise_unreachable(self) -> None:
+        """At a command's end: what the ledger shows is printed by then, and it is not all."""
+        if self.unreachable is not None:
+            output.say("hours that are not frozen yet are missing here:")
+            raise self.unreachable

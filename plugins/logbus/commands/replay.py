@@ -142,7 +142,7 @@ class BrokerReader:
 
 def made_plan(ledger: Ledger, config: Mapping[str, Any], name: str, span: Span, read: bool | None) -> ReplayPlan:
     """`read` None: where it is not too much."""
-    log, now = Topics(Client(config)), options.clock()
+    log, now = Topics(Client.of_a_command(config)), options.clock()
     if read is False:
         return replay.plan(ledger, log, name, span, now)
     with exact_consumer(config, ledger.pipeline(name).isolation_level) as consumer:

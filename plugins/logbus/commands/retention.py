@@ -18,7 +18,7 @@ from logbus.kafka.topics import Topics
 from logbus.retention.model import ALARM, DELETE, MAX_HOLD_DEFAULT, RetentionPolicy, TopicPlan, hours_text, window_name
 from logbus.retention.run import RetentionReport, RetentionRun
 from logbus.retention.store import RetentionStore
-from logbus.wording import several
+from logbus.wording import many, several
 
 WINDOWS_SHOWN_MAX = 10  # of those that stop being replayable; --json names all
 NONE_MANAGED = (
@@ -36,7 +36,9 @@ topics_argument = click.argument("topics", nargs=-1, shell_complete=complete_top
 
 
 def open_retention(warehouse_url: str, config: Mapping[str, Any]) -> RetentionRun:
-    return RetentionRun(options.open_ledger(warehouse_url).engine, Topics(Client(config)))
+    client = Client.of_a_command(config)
+    client.metadata()  # a broker that does not answer is one error, not an alarm of each topic
+    return RetentionRun(options.open_ledger(warehouse_url).engine, Topics(client))
 
 
 @command.command("plan")
@@ -229,7 +231,9 @@ def tell(report: RetentionReport, as_json: bool) -> None:
         output.show_json(report.summary())
         return
     for one in report.plans:
-        click.echo(f"{one.policy.topic}: keeps {one.policy}; {one.records} records go")
+        click.echo(
+            f"{one.policy.topic}: keeps {one.policy}; {many(one.records, 'record')} {'goes' if one.records == 1 else 'go'}"
+        )
         output.show(plan_table(one))
         for line in remarks(one):
             click.echo(f"  {line}")
@@ -248,7 +252,7 @@ def remarks(plan: TopicPlan) -> list[str]:
     if plan.unreplayable:
         names = [window_name(window) for window in plan.unreplayable]
         shown = several(names, WINDOWS_SHOWN_MAX)
-        lines.append(f"no longer replayable: {len(names)} windows, {plan.bytes} bytes: {shown}")
+        lines.append(f"no longer replayable: {many(len(names), 'window')}, {plan.bytes:,} bytes: {shown}")
     lines += [f"given up unloaded: {window_name(window)}" for window in plan.given_up]
     return [*lines, *plan.notes]
 

@@ -19,6 +19,7 @@ from logbus.kafka.cluster import log_directories, partition_bytes
 from logbus.kafka.topic_list import TopicReading, read_topics
 from logbus.kafka.topics import BROKERS_CHOICE, Topics
 from logbus.status.still_needed import Unloaded, unloaded_of
+from logbus.wording import many
 
 # Somebody waits; a broker that is there answers in milliseconds.
 ANSWER_SECONDS_MAX = 5.0
@@ -165,7 +166,7 @@ def alter(
     for name in topics:
         if partitions is not None:
             Topics(client).add_partitions(name, partitions)
-            click.echo(f"topic {name} has {partitions} partitions")
+            click.echo(f"topic {name} has {many(partitions, 'partition')}")
             output.say("note: records with a key go to other partitions from now on")
         change(client, name, values, gone)
 
@@ -259,7 +260,8 @@ def delete(
             "(`logbus load --only-missing`), or delete it unloaded with --accept-loss"
         )
     for one in found:
-        what = f"topic {one.name}, {len(one.partitions)} partitions, {text(one.records)} records"
+        records = "? records" if one.records is None else many(one.records, "record")
+        what = f"topic {one.name}, {many(len(one.partitions), 'partition')}, {records}"
         if is_executed:
             Topics(client).delete([one.name])
         if not as_json:

@@ -24,6 +24,7 @@ from logbus.proof.audit import audit_window
 from logbus.proof.comparison import WindowReading
 from logbus.proof.history import WindowHistory, window_history
 from logbus.warehouse.sinks import each_sink_once
+from logbus.wording import many
 
 
 @click.group("window")
@@ -51,7 +52,8 @@ def list_windows(
 ) -> None:
     """List the windows of a pipeline, and the closed hours that are not frozen or not loaded.
 
-    The broker says how far the log reaches; where it does not answer, only what the ledger itself shows is listed.
+    The broker says how far the log reaches; where it does not answer, what the ledger itself shows is listed, with
+    status 4.
     """
     ledger = options.open_ledger(warehouse_url)
     pipeline = ledger.pipeline(pipeline_name)
@@ -64,12 +66,16 @@ def list_windows(
     if as_json:
         found = [{**window.summary(), "failure": failed.get(window.interval.start)} for window in windows]
         shown = {"windows": found, "gaps": [gap.summary() for gap in gaps]}
-        output.show_json({**shown, "behind": behind(gaps), "empty": empty(gaps), "note": note})
+        known = {"behind": behind(gaps), "empty": empty(gaps)} if note is None else {"behind": None, "empty": None}
+        output.show_json({**shown, **known, "note": note})
+        view.raise_unreachable()
         return
     output.show(window_views.windows_table(pipeline, windows, gaps, failed))
-    click.echo(window_views.behind_text(pipeline, gaps, is_span=since is not None or until is not None))
+    if note is None:
+        click.echo(window_views.behind_text(pipeline, gaps, is_span=since is not None or until is not None))
+    view.raise_unreachable()
     if note:
-        click.echo(f"note: {note}", err=True)
+        output.say(f"note: {note}")
 
 
 @command.command("show")
@@ -139,7 +145,7 @@ def broker_reading(found: WindowHistory, pipeline: Pipeline, client_config: Mapp
         found = read_range(client_config, *places, isolation_level=pipeline.isolation_level)
         return output.tracked(found, f"reading {part.topic}-{part.partition}", part.count)
 
-    return comparison.broker_reading(found.window, Topics(Client(client_config)), read)
+    return comparison.broker_reading(found.window, Topics(Client.of_a_command(client_config)), read)
 
 
 def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -> None:
@@ -150,7 +156,7 @@ def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -
     elif differences:
         output.show(window_views.differences_table(left, right, differences))
     else:
-        click.echo(f"the same {left.read} records, fingerprint {left.fingerprint}")
+        click.echo(f"the same {many(left.read, 'record')}, fingerprint {left.fingerprint}")
     if differences:
         click.get_current_context().exit(ExitCode.NOT_AS_IT_SHOULD_BE)
 
@@ -163,7 +169,7 @@ def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -
 @click.argument("starts", type=options.Instant(), nargs=-1, required=True)
 def audit(pipeline_name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool, starts: tuple[datetime, ...]) -> None:
     """Count the windows that begin at STARTS again, in the target and at the broker; status 5 unless all are exact."""
-    ledger, log = options.open_ledger(warehouse_url), Topics(Client(config))
+    ledger, log = options.open_ledger(warehouse_url), Topics(Client.of_a_command(config))
     sinks, tracked = each_sink_once(), output.tracked(starts, "auditing", len(starts))
     reports = [audit_window(ledger.engine, log, pipeline_name, start, options.clock(), sinks) for start in tracked]
     if as_json:

@@ -69,7 +69,7 @@ def compiled(template: str) -> Render:
         elif text in TOKENS:
             parts.append(TOKENS[text])
         else:
-            raise ValueError(f"%{text} stands for nothing: there are {', '.join('%' + name for name in TOKENS)}")
+            raise ValueError(f"%{text} is unknown: there are {', '.join('%' + name for name in TOKENS)}")
     return lambda message: b"".join([part(message) for part in parts])
 
 

@@ -74,7 +74,7 @@ def parse_beginning(word: str) -> tuple[PositionKind, int]:
     try:
         number = int(word)
     except ValueError:
-        raise ValueError(f"{word!r} is no place in a topic: beginning, end, stored, N, -N, s@TIME or e@TIME") from None
+        raise ValueError(f"{word!r} is not a place in a topic: beginning, end, stored, N, -N, s@TIME or e@TIME") from None
     return (PositionKind.BEFORE_END, -number) if word.startswith("-") else (PositionKind.OFFSET, number)
 
 
@@ -85,7 +85,9 @@ def parse_time(text: str) -> int:
     try:
         return milliseconds(parse_instant(text))
     except ValueError:
-        raise ValueError(f"{text!r} is no time: milliseconds since 1970, or an instant like 2015-05-17T10:00:00Z") from None
+        raise ValueError(
+            f"{text!r} is not a time: write milliseconds since 1970, or an instant like 2015-05-17T10:00:00Z"
+        ) from None
 
 
 def stretches(

@@ -24,7 +24,7 @@ NEEDED: Mapping[str, tuple[int, str]] = {
     "DescribeConfigs": (1, "lag's time until retention, logbus topic config"),
     "IncrementalAlterConfigs": (0, "managed retention, logbus topic config"),
     "DeleteRecords": (0, "managed retention"),
-    "DescribeLogDirs": (0, "sizes of topics, room on the disk"),
+    "DescribeLogDirs": (0, "sizes of topics, free space on the disk"),
 }
 USABLE_SHARE_LOW, USABLE_SHARE_MIN = 0.15, 0.05
 GIB = 1 << 30
@@ -65,9 +65,9 @@ def room(directory: DirectoryReading) -> Finding:
     share, total, usable = directory.usable_share, directory.total_bytes, directory.usable_bytes
     place = f"{directory.path} of broker {directory.broker_id}"
     if share is None or total is None or usable is None:
-        return note("disk", f"{place}: the broker does not say how much room is left", "look with df")
+        return note("disk", f"{place}: the broker does not say how much space is left", "look with df")
     message = f"{place}: {usable / GIB:.1f} of {total / GIB:.1f} GiB free ({share:.0%})"
-    advice = "make room: logbus retention plan shows what may go, logbus topic ls what is large; a full disk stops the broker"
+    advice = "free some: logbus retention plan shows what may go, logbus topic ls what is large; a full disk stops the broker"
     if share < USABLE_SHARE_MIN:
         return error("disk", message, advice)
     return warning("disk", message, advice) if share < USABLE_SHARE_LOW else well("disk", message)

@@ -84,7 +84,7 @@ def pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise UserError(f"{text!r} is no pattern of names: {error}") from None
+        raise UserError(f"{text!r} is not a pattern of names: {error}") from None
 
 
 def partitions_of(name: str, topic: Any) -> Iterable[PartitionReading]:

@@ -37,6 +37,7 @@ from logbus.kafka.errors import AWAY, explain, failed_handshake, unavailable
 Place = tuple[str, int]
 
 TIMEOUT_SECONDS = 30.0
+FIRST_ANSWER_SECONDS_MAX = 5.0  # for a person who waits: a broker that is there answers in milliseconds, a wrong address never
 
 # A topic made a moment ago has no leader yet; this is how long we wait between tries.
 RETRY_PAUSE_SECONDS = 0.1
@@ -72,19 +73,31 @@ class Client:
     """One broker or cluster. Safe to share between threads.
 
     `away_seconds_max` is for callers that would rather wait than fail: so long may a broker be away that has answered before, and
-    within the time limit a topic may be unknown that was made a moment ago.
+    within the time limit a topic may be unknown that was made a moment ago. `first_answer_seconds_max` is for those who would
+    rather know: a broker that has not answered yet is given up so much sooner.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], *, timeout_seconds: float = TIMEOUT_SECONDS, away_seconds_max: float = 0.0
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        away_seconds_max: float = 0.0,
+        first_answer_seconds_max: float = TIMEOUT_SECONDS,
     ) -> None:
         self._config = dict(config)
         self.timeout_seconds = timeout_seconds
         self.away_seconds_max = away_seconds_max
+        self.first_answer_seconds_max = first_answer_seconds_max
         self._has_answered = False
         self._making = Lock()
         self._admin: AdminClient | None = None
         self._handshakes: list[tuple[float, KafkaError]] = []  # the last one that failed
+
+    @classmethod
+    def of_a_command(cls, config: Mapping[str, Any]) -> Client:
+        """For a person who waits, and whose work may take its time once the broker has answered."""
+        return cls(config, first_answer_seconds_max=FIRST_ANSWER_SECONDS_MAX)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -122,8 +135,12 @@ class Client:
 
     # Waiting, and what is wrong.
 
+    def limit_seconds(self) -> float:
+        """Of one request now."""
+        return self.timeout_seconds if self._has_answered else min(self.timeout_seconds, self.first_answer_seconds_max)
+
     def limits(self) -> dict[str, float]:
-        return {"request_timeout": self.timeout_seconds}
+        return {"request_timeout": self.limit_seconds()}
 
     def ask(
         self,
@@ -217,9 +234,11 @@ class Client:
     def metadata(self) -> Any:
         """Brokers, topics and partitions of the whole cluster. `BrokerUnavailable` where nobody answers."""
         try:
-            return self.admin().list_topics(timeout=self.timeout_seconds)
+            found = self.admin().list_topics(timeout=self.limit_seconds())
         except KafkaException as error:
             raise self.explain(error.args[0], "") from None
+        self._has_answered = True
+        return found
 
     def ask_topics(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
         found: Mapping[str, Future[Any]] = self.admin().describe_topics(TopicCollection(list(names)), **self.limits())

@@ -50,7 +50,7 @@ _GRANT = "kafka-acls --add --allow-principal User:NAME --operation {needs}"
 
 # The caller can mend it.
 REFUSED: Mapping[int, str] = {
-    KafkaError.TOPIC_EXCEPTION: "{about!r} is no name for a topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
+    KafkaError.TOPIC_EXCEPTION: "{about!r} cannot be the name of a topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
     KafkaError.INVALID_PARTITIONS: "topic {about} cannot have that many partitions: at least one, never fewer than it has",
     KafkaError.INVALID_REPLICATION_FACTOR: "topic {about} cannot have that many replicas: leave --replication-factor out",
     KafkaError.INVALID_CONFIG: "topic {about} takes no such setting, or not that value: `logbus topic config TOPIC --all` lists "
@@ -119,5 +119,5 @@ def unavailable(
     subject = f" about {about!r}" if about else ""
     return kind(
         f"{broker} did not answer what was asked{subject}: {said}. "
-        "Check that it runs (`logbus broker serve` starts one) and that bootstrap.servers is right"
+        "Check that it runs (`logbus up` or `logbus broker serve` starts one) and that bootstrap.servers is right"
     )

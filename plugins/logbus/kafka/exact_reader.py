@@ -145,7 +145,7 @@ def ascending(messages: list[Message], next_offset: int, end_offset: int) -> lis
     offsets = list(map(Message.offset, messages))
     is_dense = offsets == list(range(offsets[0], offsets[0] + len(offsets)))
     if offsets[0] < next_offset or not (is_dense or all(map(lt, offsets, islice(offsets, 1, None)))):
-        raise ShortRead(f"the client gave offsets out of order behind {next_offset}: {offsets[0]} to {offsets[-1]}")
+        raise ShortRead(f"the client gave offsets out of order after {next_offset}: {offsets[0]} to {offsets[-1]}")
     return offsets if offsets[-1] < end_offset else offsets[: bisect_left(offsets, end_offset)]
 
 

@@ -375,7 +375,7 @@ class Freeze:
         return RecordsLost(
             f"window {self.interval} of {self.pipeline.name} may have had records that are gone from {self.pipeline.topic}: "
             "retention took what was not loaded, or the topic had another log before the pipeline was rebased. "
-            f"Nobody knows how many. {self.how_to_accept}",
+            f"How many is unknown. {self.how_to_accept}",
             lost=[f"{self.pipeline.topic}, what is gone"],
         )
 

@@ -77,4 +77,4 @@ def refuse_at_work(connection: Connection, name: str, now: datetime) -> None:
     alive = (ATTEMPT.c.state == ATTEMPT_RUNNING, ATTEMPT.c.heartbeat_at > now - HEARTBEAT_EXPIRY)
     query = select(func.count()).select_from(ATTEMPT.join(WINDOW, WINDOW.c.id == ATTEMPT.c.window_id))
     if connection.execute(query.where(WINDOW.c.pipeline == name, *alive)).scalar_one():
-        raise PipelineConflict(f"somebody loads a window of {name} now: wait until that is over, or end it")
+        raise PipelineConflict(f"another run loads a window of {name} now: wait until that is over, or end it")

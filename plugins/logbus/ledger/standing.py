@@ -106,7 +106,7 @@ def why_not_loaded(found: Sequence[Standing]) -> LoadFailed | None:
     reasons = several([standing.why for standing in missing], NAMED_MAX, separator="; ")
     if all(standing.is_taken_over for standing in missing):
         return AttemptSuperseded(
-            f"somebody else loads what this was to load: {reasons}. They load the same records: look at their run, and "
+            f"another run loads what this was to load: {reasons}. They load the same records: look at their run, and "
             "clear this one only if the window is to be loaded once more"
         )
     return LoadFailed(f"{len(missing)} of {len(found)} windows are not loaded, says the ledger: {reasons}")

@@ -94,7 +94,7 @@ def undone_stretches(chain: PipelineChain, partition: int, undone: Undone) -> It
                 yield Stretch(first=part.readable_from, end=part.end_offset, why=why_not, ended_at=ended_at, window=idle)
             offset = max(offset, part.end_offset)
         reached_at = window.interval.end
-    yield Stretch(first=offset, end=ENDLESS, why="the hours behind it are not frozen", ended_at=next_end(reached_at, chain))
+    yield Stretch(first=offset, end=ENDLESS, why="the hours after it are not frozen", ended_at=next_end(reached_at, chain))
 
 
 def anchor_of(chain: PipelineChain, partition: int) -> Anchor:

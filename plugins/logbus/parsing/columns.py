@@ -36,7 +36,7 @@ def from_text(name: str, kind: str, text: str | None) -> Any:
     try:
         return convert(text)
     except (TypeError, ValueError, OverflowError, OSError, KeyError):
-        raise Unparsable("WrongType", f"{name} is no {kind}: {shown(text)}") from None
+        raise Unparsable("WrongType", f"{name} is not a valid {kind}: {shown(text)}") from None
 
 
 def to_boolean(text: str) -> bool:

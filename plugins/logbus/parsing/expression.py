@@ -21,7 +21,7 @@ def regex_parser(settings: Mapping[str, Any]) -> Parser:
     pattern, declared = compiled(settings.get("pattern")), declared_columns(settings)
     strangers = [name for name in declared if name not in pattern.groupindex]
     if strangers:
-        raise UserError(f"settings.columns: {', '.join(strangers)} is no named group of settings.pattern")
+        raise UserError(f"settings.columns: {', '.join(strangers)} is not a named group of settings.pattern")
     columns = declared_columns({"columns": {name: declared.get(name, "text") for name in pattern.groupindex}})
     return Parser(columns=columns, parse=lambda value: parse_line(value, pattern, columns))
 
@@ -32,7 +32,7 @@ def compiled(pattern: Any) -> re.Pattern[str]:
     try:
         found = re.compile(pattern)
     except re.error as error:
-        raise UserError(f"settings.pattern is no regular expression: {error}") from None
+        raise UserError(f"settings.pattern is not a regular expression: {error}") from None
     if not found.groupindex:
         raise UserError("settings.pattern has no named groups, (?P<name>...): they become the columns")
     return found

@@ -57,7 +57,7 @@ def member(found: Mapping[str, Any], name: str, kind: str, source: bytes) -> Any
     except Imprecise:
         return exact_text(DECODER.decode(source.decode())[name])
     except (TypeError, ValueError, OverflowError, OSError):
-        raise Unparsable("WrongType", f"member {name!r} is no {kind}: {shown(json.dumps(value, default=str))}") from None
+        raise Unparsable("WrongType", f"member {name!r} is not a valid {kind}: {shown(json.dumps(value, default=str))}") from None
 
 
 def parse_object(value: bytes) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def explained(value: bytes, error: Exception) -> Unparsable:
     except RecursionError:
         return Unparsable("BadJson", "nested too deeply")
     except UnicodeEncodeError:
-        return Unparsable("HalfSurrogate", "half a surrogate pair (\\ud800 to \\udfff), which is no character")
+        return Unparsable("HalfSurrogate", "half a surrogate pair (\\ud800 to \\udfff), which is not a character")
     except ValueError as reason:
         return Unparsable("BadJson", f"{reason} in {shown(text)}")
     kind = "BadNumber" if "infinity" in str(error) else "BadJson"

@@ -75,5 +75,5 @@ def local_time(text: str) -> Any:
     """`17/May/2015:10:05:03 +0000`, as the combined format has it."""
     match = COMBINED_LINE.fullmatch(f'- - - [{text}] "-" - -')
     if match is None:
-        raise Unparsable("WrongType", f"time_local is no time: {shown(text)}")
+        raise Unparsable("WrongType", f"time_local is not a time: {shown(text)}")
     return to_instant(tuple(match.groups()[3:12]), text)

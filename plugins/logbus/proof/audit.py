@@ -38,7 +38,7 @@ class Recounts(Protocol):
         """Takes the checksums of their values again."""
 
 
-class Offsets(Protocol):
+class AuditedLog(Protocol):
     """The broker, as far as the audit knows it."""
 
     def topic(self, name: str) -> TopicFacts: ...
@@ -155,7 +155,7 @@ def hour_notes(engine: Engine, window: FrozenWindow) -> list[str]:
     return found.sentences() if found is not None and found.is_remarkable else []
 
 
-def broker_problems(log: Offsets, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:
+def broker_problems(log: AuditedLog, pipeline: Pipeline, window: FrozenWindow, notes: list[str]) -> Iterator[str]:
     """What the broker says today; deleted records are put down in `notes`."""
     facts = log.topic(window.topic)
     if facts.topic_id != window.topic_id:

@@ -37,8 +37,8 @@ class Shape:
 
 
 # Parsers end an error with the record's text in quotes (logbus.parsing.base.shown): after a colon, "in" or "match". What stands
-# before it may have quotes, too ("member 'bytes' is no bigint: ..."), so one of these has to. Numbers are masked after that:
-# "line 1 column 20" and "line 1 column 33" are one.
+# before it may have quotes, too ("member 'bytes' is not a valid bigint: ..."), so one of these has to. Numbers are masked after
+# that: "line 1 column 20" and "line 1 column 33" are one.
 # Only the beginning of an error is looked at: a parser of the user's own may write megabytes, and a back reference reads a long
 # text again and again.
 HEAD = f"left(error, {ERROR_CHARACTERS_MAX})"

@@ -168,4 +168,4 @@ def range_problems(part: OffsetRange, tally: PartitionTally, filtered: int, gaps
     if tally.min_offset is not None and tally.min_offset < part.readable_from:
         yield f"{name}: a row of offset {tally.min_offset}, before the range"
     if tally.max_offset is not None and tally.max_offset >= part.end_offset:
-        yield f"{name}: a row of offset {tally.max_offset}, behind the range"
+        yield f"{name}: a row of offset {tally.max_offset}, after the range"

@@ -95,7 +95,7 @@ class RetentionRun:
         if not limits:
             raise UserError(f"topic {topic} has no limit of its own to adopt: `logbus retention set {topic} --hours N` sets one")
         if not self._chains(topic, self.log.topic(topic)):
-            raise UserError(f"no pipeline reads topic {topic}: nobody's windows would say what may go, so leave it to the broker")
+            raise UserError(f"no pipeline reads topic {topic}, so no window says what may go: leave it to the broker")
         partitions = len(self.log.topic(topic).partitions)
         policy = RetentionPolicy(
             topic=topic,

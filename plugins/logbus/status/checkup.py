@@ -278,9 +278,7 @@ def check_leftovers(ledger: Ledger) -> Iterator[Finding]:
     """Is there a staging table that no running attempt owns?"""
     if found := leftovers.ownerless(ledger.engine):
         message = f"staging tables of attempts that are over: {several(found, NAMED_MAX)}"
-        yield note(
-            "warehouse", message, "logbus doctor --clean drops them; whoever begins the next attempt at their windows does, too"
-        )
+        yield note("warehouse", message, "logbus doctor --clean drops them, and so does the next attempt at their windows")
 
 
 def check_all(ledger: Ledger, log: OffsetLog | None, pipelines: Sequence[Pipeline], now: datetime) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ class TopicChoice:
         try:
             chosen = tuple(sorted({int(number) for number in numbers.split(",")})) if colon else None
         except ValueError:
-            raise UserError(f"{text!r} is no choice of partitions; write it like {topic}:0,1") from None
+            raise UserError(f"{text!r} is not a choice of partitions; write it like {topic}:0,1") from None
         return cls(topic=topic, partitions=chosen)
 
 

@@ -126,7 +126,7 @@ class ReplayPlan:
         if busy and not supersede:
             workers = several([str(one.busy) for one in busy], NAMED_MAX)
             raise WindowBusy(
-                f"somebody is at work on {len(busy)} of the windows: {workers}. Wait, or take over from "
+                f"another run is at work on {len(busy)} of the windows: {workers}. Wait, or take over from "
                 "them (supersede): their attempts will not be able to commit"
             )
         return [one.start for one in self.windows if not one.lost]
@@ -217,7 +217,7 @@ def refuse_unknown(pipeline_name: str, span: Span, windows: Sequence[FrozenWindo
         which = ", ".join(instant_text(start) for start in sorted(missing)) or "in that span"
         raise UserError(
             f"no window of {pipeline_name} is frozen {which}: `logbus window ls --pipeline {pipeline_name}` lists them, "
-            "`logbus load` loads hours that nobody froze yet"
+            "`logbus load` loads hours that are not frozen yet"
         )
 
 

@@ -27,7 +27,7 @@ def public_files(directory: Path) -> list[str]:
     """The files of all windows of a table as they are now, and the one without rows that has every column."""
     manifests = sorted((directory / "_manifests").glob("*.json"))
     if not manifests:
-        raise UserError(f"{directory} is no table of Parquet files that logbus has loaded: it has no manifests")
+        raise UserError(f"{directory} is not a table of Parquet files that logbus has loaded: it has no manifests")
     return [str(directory / name) for path in manifests for name in json.loads(path.read_text())["files"]]
 
 

@@ -166,7 +166,7 @@ def with_dead_letters(connection: Connection, ids: Iterable[int]) -> set[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class TopicAnswers:
     """What the broker said of the pipeline's topic, for the audits of many windows."""
 
     facts: TopicFacts
@@ -174,7 +174,7 @@ class Answers:
     ends: Mapping[int, int]
 
     @classmethod
-    def of(cls, log: OffsetLog, pipeline: Pipeline) -> Answers:
+    def of(cls, log: OffsetLog, pipeline: Pipeline) -> TopicAnswers:
         facts = log.topic(pipeline.topic)
         return cls(
             facts=facts,
@@ -195,7 +195,7 @@ class Answers:
 def audit(engine: Engine, log: OffsetLog, pipeline: Pipeline, numbers: Mapping[int, int], now: datetime) -> list[AuditReport]:
     """Of windows that these attempts have loaded: counts again, and keeps what comes of it where all is well. Of the others there
     is no report: one that was loaded again meanwhile is for that load to audit, one that is not exact for a load of its own."""
-    answers, row_of = Answers.of(log, pipeline), schema.window
+    answers, row_of = TopicAnswers.of(log, pipeline), schema.window
     with engine.begin() as connection:
         mine = select(row_of).where(among(row_of.c.id, numbers))
         connection.execute(mine.with_only_columns(row_of.c.id).order_by(row_of.c.id).with_for_update())
@@ -214,7 +214,7 @@ def audit(engine: Engine, log: OffsetLog, pipeline: Pipeline, numbers: Mapping[i
     return exact
 
 
-def report(pipeline: Pipeline, window: FrozenWindow, answers: Answers) -> AuditReport:
+def report(pipeline: Pipeline, window: FrozenWindow, answers: TopicAnswers) -> AuditReport:
     """Of a window of which the target holds nothing."""
     notes: list[str] = []
     problems = [*table_problems(pipeline, window, {}), *broker_problems(answers, pipeline, window, notes)]

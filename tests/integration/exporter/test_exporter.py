@@ -277,4 +277,4 @@ def test_a_port_in_use_is_a_sentence(platform: Platform) -> None:
 def test_a_filter_that_is_no_pattern_is_a_sentence() -> None:
     result = CliRunner().invoke(main, ["exporter", "--warehouse", "postgresql://h/d", "--topic-filter", "["])
     assert result.exit_code == 1
-    assert "'[' is no pattern of names" in result.output
+    assert "'[' is not a pattern of names" in result.output

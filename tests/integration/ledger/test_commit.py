@@ -128,7 +128,7 @@ def test_two_tasks_may_share_a_partition(world: World, start: Start) -> None:
     [
         ([(0, 0), (0, 1), (1, 0), (1, 1)], "2 are accounted for (-1)"),
         ([(0, 0), (0, 1), (0, 1), (1, 0), (1, 1)], "1 twice"),
-        ([(0, 0), (0, 1), (0, 3), (1, 0), (1, 1)], "a row of offset 3, behind the range"),
+        ([(0, 0), (0, 1), (0, 3), (1, 0), (1, 1)], "a row of offset 3, after the range"),
     ],
 )
 def test_wrong_rows_are_never_public(world: World, start: Start, offsets: list[tuple[int, int]], problem: str) -> None:

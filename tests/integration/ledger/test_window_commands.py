@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main
 from logbus.commands import losses, options, pipeline, progress
-from logbus.errors import ErrorBudgetExceeded
+from logbus.errors import BrokerUnavailable, ErrorBudgetExceeded
 from logbus.exit_codes import ExitCode
 from logbus.ledger.missing import Missing
 from logbus.ledger.pipeline_dags import dags_by_pipeline
@@ -32,7 +32,7 @@ def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Ru
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
     def call(*arguments: str) -> Result:
-        runner = CliRunner(env={"LOGBUS_WAREHOUSE_URL": warehouse_url, "COLUMNS": "200"})
+        runner = CliRunner(env={"LOGBUS_WAREHOUSE_URL": warehouse_url, "LOGBUS_BOOTSTRAP_SERVER": None, "COLUMNS": "200"})
         return runner.invoke(main, [*arguments], catch_exceptions=False)
 
     return call
@@ -68,11 +68,39 @@ def test_closed_hours_that_are_not_frozen_or_not_loaded_are_listed_beside_the_wi
     assert "p is 3 hours behind, the oldest 2015-05-17T11:00:00Z (2 not frozen, 1 frozen and not loaded)" in table
 
 
-def test_a_broker_that_does_not_answer_is_said_and_the_ledgers_own_gaps_are_listed(loaded: World, run: Run) -> None:
+def test_without_the_topic_the_ledgers_own_gaps_are_listed_and_how_far_behind_is_not_known(loaded: World, run: Run) -> None:
     loaded.log.topics.clear()
     found = shown(run("window", "ls", "--pipeline", "p", "--json"))
     assert [gap["start"][11:13] for gap in found["gaps"]] == ["11", "12"]
     assert "not frozen yet" in found["note"]
+    assert (found["behind"], found["empty"]) == (None, None)
+    listed = run("pipeline", "ls")
+    assert listed.exit_code == 0
+    assert listed.stdout.splitlines()[1].endswith("?")
+    assert "note: p: hours that are not frozen yet are not counted" in listed.stderr
+
+
+ON_THE_LEDGER = ["pipeline ls", "pipeline show p", "window ls --pipeline p"]
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+@pytest.mark.parametrize("words", ON_THE_LEDGER)
+def test_a_broker_that_does_not_answer_ends_with_4_after_what_the_ledger_shows(
+    loaded: World, run: Run, words: str, form: str
+) -> None:
+    def away(question: str) -> None:
+        raise BrokerUnavailable("the broker at b:1 did not answer")
+
+    loaded.log.interrupt = away
+    result = run(*words.split(), *form.split())
+    assert result.exit_code == ExitCode.NOT_REACHABLE
+    assert result.stderr.startswith("hours that are not frozen yet are missing here:\nerror: the broker at b:1 did not answer\n")
+    assert "127.0.0.1:9092 is the default" in result.stderr
+    if form:
+        found = shown(result)
+        assert (found[0] if isinstance(found, list) else found)["behind"] is None
+    else:
+        assert " behind, the oldest" not in result.stdout
 
 
 def test_hours_that_retention_took_before_anybody_froze_them_stay_gaps(loaded: World) -> None:
@@ -248,7 +276,7 @@ def test_a_setting_that_nobody_knows_is_refused_with_what_was_meant(world: World
 
 def test_a_dag_that_is_gone_is_forgotten_and_an_unknown_one_is_not_there(world: World, run: Run) -> None:
     world.ledger.define(Pipeline(name="p", topic="t", table="t", parse="lines"), world.log, NOW, dag_id="old")
-    assert "stands for no definition" in run("pipeline", "forget-dag", "p", "old").stdout
+    assert "forgotten: how DAG old defines pipeline p" in run("pipeline", "forget-dag", "p", "old").stdout
     unknown = run("pipeline", "forget-dag", "p", "older")
     assert (unknown.exit_code, "these have: old" in unknown.stderr) == (ExitCode.NOT_THERE, True)
 
@@ -274,7 +302,7 @@ def test_a_pipeline_of_which_nothing_is_loaded_is_deleted_when_it_is_said_twice(
     world.freeze(10)
     (attempt,) = world.ledger.begin_attempts("p", [at(10)], "r", 1, NOW)
     refused = run("pipeline", "delete", "p", "--execute")
-    assert (refused.exit_code, "somebody loads a window of p now" in refused.stderr) == (ExitCode.FAILED, True)
+    assert (refused.exit_code, "another run loads a window of p now" in refused.stderr) == (ExitCode.FAILED, True)
     world.ledger.fail_attempts([attempt], "no", NOW)
     planned = run("pipeline", "delete", "p")
     assert planned.stdout == "would be deleted: pipeline p, 1 window frozen and not loaded, 1 attempt\n"

@@ -195,8 +195,8 @@ def test_dead_letters_that_fail_alike_are_one_shape(
     bad.send([(10.1 + n / 20, b"record") for n in range(9)])
     load(bad, warehouse_url, 10, bad=frozenset(range(8)))
     errors = [f"line {n} column 7: 'record {n}'" for n in range(5)] + [
-        "member 'a' is no bigint: '\"x\"'",
-        "member 'a' is no bigint: 'y'",
+        "member 'a' is not a valid bigint: '\"x\"'",
+        "member 'a' is not a valid bigint: 'y'",
         "a parser of the user's own: " + "'x" * 1_000_000,  # a search for what belongs to the record would never end
     ]
     with engine.begin() as connection:
@@ -207,7 +207,7 @@ def test_dead_letters_that_fail_alike_are_one_shape(
     found = places.json(f"/api/windows/{bad.name}/{instant_text(at(10))}")["dead_letters"]
     assert [(one["error"], one["count"], [sample["offset"] for sample in one["samples"]]) for one in found["shapes"]] == [
         ("line N column N", 5, [0, 1, 2]),
-        ("member 'a' is no bigint", 2, [5, 6]),
+        ("member 'a' is not a valid bigint", 2, [5, 6]),
         (errors[-1][:ERROR_CHARACTERS_MAX], 1, [7]),
     ]
     assert found["total"] == 8

@@ -82,7 +82,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"table": '"t"'}, "leave quotes and slashes out"),
     ({"topic": 7}, "topic must be a name"),
     ({"parse": "regex"}, "needs pattern="),
-    ({"parse": "regex", "pattern": "("}, "no regular expression"),
+    ({"parse": "regex", "pattern": "("}, "not a regular expression"),
     ({"parse": "regex", "pattern": "a"}, "no named groups"),
     ({"parse": "regex", "pattern": "(?P<host>.)", "columns": {"hots": "text"}}, r"did you mean host\?"),
     ({"settings": {"colums": {"a": "text"}}}, r"no setting 'colums': did you mean columns\?"),

@@ -40,9 +40,9 @@ def compare_files(directory: Directory, then: Mapping[str, str], paths: Sequence
 
 def file_problems(directory: Directory, then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     if missing := sorted(then.keys() - now.keys()):
-        yield f"the table does not name {', '.join(missing)} any more, which was loaded: somebody has replaced or removed it"
+        yield f"the table does not name {', '.join(missing)} any more, which was loaded: it was replaced or removed"
     if others := sorted(now.keys() - then.keys()):
-        yield f"the table names {', '.join(others)}, which no load of this window wrote: somebody has rewritten or added rows"
+        yield f"the table names {', '.join(others)}, which no load of this window wrote: rows were rewritten or added"
     for name in sorted(then.keys() & now.keys()):
         try:
             is_same = content_hash(directory, now[name]) == then[name]
@@ -50,4 +50,4 @@ def file_problems(directory: Directory, then: Mapping[str, str], now: Mapping[st
             yield f"the file {name} is gone"
             continue
         if not is_same:
-            yield f"the file {name} does not hold what was loaded: somebody has changed it"
+            yield f"the file {name} does not hold what was loaded: it was changed"

@@ -45,7 +45,7 @@ def test_headers_are_pairs() -> None:
 
 
 def test_a_token_that_there_is_not_is_said() -> None:
-    with pytest.raises(ValueError, match="%y stands for nothing"):
+    with pytest.raises(ValueError, match="%y is unknown"):
         formatting.compiled("%y")
 
 

@@ -32,9 +32,9 @@ def test_a_line_that_does_not_match_as_a_whole_is_a_dead_letter(line: bytes, kin
     ("settings", "says"),
     [
         ({}, "needs settings.pattern"),
-        ({"pattern": "("}, "no regular expression"),
+        ({"pattern": "("}, "not a regular expression"),
         ({"pattern": "(.*)"}, "no named groups"),
-        ({"pattern": "(?P<a>.*)", "columns": {"b": "text"}}, "b is no named group"),
+        ({"pattern": "(?P<a>.*)", "columns": {"b": "text"}}, "b is not a named group"),
         ({"pattern": "(?P<_offset>.*)"}, "do not begin with _"),
     ],
 )

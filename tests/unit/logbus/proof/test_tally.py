@@ -62,7 +62,7 @@ def test_a_row_twice_in_place_of_another_is_found_though_the_count_is_right() ->
 
 def test_rows_outside_the_range_are_found_though_the_count_is_right() -> None:
     assert "a row of offset 9, before the range" in found(tally(min_offset=9))[0]
-    assert "a row of offset 20, behind the range" in found(tally(max_offset=20))[0]
+    assert "a row of offset 20, after the range" in found(tally(max_offset=20))[0]
 
 
 def test_rows_of_a_partition_that_is_not_the_windows_are_found() -> None:
