@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from logbus.collector.clocks import LineClock, TimeOptions
 from logbus.collector.errors import UnreadableLog
+from logbus.collector.moments import TimeContext
 from logbus.collector.sources import Fingerprint, Source
 from logbus.collector.stamped_lines import AHEAD_MS_MAX, EARLIEST_MS, LineReading, StampedLine, TimeOf, merged
-from logbus.collector.timestamps import TimeContext, iso_8601, json_object
+from logbus.collector.timestamps import iso_8601, json_object
 
 NOW_MS = 1_800_000_000_000
 BEGIN = 1_431_857_000  # of the seconds that these tests count
