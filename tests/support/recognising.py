@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, tzinfo
 
-from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Stamp, TimeContext
+from logbus.collector.moments import TimeContext
+from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Stamp
 
 
 def recognise(line: bytes, zone: tzinfo = UTC) -> Stamp:

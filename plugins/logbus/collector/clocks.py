@@ -1,8 +1,10 @@
 """By which clock are a file's lines read? Chosen once for the file, from its first lines, or named by whoever sends it.
 
 A file is written by one program, so nearly all of its lines write their time in one way, and now and then in a second one (a
-banner, another library). A format that fewer than a tenth of the lines are written in is data, not a clock: one message that
-quotes a date would otherwise stamp the lines around it, and put them into an hour years away, without a word.
+banner, another library). Of two ways that nearly as many lines are written in, the one that says more about a line is taken
+first: a JSON object has an ISO time inside, and a host besides. A format that fewer than a tenth of the lines are written in is
+data, not a clock: one message that quotes a date would otherwise stamp the lines around it, and put them into an hour years away,
+without a word.
 
 Lines that go on with the one before (they are indented, as stack traces are, or empty) need no time of their own. Of the others
 more than half must have one, or the file is refused before anything of it is sent: windows are cut by these times, and what lies
@@ -12,19 +14,22 @@ in the wrong hour is not found again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
-from itertools import islice
 from pathlib import Path
 
 from logbus.collector import line_reader
 from logbus.collector.errors import UndatedLog
-from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Recogniser, Stamp, TimeContext, by_field, by_format
+from logbus.collector.likely_times import likely_options
+from logbus.collector.moments import TimeContext
+from logbus.collector.timestamps import NO_STAMP, RECOGNISERS, Recogniser, Stamp, by_field, by_format, has_time
 from logbus.errors import UserError
 from logbus.wording import many
 
 LOOKED_AT_LINES = 1000  # a banner is shorter than this
 SHARE_MIN = 0.1
+SHARE_LIKE_MOST = 0.9  # as good as the commonest: a few lines of another kind make no difference
+UNDATED_KEPT = 20  # lines without a time, of which one may say how the others are to be read
 SHOWN_CHARACTERS = 120
 
 
@@ -50,15 +55,15 @@ class TimeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineClock:
-    """How a file's lines say when they were written. `dated` of the `looked_at` lines had a time; `undated_line` is the first of
-    those that had not, with its number."""
+    """How a file's lines say when they were written. `dated` of the `looked_at` lines had a time; `undated` are the first of
+    those that had not, with their numbers."""
 
     names: tuple[str, ...]
     recognisers: tuple[Recogniser, ...]
     around: TimeContext
     looked_at: int = 0
     dated: int = 0
-    undated_line: tuple[int, bytes] | None = None
+    undated: tuple[tuple[int, bytes], ...] = ()
 
     def stamp(self, line: bytes) -> Stamp:
         """What the line says of itself."""
@@ -76,11 +81,9 @@ class LineClock:
 
 def clock_of(path: Path, line_bytes_max: int, options: TimeOptions) -> LineClock:
     """The file's clock."""
-    with line_reader.open_log(path) as file:
-        lines = line_reader.read_lines(file, position=0, line_bytes_max=line_bytes_max, last_line_is_complete=True)
-        texts = [line.text for line in islice(lines, LOOKED_AT_LINES) if line.text is not None]
+    lines = line_reader.first_lines(path, LOOKED_AT_LINES, line_bytes_max)
     written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return choose(texts, TimeContext(options.zone, written), options)
+    return choose([line.text for line in lines if line.text is not None], TimeContext(options.zone, written), options)
 
 
 def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) -> LineClock:
@@ -89,23 +92,20 @@ def choose(lines: Sequence[bytes], around: TimeContext, options: TimeOptions) ->
     counted = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line[:1].isspace()]
     least = 0.0 if options.given() else SHARE_MIN * len(counted)
     counts = {name: sum(has_time(recogniser, line, around) for _, line in counted) for name, recogniser in choices.items()}
+    most = max(counts.values())
     # Of two that know as many lines the one that the table has first: sorting keeps their order.
-    names = sorted((name for name, count in counts.items() if count and count >= least), key=lambda name: -counts[name])
-    clock = LineClock(names=tuple(names), recognisers=tuple(choices[name] for name in names), around=around)
-    undated = [(number, line) for number, line in counted if clock.stamp(line).timestamp_ms is None]
-    return LineClock(
-        names=clock.names,
-        recognisers=clock.recognisers,
-        around=around,
-        looked_at=len(counted),
-        dated=len(counted) - len(undated),
-        undated_line=undated[0] if undated else None,
+    ways = sorted(
+        (name for name, count in counts.items() if count and count >= least),
+        key=lambda name: -counts[name] if counts[name] < SHARE_LIKE_MOST * most else -len(counted),
     )
-
-
-def has_time(recogniser: Recogniser, line: bytes, around: TimeContext) -> bool:
-    found = recogniser(line, around)
-    return found is not None and found.timestamp_ms is not None
+    clock, undated = LineClock(names=(), recognisers=(), around=around), counted
+    for name in ways:
+        left = [(number, line) for number, line in undated if not has_time(choices[name], line, around)]
+        if len(left) < len(undated):  # what dates no line that the others do not date is no second way
+            clock = replace(clock, names=(*clock.names, name), recognisers=(*clock.recognisers, choices[name]))
+            undated = left
+    undated = [(number, line) for number, line in counted if clock.stamp(line).timestamp_ms is None]
+    return replace(clock, looked_at=len(counted), dated=len(counted) - len(undated), undated=tuple(undated[:UNDATED_KEPT]))
 
 
 def refuse_undated(path: Path, clock: LineClock) -> None:
@@ -114,35 +114,19 @@ def refuse_undated(path: Path, clock: LineClock) -> None:
         raise UndatedLog(f"{why_undated(path, clock)}. Nothing was sent")
 
 
-# Ways of writing a time that no recogniser takes, since they are rare or could mean several things: proposed, never assumed.
-LIKELY = (
-    "%d.%m.%Y %H:%M:%S",
-    "%m/%d/%Y %I:%M:%S %p",
-    "%m/%d/%Y %H:%M:%S",
-    "%d/%m/%Y %H:%M:%S",
-    "%d-%m-%Y %H:%M:%S",
-    "%a %b %d %H:%M:%S %Y",
-    "%b %d, %Y %I:%M:%S %p",
-    "%Y.%m.%d %H:%M:%S",
-    "%Y%m%d %H:%M:%S",
-    "%Y%m%d %H%M%S",
-    "%Y%m%dT%H%M%S",
-)
-
-
-def likely_format(line: bytes, around: TimeContext) -> str:
-    """The first format that reads a time in the line; where none does, the first as an example."""
-    return next((written for written in LIKELY if has_time(by_format(written), line, around)), LIKELY[0])
-
-
 def why_undated(path: Path, clock: LineClock) -> str:
-    number, line = clock.undated_line or (0, b"")
+    """With an option that reads one of the lines, if there is one."""
+    found = ((one, options) for one in clock.undated if (options := likely_options(one[1], clock.around)))
+    (number, line), options = next(found, (clock.undated[0] if clock.undated else (0, b""), ""))
     shown = line[:SHOWN_CHARACTERS].decode(errors="replace")
     some = f" ({', '.join(clock.names)} in the others)" if clock.names else ""
-    example = likely_format(line, clock.around)
+    how = (
+        f"If that is its time, it is read by {options}"
+        if options
+        else "Say how it is written: --time-format '%d.%m.%Y %H:%M:%S', or in which field: --time-field NAME"
+    )
     return (
         f"{path}: {clock.looked_at - clock.dated} of the first {many(clock.looked_at, 'line')} have no time that is understood"
-        f"{some}, such as line {number}: {shown!r}. Say how it is written: --time-format '{example}', or in which field: "
-        f"--time-field NAME. `logbus try {path}` shows what is understood; --allow-undated sends such lines with the time of the "
-        "line before"
+        f"{some}, such as line {number}: {shown!r}. {how}. `logbus try {path}` shows what is understood; --allow-undated sends "
+        "such lines with the time of the line before"
     )

@@ -9,6 +9,10 @@ class UnreadableLog(UserError):
     """A file is missing, a directory, not readable, or damaged."""
 
 
+class LogGone(UnreadableLog):
+    """A file is not there, or not there any more: rotation renames files while they are looked at."""
+
+
 class UndatedLog(UserError):
     """Most lines of a file have no time that is understood."""
 

@@ -9,7 +9,10 @@ over and counted, never held.
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
@@ -72,6 +75,15 @@ def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line
         position = end
 
 
+def first_lines(path: Path, count: int, line_bytes_max: int) -> list[Line]:
+    """The first of them; of a damaged file those that can be read, as whoever reads all of it is told."""
+    found: list[Line] = []
+    with open_log(path) as file, suppress(EOFError, gzip.BadGzipFile, zlib.error):
+        for line in islice(read_lines(file, position=0, line_bytes_max=line_bytes_max, last_line_is_complete=True), count):
+            found.append(line)
+    return found
+
+
 def _pass_over(file: IO[bytes], position: int) -> tuple[int, bool]:
     """Read to the end of a line that is too long; where it ends, and whether by a newline."""
     while piece := file.readline(SKIP_PIECE_BYTES):
@@ -81,5 +93,7 @@ def _pass_over(file: IO[bytes], position: int) -> tuple[int, bool]:
     return position, False
 
 
-def damaged(path: Path, error: Exception) -> UnreadableLog:
-    return UnreadableLog(f"cannot read {path} to its end: {error}. What was read before is sent; mend the file and run again")
+def damaged(path: Path, error: Exception, *, sent: bool = False) -> UnreadableLog:
+    """`sent`: what was read before it is on its way."""
+    done = "What was read before is sent" if sent else "Nothing was sent"
+    return UnreadableLog(f"cannot read {path} to its end: {error}. {done}; restore the file, or leave it out, and run again")

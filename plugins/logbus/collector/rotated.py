@@ -13,25 +13,27 @@ What is older than the first run is nobody's loss: those files are only mentione
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from logbus.collector.errors import LogGone
 from logbus.collector.line_reader import text_bytes
-from logbus.collector.sources import Source, check_readable, found_again
-
-# access.log.1, access.log.2.gz, access.log-20260522, access.log-20260522-1779, app.log.2026-05-22, app.log.2026-05-22_10
-_SUFFIX = re.compile(r"[.-]\d[\dT_.:-]*(\.gz)?")
+from logbus.collector.sources import Source, check_readable, found_again, is_rotated
 
 
 def beside(path: Path) -> list[Path]:
     """Files that look like rotated ones of this log, the oldest writing first."""
     try:
-        names = [one for one in path.parent.iterdir() if one.name.startswith(path.name) and one != path]
-        found = [one for one in names if _SUFFIX.fullmatch(one.name[len(path.name) :]) and one.is_file()]
-        return sorted(found, key=written)
+        found = [one for one in path.parent.iterdir() if is_rotated(one.name, path.name) and one.is_file()]
+        return sorted((one for one in found if not is_being_compressed(one)), key=written)
     except OSError:
         return []
+
+
+def is_being_compressed(path: Path) -> bool:
+    """gzip removes a file when its compressed one is whole: until then the file itself is the one to read."""
+    return path.suffix == ".gz" and path.with_suffix("").exists()
 
 
 def written(path: Path) -> float:
@@ -63,14 +65,16 @@ def _unsent_of(path: Path, known: Sequence[Source]) -> list[Path]:
     strangers: list[Path] = []
     newest_known = max((source.timestamp_ms or 0) / 1000 for source in ours)
     for one in beside(path):
-        check_readable(one)
-        source = found_again(one, known)
-        if source is None:
-            strangers.append(one)
-            continue
-        newest_known = max(newest_known, written(one))
-        if text_bytes(one) > source.position:
-            found.append(one)
+        # One that is renamed meanwhile is found by the next run, under its new name.
+        with suppress(LogGone, FileNotFoundError):
+            check_readable(one)
+            source = found_again(one, known)
+            if source is None:
+                strangers.append(one)
+                continue
+            newest_known = max(newest_known, written(one))
+            if text_bytes(one) > source.position:
+                found.append(one)
     if path.exists() and found_again(path, known) is not None:
         return found  # it has not been rotated since: strangers are older than the first run
     return found + [one for one in strangers if written(one) > newest_known]

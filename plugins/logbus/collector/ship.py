@@ -56,6 +56,7 @@ class ShipReport:
     undated: int  # without a believable time of their own: they have that of the line before
     undated_before_any: int  # those of them that come before any line with a time: they have that of the first one
     undated_by_file: int  # those of them that have the time their file was last written: no line near them has one
+    ahead: int  # those of the undated whose own time is not believed, since it lies ahead of the clock
     zoneless: int  # whose time was written without a zone
     recovered: int  # found in the topic after an interrupted run, so not sent again
     seconds: float
@@ -97,13 +98,14 @@ def ship(
     belong to the record of the line before. Rotated files beside a named one are looked at, too (rotated.py).
 
     Raises UnreadableLog, UndatedLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed when
-    the broker went away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends.
+    the broker went away for good in the middle; then, as after a kill, the next run goes on exactly where the topic ends. Of a
+    file that is damaged further on, what comes before is sent, and all other files, before UnreadableLog says so.
     """
     started = clock()
     paths = _checked(files)
     client = TopicClient(topic, client_config)
     times = TimeOptions(format_of=time_format, field=time_field, zone=zone or UTC, allows_undated=allow_undated)
-    with open_state(Path(state_path)) as state:
+    with open_state(Path(state_path)) as state, files_seen.telling_what_is_gone():
         if not client.exists():
             if not create_topic:
                 raise TopicMissing(f"there is no topic {topic}: make it first, or leave out --no-create-topic")

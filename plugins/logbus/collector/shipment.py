@@ -35,6 +35,7 @@ class Sent:
     undated: int = 0
     undated_before_any: int = 0
     undated_by_file: int = 0
+    ahead: int = 0
     zoneless: int = 0
     recovered: int = 0
 
@@ -72,16 +73,17 @@ class Shipment:
         self._sent = Sent()
 
     def run(self, reading: LineReading) -> Sent:
-        """Send everything, or what comes before the stop; return when all that is acknowledged and noted."""
+        """Send everything, or what comes before the stop; return when all that is acknowledged and noted. UnreadableLog, then,
+        where a file is damaged: what comes before the damage is sent, and the other files."""
+        damaged: list[UnreadableLog] = []
         try:
-            self._send_all(reading)
-        except UnreadableLog:
-            self._settle(clean=True)
-            raise
+            self._send_all(reading._replace(damaged=damaged))
         except BaseException:
             self._delivery.finish()
             raise
         self._settle(clean=True)
+        if damaged:
+            raise damaged[0]
         return self._sent
 
     def _send_all(self, reading: LineReading) -> None:
@@ -114,8 +116,9 @@ class Shipment:
             sent.zoneless += line.is_zoneless
             if line.time_of is not TimeOf.LINE:
                 sent.undated += 1
-                sent.undated_before_any += line.time_of is TimeOf.LINE_BEHIND
+                sent.undated_before_any += line.time_of is TimeOf.LINE_AFTER
                 sent.undated_by_file += line.time_of is TimeOf.FILE
+                sent.ahead += line.is_ahead
         self._last[name] = line
 
     def _send(self, line: StampedLine, text: bytes) -> None:

@@ -8,16 +8,25 @@ was sent that the match is no accident. Anything else is a new source, sent from
 
 from __future__ import annotations
 
+import re
+import stat
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 
 from logbus.collector import line_reader
-from logbus.collector.errors import UnreadableLog
+from logbus.collector.errors import LogGone, UnreadableLog
 
 TEXT_HEAD_BYTES = 8192  # where a file that is no text shows it
+# What rotation adds to a name: app.log.1, app.log.2.gz, app.log-20260522, app.log-20260522-1779, app.log.2026-05-22_10
+_SUFFIX = re.compile(r"[.-]\d[\dT_.:-]*(\.gz)?")
+# The same before the ending: app-20260522.log, app.2026-05-22.0.log.gz. A date, since app-1.log is the log of another process.
+_INFIX = re.compile(r"[._-]\d{4}-?\d\d-?\d\d[\dT_.:-]*")
+UNKNOWN_INODE = 0  # no file has it
+RENAMED = "was renamed or removed while it was looked at, by a rotation perhaps: run again"
 HEAD_BYTES = 1024  # enough to hold several stamped lines: two logs do not share them by accident
 CONTENT_IDENTITY_BYTES_MIN = 1024  # a file of which less was sent is recognised by its inode only
 
@@ -64,27 +73,47 @@ class Source:
 
 def check_readable(path: Path) -> None:
     """UnreadableLog, saying what to do, for what cannot be read as a log file."""
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if path.name == "-":
+            raise UnreadableLog(
+                "ship reads files, to go on where it stopped: `logbus produce TOPIC` takes lines of standard input"
+            ) from None
+        raise LogGone(f"{path} does not exist") from None
+    except OSError as error:
+        raise not_allowed(path, error) from error
+    if stat.S_ISDIR(mode):
         raise UnreadableLog(f"{path} is a directory: name the files in it, for example {path / '*.log'}")
-    if not path.exists() and path.name == "-":
-        raise UnreadableLog("ship reads files, to go on where it stopped: `logbus produce TOPIC` takes lines of standard input")
-    if not path.exists():
-        raise UnreadableLog(f"{path} does not exist")
-    if not path.is_file():
+    if not stat.S_ISREG(mode):
         raise UnreadableLog(
-            f"{path} is not a regular file: a run can only go on where the last one stopped in one that keeps its content"
+            f"{path} is not a regular file: a run can only go on where the last one stopped in one that keeps its content. "
+            f"`logbus produce TOPIC < {path}` takes lines of a pipe"
         )
     try:
         with path.open("rb"):
             pass
     except OSError as error:
-        raise UnreadableLog(f"cannot read {path}: {error.strerror}. Run as a user who may, or change its mode") from error
+        raise not_allowed(path, error) from error
     nul = _read(path, 0, TEXT_HEAD_BYTES).find(b"\0")
     if nul >= 0:
         raise UnreadableLog(
             f"{path} is not a text of lines: its byte {nul} is NUL. Unpack it if it is an archive (gzip alone is read as it is), "
             "and convert it if it is UTF-16 (iconv -f UTF-16 -t UTF-8)"
         )
+
+
+@contextmanager
+def telling_what_is_gone() -> Iterator[None]:
+    """LogGone where a file that is looked at is renamed meanwhile."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LogGone(f"{error.filename} {RENAMED}") from error
+
+
+def not_allowed(path: Path, error: OSError) -> UnreadableLog:
+    return UnreadableLog(f"cannot read {path}: {error.strerror}. Run as a user who may, or change its mode")
 
 
 def identify(paths: Iterable[Path], known: Sequence[Source], *, new_id: Callable[[], str]) -> list[Source]:
@@ -108,11 +137,38 @@ def found_again(path: Path, known: Sequence[Source]) -> Source | None:
 def _identify(path: Path, known: Sequence[Source], *, new_id: Callable[[], str]) -> Source:
     device, inode = _device_and_inode(path)
     head = _read(path, 0, HEAD_BYTES)
+    if _device_and_inode(path) != (device, inode):
+        raise LogGone(f"{path} {RENAMED}")
     for source in sorted(known, key=lambda source: (source.device, source.inode) != (device, inode)):
         same_inode = (source.device, source.inode) == (device, inode)
-        if (same_inode or source.bytes_known >= CONTENT_IDENTITY_BYTES_MIN) and _holds(path, head, source):
+        is_copy = source.bytes_known >= CONTENT_IDENTITY_BYTES_MIN or _may_be_rotated(path, source)
+        if (same_inode or is_copy) and _holds(path, head, source):
             return replace(source, path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
     return Source(source_id=new_id(), path=str(path), device=device, inode=inode, head=Fingerprint.of(head))
+
+
+def is_rotated(name: str, log: str) -> bool:
+    """Whether a file of this name is what rotation makes of the log."""
+    if name.startswith(log):
+        return _SUFFIX.fullmatch(name[len(log) :]) is not None
+    stem, dot, ending = log.rpartition(".")
+    infix = name.removesuffix(".gz").removeprefix(stem).removesuffix(dot + ending)
+    return bool(dot) and name.removesuffix(".gz") == f"{stem}{infix}.{ending}" and _INFIX.fullmatch(infix) is not None
+
+
+def _may_be_rotated(path: Path, source: Source) -> bool:
+    """A rotated file of the log that was sent from: a copy, or compressed. Of a log that writes little, all that was sent may be
+    less than tells two logs apart; a rotated file that begins with the same lines in the same place is not sent again."""
+    known = Path(source.path)
+    if not source.position or known.parent != path.parent:
+        return False
+    return is_rotated(path.name, known.name) or (is_rotated(known.name, log := _log_of(path)) and is_rotated(path.name, log))
+
+
+def _log_of(path: Path) -> str:
+    """The name before rotation."""
+    name = path.name.removesuffix(".gz")
+    return _INFIX.sub("", name) if _INFIX.search(name) else re.sub(r"[.-]\d[\dT_.:-]*$", "", name)
 
 
 def _holds(path: Path, head: bytes, source: Source) -> bool:

@@ -13,17 +13,19 @@ lines go on: a time that would lie five minutes before the line before is that o
 from __future__ import annotations
 
 import heapq
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from logbus.collector import line_reader
 from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of
-from logbus.collector.sources import Source
+from logbus.collector.errors import UnreadableLog
+from logbus.collector.sources import UNKNOWN_INODE, Source
 from logbus.collector.timestamps import NO_STAMP, Stamp
 
 EARLIEST_MS = 365 * 86_400_000  # a machine whose clock was lost begins in 1970: its lines would make half a million empty hours
@@ -37,7 +39,7 @@ class TimeOf(StrEnum):
 
     LINE = "its own"
     LINE_BEFORE = "that of the line before"
-    LINE_BEHIND = "that of the first line behind that has one"
+    LINE_AFTER = "that of the first line after it that has one"
     FILE = "when the file was last written"
 
 
@@ -52,6 +54,7 @@ class StampedLine(NamedTuple):
     host: bytes | None
     time_of: TimeOf
     is_zoneless: bool = False  # it has a time of its own, which was written without a zone
+    is_ahead: bool = False  # it has one that is not believed, since it lies ahead of the clock
 
 
 class LineReading(NamedTuple):
@@ -63,11 +66,22 @@ class LineReading(NamedTuple):
     times: TimeOptions = TimeOptions()
     clocks: Mapping[str, LineClock] = MappingProxyType({})  # by source; of others they are chosen when they are read
     joins: bool = False  # a line without a time of its own goes on with the record of the line before
+    damaged: list[UnreadableLog] | None = None  # of files that end in the middle: the others are read all the same
 
 
 def merged(sources: Iterable[Source], reading: LineReading) -> Iterator[StampedLine]:
-    """All lines not yet sent, oldest first."""
-    return heapq.merge(*(_stamped(source, reading) for source in sources), key=lambda line: line.timestamp_ms)
+    """All lines not yet sent, oldest first. Of a damaged file those before the damage, which is noted in `reading.damaged`, or
+    raised if there is no such list."""
+    return heapq.merge(*(_readable(source, reading) for source in sources), key=lambda line: line.timestamp_ms)
+
+
+def _readable(source: Source, reading: LineReading) -> Iterator[StampedLine]:
+    try:
+        yield from _stamped(source, reading)
+    except UnreadableLog as error:
+        if reading.damaged is None:
+            raise
+        reading.damaged.append(error)
 
 
 def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
@@ -85,7 +99,8 @@ def _stamped(source: Source, reading: LineReading) -> Iterator[StampedLine]:
             timestamp_ms, borrowed_of = own_ms, TimeOf.LINE_BEFORE
             yield StampedLine(own_ms, source.source_id, position, end, text, stamp.host, TimeOf.LINE, stamp.is_zoneless)
         else:
-            yield StampedLine(timestamp_ms, source.source_id, position, end, text, stamp.host, borrowed_of)
+            is_ahead = own_ms is not None and own_ms > latest_ms
+            yield StampedLine(timestamp_ms, source.source_id, position, end, text, stamp.host, borrowed_of, False, is_ahead)
 
 
 def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
@@ -99,7 +114,7 @@ def _first_time(source: Source, reading: LineReading, clock: LineClock) -> tuple
     for _, _, text in islice(_lines(source, reading), LOOKED_AT_LINES):
         own_ms = clock.stamp(text).timestamp_ms if text is not None else None
         if own_ms is not None and EARLIEST_MS <= own_ms <= reading.now_ms + AHEAD_MS_MAX:
-            return own_ms, TimeOf.LINE_BEHIND
+            return own_ms, TimeOf.LINE_AFTER
     written_ms = Path(source.path).stat().st_mtime_ns // 1_000_000
     return max(0, min(written_ms, reading.now_ms)), TimeOf.FILE
 
@@ -137,19 +152,33 @@ def _line_end(line: line_reader.Line) -> bytes:
 
 def _is_being_written(source: Source, reading: LineReading) -> bool:
     path = Path(source.path)
-    if reading.include_partial_line or line_reader.is_compressed(path):
-        return False
+    try:
+        if reading.include_partial_line or line_reader.is_compressed(path):
+            return False
+    except FileNotFoundError:  # renamed meanwhile: under its new name it is quiet soon
+        return True
     return path.stat().st_mtime_ns // 1_000_000 > reading.now_ms - JOIN_WAIT_MS
 
 
 def _lines(source: Source, reading: LineReading) -> Iterator[line_reader.Line]:
     path = Path(source.path)
-    complete = reading.include_partial_line or line_reader.is_compressed(path)
     try:
+        complete = reading.include_partial_line or line_reader.is_compressed(path)
         with line_reader.open_log(path) as file:
+            if _is_another(file, source):
+                return
             file.seek(source.position)
             yield from line_reader.read_lines(
                 file, position=source.position, line_bytes_max=reading.line_bytes_max, last_line_is_complete=complete
             )
+    except FileNotFoundError:
+        return  # as if it were another
     except (EOFError, OSError, zlib.error) as error:
-        raise line_reader.damaged(path, error) from error
+        raise line_reader.damaged(path, error, sent=True) from error
+
+
+def _is_another(file: IO[bytes], source: Source) -> bool:
+    """Rotation may rename the file between the look at what it is and this: what has its name now is not read from this source's
+    position. The next run finds both."""
+    status = os.fstat(file.fileno())
+    return source.inode != UNKNOWN_INODE and (status.st_dev, status.st_ino) != (source.device, source.inode)

@@ -21,6 +21,7 @@ from logbus.collector.errors import StateInUse, StateUnusable
 from logbus.collector.sources import Fingerprint, Source
 
 FORMAT_VERSION = 1
+ANOTHER_STATE = "Without it, or with another one (--state), every line is sent again"
 SOURCES_REMEMBERED = 10_000  # years of hourly rotation; the least recently used are forgotten first
 
 
@@ -66,7 +67,7 @@ class ShipState:
             _replace(self._path, json.dumps({"version": FORMAT_VERSION, "topics": self._topics}, indent=1))
         except OSError as error:
             raise StateUnusable(
-                f"cannot write the state file {self._path}: {error.strerror}. Choose another one with --state"
+                f"cannot write the state file {self._path}: {error.strerror}. Give it space, or change its owner. {ANOTHER_STATE}"
             ) from error
 
     def _load(self) -> dict[str, Any]:
@@ -74,15 +75,17 @@ class ShipState:
             stored = json.loads(self._path.read_text())
             if stored["version"] != FORMAT_VERSION:
                 raise StateUnusable(
-                    f"the state file {self._path} has format {stored['version']}, this program writes {FORMAT_VERSION}"
+                    f"the state file {self._path} has format {stored['version']}, this program writes {FORMAT_VERSION}: use the "
+                    f"program that wrote it. {ANOTHER_STATE}"
                 )
             topics: dict[str, Any] = stored["topics"]
             return topics
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            hint = "move it away (every line is then sent again) or name another one with --state"
-            raise StateUnusable(f"cannot read the state file {self._path}: {error}; {hint}") from error
+            raise StateUnusable(
+                f"cannot read the state file {self._path}: {error}. Restore it from a backup if there is one. {ANOTHER_STATE}"
+            ) from error
 
 
 @contextmanager
@@ -92,13 +95,14 @@ def open_state(path: Path) -> Iterator[ShipState]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(path.name + ".lock").open("w")
     except OSError as error:
-        raise StateUnusable(f"cannot keep state in {path}: {error.strerror}. name another file with --state") from error
+        raise StateUnusable(f"cannot keep state in {path}: {error.strerror}. --state names another file") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StateInUse(
-                f"another run is using the state file {path}: wait for it, or name another one with --state"
+                f"another run is using the state file {path}: wait for it. Only files that no other run sends may have a state "
+                "of their own (--state)"
             ) from None
         yield ShipState(path)
 

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from logbus.collector.errors import DeliveryFailed
+from logbus.collector.errors import DeliveryFailed, LogGone
 from logbus.collector.rotated import beside
 from logbus.collector.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
 from logbus.collector.shipment import Progress as ShowProgress
@@ -107,9 +107,9 @@ def command(
     files beside a named one (access.log.1, access.log-20260522.gz) are found by themselves once the log has been sent from.
     """
 
-    def run(progress: ShowProgress | None, stop: Callable[[], bool]) -> ShipReport:
+    def run(named: Sequence[Path], progress: ShowProgress | None, stop: Callable[[], bool]) -> ShipReport:
         return ship(
-            files,
+            named,
             topic=topic,
             client_config=config,
             state_path=state or default_state_path(topic),
@@ -131,15 +131,20 @@ def command(
 
     if follow:
         broker = str(config["bootstrap.servers"])
+        unwarned = True
         with stopping() as stop:
-            for report in following(files, lambda: run(None, lambda: bool(stop)), lambda: bool(stop)):
+            for report in following(files, lambda there: run(there, None, lambda: bool(stop)), lambda: bool(stop)):
+                # Said once: what is written later is written by the same clock.
+                for warning in warnings(report) if unwarned else ():
+                    click.echo(f"warning: {warning}", err=True)
+                    unwarned = False
                 if as_json:
                     output.show_json({"topic": topic, "bootstrap_servers": broker, **asdict(report)})
                 else:
                     click.echo(summary(topic, broker, report, line_bytes_max))
         raise Stopped("stopped: what was sent is acknowledged and noted; run it again to go on", stop.exit_code or ExitCode.DONE)
     with _progress_bar(topic) as show_progress, stopping() as stop:
-        report = run(show_progress, lambda: bool(stop))
+        report = run(files, show_progress, lambda: bool(stop))
     for warning in warnings(report):
         click.echo(f"warning: {warning}", err=True)
     if stop.exit_code is not None:
@@ -151,18 +156,24 @@ def command(
         click.echo(summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max))
 
 
-def following(files: Sequence[Path], run: Callable[[], ShipReport], stopped: Callable[[], bool]) -> Iterator[ShipReport]:
+def following(
+    files: Sequence[Path], run: Callable[[Sequence[Path]], ShipReport], stopped: Callable[[], bool]
+) -> Iterator[ShipReport]:
     """Runs whenever one of the files or of those beside it has changed; gives the reports of runs that sent something. A broker
-    that is away is waited for: nothing is lost meanwhile, since it is all in the files. A file that is being rotated may be gone
-    for a moment."""
+    that is away is waited for: nothing is lost meanwhile, since it is all in the files. A file that is not there yet, or is gone
+    for a moment while it is rotated, does not keep the others waiting."""
+    for missing in [path for path in files if not path.exists()]:
+        click.echo(f"waiting for {missing}, which is not there yet", err=True)
     seen: object = None
     pause = FOLLOW_SECONDS
     while not stopped():
-        now = looks(files)
+        now, there = looks(files), [path for path in files if path.exists()]
         # A pause that has grown says that the last run failed: it is tried again though nobody has written since.
-        if (now != seen or pause > FOLLOW_SECONDS) and all(path.exists() for path in files):
+        if there and (now != seen or pause > FOLLOW_SECONDS):
             try:
-                report = run()
+                report = run(there)
+            except LogGone:
+                seen = None
             except (BrokerUnavailable, DeliveryFailed) as error:
                 if pause == FOLLOW_SECONDS:
                     click.echo(f"warning: {error}; trying again", err=True)
@@ -236,7 +247,7 @@ def undated_sentences(report: ShipReport) -> Iterator[str]:
         yield f"{many(before, 'line')} without a believable time took that of the line before"
     if report.undated_before_any:
         lines = many(report.undated_before_any, "line")
-        yield f"{lines} without a believable time took that of the first line behind them that has one"
+        yield f"{lines} without a believable time took that of the first line after them that has one"
     if report.undated_by_file:
         lines = many(report.undated_by_file, "line")
         yield f"{lines} without a believable time took the time at which their file was last written"
@@ -249,9 +260,14 @@ def warnings(report: ShipReport) -> Iterator[str]:
             f"{report.zoneless} lines carry a time without a zone and were assumed to be UTC: if their host writes local time, "
             "they are in the wrong hours. --timezone names its zone (--timezone UTC says that this is right)"
         )
-    if report.undated > report.lines / 2:
+    if report.ahead:
         yield (
-            f"{report.undated} of {report.lines} lines have no time that is understood, so their hours are not those they were "
+            f"{many(report.ahead, 'line')} carry a time more than an hour ahead of now and took that of the line before: their "
+            "host's clock is wrong, or it writes local time without a zone, which --timezone Europe/Berlin names"
+        )
+    if (undated := report.undated - report.ahead) > report.lines / 2:
+        yield (
+            f"{undated} of {report.lines} lines have no time that is understood, so their hours are not those they were "
             "written in: --time-format or --time-field say how it is written, `logbus try FILE` shows what is understood"
         )
 

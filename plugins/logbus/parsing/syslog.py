@@ -1,6 +1,7 @@
-"""Lines of syslog, as daemons write them to files (RFC 3164) or send them (RFC 5424).
+"""Lines of syslog, as daemons write them to files (RFC 3164, or rsyslog's with an ISO time) or send them (RFC 5424).
 
     May 17 10:05:03 web1 sshd[7]: Accepted publickey for jane
+    2015-05-17T10:05:03.123456+02:00 web1 sshd[7]: Accepted publickey for jane
     <34>1 2015-05-17T10:05:03.003Z web1 su - ID47 [x@32473 class="high"] 'su root' failed
 
 The first kind says neither year nor zone, so its `time` is null: the record's own `_timestamp` is the collector's reading of it.
@@ -36,7 +37,9 @@ FACILITIES = (
 SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 
 FILE_LINE = re.compile(
-    r"(?:<(\d{1,3})>)?[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)? (\S+) (?:([^\s:\[]+)(?:\[([^\]]*)\])?: ?)?(.*)", re.DOTALL
+    r"(?:<(\d{1,3})>)?(?:[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?|(\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d))) "
+    r"(\S+) (?:([^\s:\[]+)(?:\[([^\]]*)\])?: ?)?(.*)",
+    re.DOTALL,
 )
 SENT_LINE = re.compile(r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|(?:\[(?:[^\]\\]|\\.)*\])+)(?: (.*))?", re.DOTALL)
 ELEMENT = re.compile(r"\[([^ \]]+)((?:[^\]\\]|\\.)*)\]")
@@ -62,10 +65,11 @@ def parse_line(value: bytes) -> Sequence[Any]:
             message.removeprefix("\ufeff") if message is not None else None,
         )
     line = FILE_LINE.fullmatch(text)
-    if line is None:
+    priority, time, host, program, pid, message = line.groups() if line else (None,) * 6
+    # An ISO time and two words are how anybody writes a line: in those a program has to be named.
+    if line is None or (time is not None and program is None):
         raise Unparsable("NotSyslog", f"neither `Mon DD HH:MM:SS host program[pid]: message` nor RFC 5424: {shown(text)}")
-    priority, host, program, pid, message = line.groups()
-    return *names_of(priority, text), None, host, program, pid, None, None, message
+    return *names_of(priority, text), to_instant(time or "-", text), host, program, pid, None, None, message
 
 
 def null(field: str) -> str | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,17 @@ class Writer:
             second.unlink()
         self.log.rename(self.log.with_name(f"{self.log.name}.1"))
 
+    def rotate_by_date(self) -> Path:
+        """logrotate's dateext: compressed by gzip afterwards, which is another's turn."""
+        dated = self.log.with_name(f"{self.log.name}-20150517")
+        self.log.rename(dated)
+        return dated
+
+    def copy_and_truncate(self) -> None:
+        shutil.copy2(self.log, self.log.with_name(f"{self.log.name}.1"))
+        with self.log.open("r+b") as file:
+            file.truncate()
+
 
 def test_a_cron_job_that_names_the_log_alone_loses_nothing_over_rotations(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "access.log")
@@ -89,18 +102,26 @@ def test_a_cron_job_that_names_the_log_alone_loses_nothing_over_rotations(broker
     assert values(broker, topic) == writer.lines
 
 
-@pytest.fixture
-def follower(broker: AnyBroker, topic: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    words = [
-        "ship",
-        "-f",
-        str(tmp_path / "access.log"),
-        "--topic",
-        topic,
-        "--state",
-        str(tmp_path / "state.json"),
-        "--join-lines",
-    ]
+@pytest.mark.parametrize("count", [3, 300], ids=["a few lines", "many"])
+def test_a_log_that_is_copied_and_truncated_arrives_once(count: int, broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "access.log")
+
+    def run() -> ShipReport:
+        config = {"bootstrap.servers": broker.bootstrap}
+        return ship([writer.log], topic=topic, client_config=config, state_path=tmp_path / "state.json")
+
+    writer.write(count)
+    run()
+    writer.write(2)
+    writer.copy_and_truncate()
+    assert run().lines == 2
+    writer.write(count)
+    assert (run().lines, run().lines) == (count, 0)
+    assert values(broker, topic) == writer.lines
+
+
+@contextmanager
+def following(broker: AnyBroker, words: list[str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "logbus", *words],
         env={**os.environ, "LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap},
@@ -108,9 +129,19 @@ def follower(broker: AnyBroker, topic: str, tmp_path: Path) -> Iterator[subproce
         stderr=subprocess.STDOUT,
         text=True,
     )
-    yield process
-    process.kill()
-    process.communicate()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def follower(broker: AnyBroker, topic: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    state = str(tmp_path / "state.json")
+    words = ["ship", "-f", str(tmp_path / "access.log"), "--topic", topic, "--state", state, "--join-lines"]
+    with following(broker, words) as process:
+        yield process
 
 
 def test_a_shipper_that_follows_sends_what_is_written_through_a_rotation_and_keeps_traces_whole(
@@ -130,3 +161,50 @@ def test_a_shipper_that_follows_sends_what_is_written_through_a_rotation_and_kee
     said, _ = follower.communicate(timeout=SECONDS_MAX)
     assert follower.returncode == 130, said
     assert said.endswith("stopped: what was sent is acknowledged and noted; run it again to go on\n")
+
+
+def test_a_shipper_that_follows_goes_through_truncation_and_compression(
+    broker: AnyBroker, topic: str, tmp_path: Path, follower: subprocess.Popen[str]
+) -> None:
+    writer = Writer(tmp_path / "access.log")
+    writer.write(100)
+    assert wait_until(lambda: len(values(broker, topic)) >= 99, deadline_seconds=SECONDS_MAX)
+    writer.write(50)
+    writer.copy_and_truncate()
+    writer.write(50)
+    assert wait_until(lambda: len(values(broker, topic)) >= 199, deadline_seconds=SECONDS_MAX)
+    writer.write(50)
+    dated = writer.rotate_by_date()
+    packed = gzip.compress(dated.read_bytes())
+    half = dated.with_name(f"{dated.name}.gz")
+    half.write_bytes(packed[: len(packed) // 2])  # gzip is at work
+    writer.write(50)
+    assert wait_until(lambda: len(values(broker, topic)) >= 299, deadline_seconds=SECONDS_MAX)
+    half.write_bytes(packed)
+    os.utime(half, ns=(dated.stat().st_atime_ns, dated.stat().st_mtime_ns))
+    dated.unlink()
+    writer.write(50)
+    assert wait_until(lambda: values(broker, topic) == writer.lines, deadline_seconds=SECONDS_MAX)
+    follower.send_signal(signal.SIGINT)
+    said, _ = follower.communicate(timeout=SECONDS_MAX)
+    assert follower.returncode == 130, said
+
+
+def test_a_file_that_is_not_there_does_not_keep_the_others_waiting(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "access.log")
+    writer.write(3)
+    words = [
+        "ship",
+        "-f",
+        str(writer.log),
+        str(tmp_path / "later.log"),
+        "--topic",
+        topic,
+        "--state",
+        str(tmp_path / "state.json"),
+    ]
+    with following(broker, words) as process:
+        assert wait_until(lambda: values(broker, topic) == writer.lines, deadline_seconds=SECONDS_MAX)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=SECONDS_MAX)
+    assert f"waiting for {tmp_path}/later.log, which is not there yet" in said

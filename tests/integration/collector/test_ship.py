@@ -6,7 +6,7 @@ import gzip
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -248,6 +248,27 @@ def test_what_cannot_be_done_is_refused_before_anything_is_sent(
     assert topic not in admin(broker.bootstrap).list_topics(timeout=20).topics
 
 
+def test_a_small_file_that_ends_in_the_middle_of_its_compression_is_refused_before_anything_is_sent(
+    broker: AnyBroker, topic: str, run: Ship, tmp_path: Path
+) -> None:
+    good, broken = tmp_path / "good.log", tmp_path / "broken.log.gz"
+    good.write_text(line(1))
+    broken.write_bytes(gzip.compress((line(1) + line(2)).encode())[:-12])
+    with pytest.raises(UnreadableLog, match=r"broken\.log\.gz to its end: .*Nothing was sent; restore the file, or leave it out"):
+        run(good, broken)
+    assert topic not in admin(broker.bootstrap).list_topics(timeout=20).topics
+
+
+def test_line_ends_of_windows_are_no_part_of_the_lines(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_bytes((line(1) + line(2)).replace("\n", "\r\n").encode())
+    assert run(log).lines == 2
+    with log.open("ab") as file:
+        file.write(line(3).replace("\n", "\r\n").encode())
+    assert run(log).lines == 1
+    assert values(broker, topic) == [line(second).rstrip().encode() for second in (1, 2, 3)]
+
+
 def test_two_runs_at_once_do_not_share_a_state_file(run: Ship, tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     log.write_text(line(1))
@@ -255,16 +276,20 @@ def test_two_runs_at_once_do_not_share_a_state_file(run: Ship, tmp_path: Path) -
         run(log)
 
 
+LATER = "2015-05-17T11:30:00Z later"
+
+
 def test_a_damaged_compressed_file_keeps_what_was_read_of_it(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
     good, broken = tmp_path / "good.log", tmp_path / "broken.log.gz"
-    good.write_text(line(1))
+    good.write_text(f"{line(1)}{LATER}\n")  # before and after what is damaged
     broken.write_bytes(gzip.compress("".join(line(second) for second in range(3600)).encode())[:-12])
-    with pytest.raises(UnreadableLog, match=r"broken\.log\.gz"):
-        run(good, broken)
+    for _ in range(2):
+        with pytest.raises(UnreadableLog, match=r"broken\.log\.gz to its end: .*What was read before is sent; restore the file"):
+            run(good, broken)
     found = values(broker, topic)
-    assert len(found) == len({*found, line(1).rstrip().encode()}) + found.count(line(1).rstrip().encode()) - 1
-    assert line(1).rstrip().encode() in found
-    assert run(good).lines == 0
+    sent = ["".join(line(second) for second in range(3600))[: len(line(0)) * (len(found) - 2)], line(1), LATER]
+    assert found == sorted("".join(sent).encode().splitlines())
+    assert len(found) > 100
 
 
 def test_the_command_ships_and_says_what_it_did(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
@@ -389,8 +414,34 @@ def test_whose_time_the_lines_without_one_took_is_said_of_each_kind(broker: AnyB
     log.write_text("# banner\n" + line(1) + "  at Main.java\n" + line(2) + line(3))
     done = shipped(broker, topic, log)
     assert "1 line without a believable time took that of the line before\n" in done.stdout
-    assert "1 line without a believable time took that of the first line behind them that has one" in done.stdout
+    assert "1 line without a believable time took that of the first line after them that has one" in done.stdout
     assert done.stderr == ""
+
+
+def test_lines_ahead_of_now_are_warned_of_with_what_may_be_the_cause(broker: AnyBroker, topic: str, tmp_path: Path) -> None:
+    """The log of a host east of Greenwich, as it is written: local time, of which nothing says so."""
+    log, now = tmp_path / "app.log", datetime.now(UTC)
+    log.write_text("".join(f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} x\n" for hours in (-5, 2, 2)))
+    done = shipped(broker, topic, log)
+    assert "warning: 2 lines carry a time more than an hour ahead of now and took that of the line before" in done.stderr
+    assert "--timezone Europe/Berlin" in done.stderr
+    assert "no time that is understood" not in done.stderr
+
+
+def test_lines_that_name_no_host_lie_in_one_partition_unless_they_are_to_be_spread(
+    broker: AnyBroker, topic: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("".join(line(second) for second in range(600)))
+    assert shipped(broker, topic, log).exit_code == 0
+    assert sorted(len(records) for records in read_topic(broker.bootstrap, topic).values()) == [0, 0, 600]
+    assert shipped(broker, f"{topic}-spread", log, "--producer-option", "partitioner=random").exit_code == 0
+    spread = read_topic(broker.bootstrap, f"{topic}-spread")
+    assert sum(map(len, spread.values())) == 600
+    assert all(len(records) > 100 for records in spread.values())
+    for records in spread.values():
+        times = [one.timestamp()[1] for one in records]
+        assert times == sorted(times)
 
 
 @pytest.mark.parametrize("content", [b"\x7fELF\x02\x01\x01\x00", "eins\n".encode("utf-16")], ids=["program", "UTF-16"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +13,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from logbus.collector.clocks import LineClock, TimeOptions, choose, clock_of, refuse_undated
 from logbus.collector.errors import UndatedLog
-from logbus.collector.timestamps import TimeContext, by_format
+from logbus.collector.moments import TimeContext
+from logbus.collector.timestamps import by_format
 
 WRITTEN = datetime(2015, 5, 17, 12, tzinfo=UTC)
 TIME = datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
@@ -32,7 +35,11 @@ FORMATS = [
     ("syslog (RFC 3164)", "May 17 10:05:03 combo sshd(pam_unix)[19939]: authentication failure", False, b"combo"),
     ("syslog (RFC 3164)", "<34>May 17 10:05:03 mymachine su: 'su root' failed", False, b"mymachine"),
     ("syslog (RFC 5424)", '<165>1 2015-05-17T10:05:03.000Z web1 evntslog - ID47 [x@1 a="b"] started', True, b"web1"),
+    ("syslog (ISO 8601)", "2015-05-17T12:05:03.000123+02:00 web1 sshd[7]: Accepted publickey", True, b"web1"),
+    ("syslog (ISO 8601)", "2015-05-17T10:05:03Z web1 kernel: usb 1-1: new device", True, b"web1"),
     ("ISO 8601", "2015-05-17T10:05:03Z started", True, None),
+    ("ISO 8601", "2015-05-17T10:05:03Z INFO worker: a level is no host", True, None),
+    ("ISO 8601", "2015-05-17 10:05:03.000 UTC [7] LOG:  checkpoint starting", True, None),
     ("ISO 8601", "2015-05-17 10:05:03,000 - INFO  [main:QuorumPeer@913] - FOLLOWING", False, None),
     ("ISO 8601", "INFO 2015-05-17T12:05:03+02:00 started", True, None),
     ("seconds since 1970", "1431857103 started", True, None),
@@ -53,7 +60,7 @@ FORMATS = [
 def test_each_format_is_known_by_itself(name: str, line: str, has_zone: bool, host: bytes | None) -> None:
     found = clock(line, line)
     stamp = found.stamp(line.encode())
-    assert (found.names[0], found.is_understood) == (name, True)
+    assert (found.names, found.is_understood) == ((name,), True), "and no second name for the same times"
     assert (stamp.timestamp_ms, stamp.is_zoneless, stamp.host) == (ms(TIME), not has_zone, host)
 
 
@@ -88,6 +95,20 @@ def test_lines_that_go_on_need_no_time_of_their_own() -> None:
     assert (found.looked_at, found.dated, found.is_understood) == (2, 2, True)
 
 
+def test_a_few_lines_of_another_kind_do_not_hide_what_the_others_say() -> None:
+    """All have an ISO time near their beginning, but of the JSON objects that of another field comes first."""
+    objects = ['{"started": "1999-01-01T00:00:00Z", "time": "2015-05-17T10:05:03Z", "host": "web1"}'] * 30
+    found = clock(*objects, "2015-05-17T10:05:03Z banner")
+    assert found.names == ("JSON", "ISO 8601")
+    assert found.stamp(objects[0].encode())[:2] == (ms(TIME), b"web1")
+
+
+def test_a_duration_is_no_time() -> None:
+    line = '{"time": 0.012, "@timestamp": "2015-05-17T10:05:03Z"}'
+    assert clock(line).stamp(line.encode()).timestamp_ms == ms(TIME)
+    assert not clock('{"time": 12}').is_understood
+
+
 def test_two_formats_of_one_file_are_both_read() -> None:
     lines = [*["2015-05-17T10:05:03Z app"] * 8, *['{"ts": 1431857103}'] * 2]
     assert clock(*lines).names == ("ISO 8601", "JSON")
@@ -101,12 +122,49 @@ def test_two_formats_of_one_file_are_both_read() -> None:
         ("May 18 09:00:00 web1 app: x", WRITTEN, datetime(2015, 5, 18, 9, tzinfo=UTC)),  # its clock is a zone ahead
         ("Jun 14 15:16:01 web1 app: x", WRITTEN, datetime(2014, 6, 14, 15, 16, 1, tzinfo=UTC)),
         ("Feb 29 10:00:00 web1 app: x", datetime(2017, 1, 3, tzinfo=UTC), datetime(2016, 2, 29, 10, tzinfo=UTC)),
+        ("Feb 29 10:00:00 web1 app: x", datetime(2016, 2, 29, 11, tzinfo=UTC), datetime(2016, 2, 29, 10, tzinfo=UTC)),
+        ("I0229 10:00:00.000000 7 a.go:1] x", datetime(2016, 3, 1, tzinfo=UTC), datetime(2016, 2, 29, 10, tzinfo=UTC)),
+        ("E1231 23:59:59.000000 7 a.go:1] x", datetime(2016, 1, 1, tzinfo=UTC), datetime(2015, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        # The new year has begun on a host whose clock is ahead, by a second or by its zone.
+        ("Jan  1 00:00:00 web1 app: x", datetime(2015, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(2016, 1, 1, tzinfo=UTC)),
+        ("I0101 08:00:00.000000 7 a.go:1] x", datetime(2015, 12, 31, 23, tzinfo=UTC), datetime(2016, 1, 1, 8, tzinfo=UTC)),
     ],
 )
 def test_a_time_without_a_year_is_the_newest_before_the_file_was_written(
     line: str, written: datetime, expected: datetime
 ) -> None:
     assert clock(line, written=written).stamp(line.encode()).timestamp_ms == ms(expected)
+
+
+def test_a_new_year_begins_in_the_zone_of_the_lines() -> None:
+    written = datetime(2015, 12, 31, 16, tzinfo=UTC)
+    tokyo = clock("Jan  1 00:59:00 web1 app: x", written=written, zone=ZoneInfo("Asia/Tokyo"))
+    assert tokyo.stamp(b"Jan  1 00:59:00 web1 app: x").timestamp_ms == ms(written - timedelta(minutes=1))
+    assert tokyo.stamp(b"Dec 31 23:59:00 web1 app: x").timestamp_ms == ms(written - timedelta(minutes=61))
+
+
+def test_a_leap_day_that_no_year_of_the_file_has_is_no_time() -> None:
+    assert not clock("Feb 29 10:00:00 web1 app: x", written=datetime(2019, 3, 1, tzinfo=UTC)).is_understood
+
+
+@pytest.mark.parametrize(
+    ("line", "written", "expected"),
+    [
+        ("29 Feb 10:05:03 x", datetime(2016, 1, 15, tzinfo=UTC), None),
+        ("29 Feb 10:05:03 x", datetime(2017, 1, 3, tzinfo=UTC), datetime(2016, 2, 29, 10, 5, 3, tzinfo=UTC)),
+        ("31 Dec 23:59:59 x", datetime(2016, 1, 1, tzinfo=UTC), datetime(2015, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        ("01 Jan 00:00:01 x", datetime(2015, 12, 31, 23, 59, tzinfo=UTC), datetime(2016, 1, 1, 0, 0, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_format_without_a_year_follows_the_same_rule(line: str, written: datetime, expected: datetime | None) -> None:
+    found = clock(line, written=written, format_of="%d %b %H:%M:%S").stamp(line.encode()).timestamp_ms
+    assert found == (None if expected is None else ms(expected))
+
+
+def test_a_format_with_a_zone_and_without_a_year_follows_it_too() -> None:
+    line, written = "31 Dec 23:59:59 +0200 x", datetime(2016, 1, 1, tzinfo=UTC)
+    found = clock(line, written=written, format_of="%d %b %H:%M:%S %z").stamp(line.encode())
+    assert (found.timestamp_ms, found.is_zoneless) == (ms(datetime(2015, 12, 31, 21, 59, 59, tzinfo=UTC)), False)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +184,8 @@ def test_a_date_that_does_not_exist_is_no_time(line: str) -> None:
         ("%Y%m%dT%H%M%S%z", "20150517T120503+0200 x", TIME),
         ("%d.%m.%Y %H:%M:%S %Z", "17.05.2015 10:05:03 UTC x", TIME),
         ("%s", "at 1431857103 x", TIME),
+        ("%s", "42;jane;1431857103250", TIME + timedelta(milliseconds=250)),
+        ("2:%s", "2:1431857103.25 x", TIME + timedelta(milliseconds=250)),
     ],
 )
 def test_a_format_that_was_named_is_read(format_of: str, line: str, expected: datetime) -> None:
@@ -179,20 +239,40 @@ def test_a_files_year_is_that_of_its_last_writing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "format_of"),
+    ("line", "options"),
     [
-        ("17.05.2015 10:05:03 started", "%d.%m.%Y %H:%M:%S"),
-        ("05/17/2015 10:05:03 AM started", "%m/%d/%Y %I:%M:%S %p"),
-        ("05/17/2015 10:05:03 started", "%m/%d/%Y %H:%M:%S"),
-        ("17/05/2015 10:05:03 started", "%d/%m/%Y %H:%M:%S"),
-        ("Sun May 17 10:05:03 2015 started", "%a %b %d %H:%M:%S %Y"),
-        ("[20150517T100503] started", "%Y%m%dT%H%M%S"),
-        ("started, and nobody knows when", "%d.%m.%Y %H:%M:%S"),
+        ("17.05.2015 10:05:03 started", "--time-format '%d.%m.%Y %H:%M:%S'"),
+        ("05/17/2015 10:05:03 AM started", "--time-format '%m/%d/%Y %I:%M:%S %p'"),
+        ("05/17/2015 10:05:03 started", "--time-format '%m/%d/%Y %H:%M:%S'"),
+        ("17/05/2015 10:05:03 started", "--time-format '%d/%m/%Y %H:%M:%S'"),
+        ("Sun May 17 10:05:03 2015 started", "--time-format '%a %b %d %H:%M:%S %Y'"),
+        ("[20150517T100503] started", "--time-format '%Y%m%dT%H%M%S'"),
+        ("20150517T120503+0200 started", "--time-format '%Y%m%dT%H%M%S%z'"),
+        ("150517 10:05:03 [Note] started", "--time-format '%y%m%d %H:%M:%S'"),
+        ("42,jane,1431857103", "--time-format '%s'"),
+        ('{"id": 4711, "created": 1431857103}', "--time-field created"),
+        (f'{{"x": "{"y" * 200}", "event": {{"raised at": "2015-05-17T10:05:03Z"}}}}', "--time-field 'event.raised at'"),
+        ('{"when": "17.05.2015 10:05:03"}', "--time-field when --time-format '%d.%m.%Y %H:%M:%S'"),
+        ("level=info at=1431857103 user=7", "--time-field at"),
     ],
 )
-def test_the_format_that_is_proposed_is_one_that_reads_the_line(line: str, format_of: str) -> None:
-    found = clock(line)
-    with pytest.raises(UndatedLog, match=f"--time-format '{format_of}'"):
+def test_the_options_that_are_proposed_read_the_line(line: str, options: str) -> None:
+    found = clock("a header", line)
+    with pytest.raises(UndatedLog, match=f"such as line 2: .*it is read by {re.escape(options)}\\. "):
         refuse_undated(Path("a.log"), found)
-    if "nobody" not in line:
-        assert clock(line, format_of=format_of).stamp(line.encode()).timestamp_ms == ms(TIME)
+    named = dict(zip(*[iter(shlex.split(options))] * 2, strict=True))
+    given = {"field": named.get("--time-field"), "format_of": named.get("--time-format")}
+    assert clock(line, **given).stamp(line.encode()).timestamp_ms == ms(TIME)
+
+
+@pytest.mark.parametrize("line", ["started, and nobody knows when", "customer 1234567 called", '{"user": 7, "ok": true}'])
+def test_where_no_option_reads_the_line_the_error_shows_how_one_is_written(line: str) -> None:
+    with pytest.raises(
+        UndatedLog, match=r"Say how it is written: --time-format '%d\.%m\.%Y %H:%M:%S', or in which field: --time-field NAME\."
+    ):
+        refuse_undated(Path("a.log"), clock(line))
+
+
+def test_a_number_that_cannot_be_the_files_time_is_not_proposed() -> None:
+    with pytest.raises(UndatedLog, match="Say how it is written"):
+        refuse_undated(Path("a.log"), clock('{"customer": 4111111111}'))

@@ -4,7 +4,7 @@ import gzip
 import io
 from pathlib import Path
 
-from logbus.collector.line_reader import Line, open_log, read_lines, text_bytes
+from logbus.collector.line_reader import Line, first_lines, open_log, read_lines, text_bytes
 
 
 def lines(text: bytes, *, position: int = 0, limit: int = 100, complete: bool = False) -> list[Line]:
@@ -57,3 +57,12 @@ def test_compressed_text_has_the_positions_of_the_text(tmp_path: Path) -> None:
     with open_log(plain) as one, open_log(packed) as other:
         assert one.read() == other.read()
     assert text_bytes(plain) == text_bytes(packed) == 800
+
+
+def test_of_a_file_that_ends_in_the_middle_of_its_compression_the_first_lines_are_those_that_can_be_read(tmp_path: Path) -> None:
+    packed = tmp_path / "a.log.gz"
+    packed.write_bytes(gzip.compress(b"".join(b"line %06d\n" % number for number in range(100_000)))[:-40_000])
+    found = first_lines(packed, 1_000_000, 100)
+    assert 0 < len(found) < 100_000
+    assert found[:2] == [Line(0, 12, b"line 000000"), Line(12, 24, b"line 000001")]
+    assert len(first_lines(packed, 10, 100)) == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,8 @@ def names(paths: Sequence[Path]) -> list[str]:
     [
         *(("access.log.1", True), ("access.log.12.gz", True), ("access.log-20260522", True), ("access.log-20260522.gz", True)),
         *(("access.log.2026-05-22", True), ("access.log.2026-05-22_10", True), ("access.log-20260522-1747900801", True)),
+        *(("access-20260522.log", True), ("access.2026-05-22.0.log.gz", True), ("access_2026-05-22_10.log", True)),
+        *(("access-1.log", False), ("access-2026.log", False), ("access-20260522.txt", False)),
         *(("access.log.bak", False), ("access.log.gz", False), ("access.log2", False), ("error.log.1", False)),
     ],
 )
@@ -95,3 +98,35 @@ def test_what_was_sent_wholly_is_not_sent_again(tmp_path: Path) -> None:
     log.rename(tmp_path / "a.log.1")
     write(log, 2, written=2_000)
     assert unsent([log], known) == []
+
+
+def test_a_file_that_is_being_compressed_is_read_where_it_is_whole(tmp_path: Path) -> None:
+    """gzip writes a.log.1.gz beside a.log.1, and removes that when it is done."""
+    log = write(tmp_path / "a.log", 1, written=1_000)
+    known = [sent(log, lines=40)]
+    log.rename(tmp_path / "a.log.1")
+    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress((tmp_path / "a.log.1").read_bytes())[:20])
+    write(log, 2, written=2_000)
+    assert names(unsent([log], known)) == ["a.log.1"]
+
+
+def test_a_little_file_that_was_sent_and_compressed_is_not_sent_again(tmp_path: Path) -> None:
+    log = write(tmp_path / "a.log", 1, lines=3, written=1_000)
+    known = [sent(log)]
+    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
+    os.utime(tmp_path / "a.log.1.gz", (1_000, 1_000))
+    log.unlink()
+    write(log, 2, written=2_000)
+    assert unsent([log], known) == []
+
+
+def test_the_rest_of_a_copied_and_truncated_file_is_found_however_little_was_sent(tmp_path: Path) -> None:
+    log = write(tmp_path / "a.log", 1, lines=3, written=1_000)
+    known = [sent(log, lines=2)]
+    shutil.copy(log, tmp_path / "a.log.1")
+    os.utime(tmp_path / "a.log.1", (1_000, 1_000))
+    with log.open("r+b") as file:
+        file.truncate()
+    assert names(unsent([log], known)) == ["a.log.1"]
+    of_copy, fresh = identify([tmp_path / "a.log.1", log], known, new_id=lambda: "new")
+    assert (of_copy.position, fresh.position) == (known[0].position, 0)

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from logbus.collector.errors import UnreadableLog
+from logbus.collector.errors import LogGone, UnreadableLog
 from logbus.collector.sources import Fingerprint, Source, check_readable, identify
 
 LINES = [b"2015-05-17T10:%02d:%02dZ line\n" % (minute, second) for minute in range(4) for second in range(60)]
@@ -125,9 +126,59 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         check_readable(tmp_path / "none.log")
 
 
-def test_a_file_that_is_not_regular_is_refused() -> None:
-    with pytest.raises(UnreadableLog, match="not a regular file"):
-        check_readable(Path("/dev/null"))
+def test_a_pipe_is_refused_with_what_takes_its_lines(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UnreadableLog, match=f"not a regular file.* `logbus produce TOPIC < {pipe}` takes lines of a pipe"):
+        check_readable(pipe)
+
+
+def test_a_file_in_a_directory_that_may_not_be_read_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+    class Closed(type(tmp_path)):  # type: ignore[misc]
+        def stat(self, **how: object) -> None:  # root may read everything
+            raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(UnreadableLog, match=r"cannot read .*a\.log: Permission denied. Run as a user who may"):
+        check_readable(Closed(tmp_path / "a.log"))
+
+
+def test_a_file_that_is_renamed_while_it_is_identified_is_said(log: Path) -> None:
+    class Renamed(type(log)):  # type: ignore[misc]
+        looks = 0
+
+        def stat(self, **how: object) -> os.stat_result:
+            found = super().stat()
+            Renamed.looks += 1
+            if Renamed.looks == 2:  # the first one sorts the files
+                self.rename(self.with_name("access.log.1"))
+                self.write_bytes(b"another\n")
+            return found
+
+    with pytest.raises(LogGone, match=r"access\.log was renamed or removed while it was looked at"):
+        identify([Renamed(log)], [], new_id=lambda: "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [("access.log.1", True), ("access.log-20260522.gz", True), ("access-20260522.log", True), ("copy.log", False)],
+)
+def test_a_rotated_file_is_known_however_little_was_sent_of_it(
+    name: str, is_known: bool, log: Path, new_id: Callable[[], str]
+) -> None:
+    """copytruncate copies it, and compress writes another one: of a log of a few lines, those would be sent again."""
+    known = sent(log, new_id, lines=2)
+    copy = log.with_name(name)
+    copy.write_bytes(gzip.compress(TEXT) if name.endswith(".gz") else TEXT)
+    log.write_bytes(LINES[200])
+    fresh, rotated = identify([log, copy], [known], new_id=new_id)
+    assert (fresh.position, rotated.position) == (0, known.position if is_known else 0)
+
+
+def test_a_rotated_file_of_another_beginning_is_not_known(log: Path, new_id: Callable[[], str]) -> None:
+    known = sent(log, new_id, lines=2)
+    older = log.with_name("access.log.1")
+    older.write_bytes(TEXT.replace(b"T10:00:01", b"T09:00:01"))
+    assert only([older], [known], new_id).source_id != known.source_id
 
 
 def test_a_damaged_compressed_file_is_refused(tmp_path: Path, new_id: Callable[[], str]) -> None:

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from logbus.collector.clocks import LineClock, TimeOptions
+from logbus.collector.clocks import LineClock, TimeOptions, clock_of
 from logbus.collector.errors import UnreadableLog
-from logbus.collector.sources import Fingerprint, Source
+from logbus.collector.moments import TimeContext
+from logbus.collector.sources import Fingerprint, Source, identify
 from logbus.collector.stamped_lines import AHEAD_MS_MAX, EARLIEST_MS, LineReading, StampedLine, TimeOf, merged
-from logbus.collector.timestamps import TimeContext, iso_8601, json_object
+from logbus.collector.timestamps import iso_8601, json_object
 
 NOW_MS = 1_800_000_000_000
 BEGIN = 1_431_857_000  # of the seconds that these tests count
@@ -54,7 +57,7 @@ def test_a_line_without_a_time_has_that_of_the_line_before(tmp_path: Path) -> No
 def test_lines_before_any_time_have_the_first_time_that_follows(tmp_path: Path) -> None:
     lines = list(merged([write(tmp_path / "a", "# banner", json_line(100), "  continued")], READING))
     assert [after_begin(line) for line in lines] == [100] * 3
-    assert [line.time_of for line in lines] == [TimeOf.LINE_BEHIND, TimeOf.LINE, TimeOf.LINE_BEFORE]
+    assert [line.time_of for line in lines] == [TimeOf.LINE_AFTER, TimeOf.LINE, TimeOf.LINE_BEFORE]
 
 
 def test_a_file_without_any_time_has_the_time_it_was_written(tmp_path: Path) -> None:
@@ -88,6 +91,16 @@ def test_a_time_ahead_of_what_brokers_accept_is_not_believed(tmp_path: Path) -> 
     ahead = NOW_MS // 1000 + AHEAD_MS_MAX // 1000 - BEGIN
     source = write(tmp_path / "a", json_line(100), json_line(ahead + 1), json_line(ahead))
     assert seconds([source]) == [100, 100, ahead]
+
+
+def test_a_time_that_is_not_believed_since_it_lies_ahead_is_counted_apart(tmp_path: Path) -> None:
+    ahead = NOW_MS // 1000 + AHEAD_MS_MAX // 1000 - BEGIN + 1
+    lines = list(merged([write(tmp_path / "a", json_line(100), json_line(ahead), "  continued")], READING))
+    assert [(line.time_of, line.is_ahead) for line in lines] == [
+        (TimeOf.LINE, False),
+        (TimeOf.LINE_BEFORE, True),
+        (TimeOf.LINE_BEFORE, False),
+    ]
 
 
 def test_a_time_of_1970_is_that_of_a_clock_which_was_lost(tmp_path: Path) -> None:
@@ -130,13 +143,37 @@ def test_a_line_too_long_keeps_its_place_without_its_text(tmp_path: Path) -> Non
 
 
 def test_a_file_cut_off_in_the_middle_of_its_compression_says_so(tmp_path: Path) -> None:
-    import gzip
-
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"line\n" * 100_000)[:-20])
     source = Source(source_id="a", path=str(path), device=0, inode=0, head=Fingerprint())
     with pytest.raises(UnreadableLog, match=r"a\.gz"):
         list(merged([source], READING))
+
+
+def test_a_damaged_file_ends_alone(tmp_path: Path) -> None:
+    damaged: list[UnreadableLog] = []
+    packed = tmp_path / "packed.gz"
+    packed.write_bytes(gzip.compress("".join(f"{json_line(second)}\n" for second in range(50_000)).encode())[:-2_000])
+    broken = Source(source_id="packed.gz", path=str(packed), device=0, inode=0, head=Fingerprint())
+    fine = write(tmp_path / "fine", json_line(0), json_line(99_999))
+    lines = list(merged([broken, fine], READING._replace(damaged=damaged)))
+    assert [after_begin(line) for line in lines if line.source_id == "fine"] == [0, 99_999]
+    assert 0 < len(lines) - 2 < 50_000, "what comes before the damage is read"
+    assert [str(error).partition(":")[0] for error in damaged] == [f"cannot read {packed} to its end"]
+    assert "What was read before is sent" in str(damaged[0])
+
+
+@pytest.mark.parametrize("successor", [True, False], ids=["another file has its name", "none has"])
+def test_a_file_that_was_renamed_since_it_was_identified_waits_for_the_next_run(successor: bool, tmp_path: Path) -> None:
+    """What has its name now would be read from the middle, and noted as the rest of the file that was renamed."""
+    log = tmp_path / "a.log"
+    write(log, json_line(1), json_line(2))
+    (source,) = identify([log], [], new_id=lambda: "a")
+    reading = READING._replace(clocks={"a": clock_of(log, READING.line_bytes_max, READING.times)})
+    log.rename(tmp_path / "a.log.1")
+    if successor:
+        write(log, *(json_line(second) for second in range(10, 20)))
+    assert list(merged([replace(source, position=10, timestamp_ms=0)], reading)) == []
 
 
 JOINING = READING._replace(joins=True)

@@ -62,6 +62,8 @@ def test_an_iso_time_near_the_beginning_is_the_lines_time(line: bytes, expected:
         (b'{"time": 1431857103000}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
         (b'{"time": 1431857103000000}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
         (b'{"time": 1431857103000000000}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
+        (b'{"time": 1431857103250000000}', Stamp(ms(2015, 5, 17, 10, 5, 3) + 250, None)),
+        (b'{"time": 1431857103.003}', Stamp(ms(2015, 5, 17, 10, 5, 3) + 3, None)),
         (b'{"time": "17/May/2015:10:05:03 +0000"}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
         (b'{"timestamp": "soon", "time": 1431857103}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),
         (b'{"time_iso8601": "2015-05-17T10:05:03+00:00", "status": 200}', Stamp(ms(2015, 5, 17, 10, 5, 3), None)),

@@ -42,6 +42,18 @@ def test_a_line_of_a_file_gives_its_parts_and_no_time(line: str, expected: dict[
     assert row(line) == expected
 
 
+def test_a_line_of_a_file_with_an_iso_time_gives_it() -> None:
+    assert row("2015-05-17T12:05:03.123456+02:00 web1 sshd[7]: Accepted publickey") == {
+        "time": datetime(2015, 5, 17, 10, 5, 3, 123_456, tzinfo=UTC),
+        "host": "web1",
+        "program": "sshd",
+        "pid": "7",
+        "message": "Accepted publickey",
+    }
+    with pytest.raises(Unparsable, match="neither"):
+        row("2015-05-17T10:05:03Z INFO started")
+
+
 def test_a_line_that_was_sent_gives_its_time_and_its_structured_data() -> None:
     found = row(
         '<165>1 2003-10-11T22:14:15.003Z host.example.com evntslog 7 ID47 [ex@32473 iut="3" say="a \\"b\\" \\]"][b@1] \ufeffAn event'

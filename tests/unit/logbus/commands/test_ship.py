@@ -1,0 +1,88 @@
+"""A shipper that follows: what it says once, and what it takes for a moment of rotation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from logbus.collector.errors import LogGone
+from logbus.collector.ship import ShipReport
+from logbus.commands import ship
+from logbus.commands.ship import following, warnings
+
+NOTHING = ShipReport(
+    files=1,
+    lines=0,
+    bytes=0,
+    skipped=0,
+    undated=0,
+    undated_before_any=0,
+    undated_by_file=0,
+    ahead=0,
+    zoneless=0,
+    recovered=0,
+    seconds=1.0,
+)
+
+
+class Runs:
+    """What the runs are named, and what comes of them: reports, or errors."""
+
+    def __init__(self, *outcomes: ShipReport | Exception) -> None:
+        self.left = list(outcomes)
+        self.named: list[list[str]] = []
+
+    def __call__(self, there: Sequence[Path]) -> ShipReport:
+        self.named.append([path.name for path in there])
+        outcome = self.left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    @property
+    def stopped(self) -> Callable[[], bool]:
+        return lambda: not self.left
+
+
+def test_a_file_that_is_renamed_while_it_is_looked_at_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ship, "FOLLOW_SECONDS", 0.0)
+    log = tmp_path / "app.log"
+    log.touch()
+    runs = Runs(LogGone(f"{log} was renamed"), replace(NOTHING, lines=3))
+    assert [report.lines for report in following([log], runs, runs.stopped)] == [3]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_that_is_not_there_yet_is_said_once_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ship, "FOLLOW_SECONDS", 0.0)
+    log, later = tmp_path / "app.log", tmp_path / "later.log"
+    log.touch()
+    runs = Runs(replace(NOTHING, lines=1), replace(NOTHING, lines=2))
+    for report in following([log, later], runs, runs.stopped):
+        later.touch()
+        assert report.lines in (1, 2)
+    assert runs.named == [["app.log"], ["app.log", "later.log"]]
+    assert capsys.readouterr().err == f"waiting for {later}, which is not there yet\n"
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (replace(NOTHING, lines=10, undated=8, ahead=8), ["8 lines carry a time more than an hour ahead of now"]),
+        (replace(NOTHING, lines=10, undated=8), ["8 of 10 lines have no time that is understood"]),
+        (replace(NOTHING, lines=10, undated=2), []),
+        (
+            replace(NOTHING, lines=10, zoneless=8, undated=2, ahead=2),
+            ["8 lines carry a time without a zone", "2 lines carry a time more"],
+        ),
+    ],
+)
+def test_each_cause_of_a_wrong_hour_is_warned_of_by_itself(report: ShipReport, said: list[str]) -> None:
+    found = list(warnings(report))
+    assert [one[: len(start)] for one, start in zip(found, said, strict=True)] == said
