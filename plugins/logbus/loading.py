@@ -163,7 +163,10 @@ def next_to_load(pipeline: Pipeline, load: Load, now: datetime) -> str:
     end = start + pipeline.interval
     if load.until is not None and end > load.until:
         return f"every window before {instant_text(load.until)} is loaded already, or holds nothing that could be"
-    return f"the window of {instant_text(start)} is open until {instant_text(end + pipeline.lateness)}: load it then"
+    closes = instant_text(end + pipeline.lateness)
+    if start > now:
+        return f"{instant_text(start)} is in the future: its window can be loaded from {closes} on"
+    return f"the window of {instant_text(start)} is open until {closes}: load it then"
 
 
 def how_far(pipeline_name: str, loaded: int, audited: int, wanted: int) -> str:

@@ -67,7 +67,7 @@ def check_parse(parse: str, wrong: Say) -> None:
         if not OWN_PARSER.fullmatch(parse):
             raise wrong(f"parse is module:function for a parser of your own, such as 'mypackage.logs:parser'; got {parse!r}")
     elif parse not in PARSERS:
-        raise wrong(f"there is no parser {parse!r}: {advice(parse, PARSERS)}; or a parser of your own, module:function")
+        raise wrong(f"there is no parser {parse!r}: {advice(parse, PARSERS)} (a parser of your own is module:function)")
 
 
 def refuse_unknown(settings: Mapping[str, Any], wrong: Say) -> None:

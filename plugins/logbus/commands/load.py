@@ -86,7 +86,7 @@ def show_reports(reports: list[AuditReport], as_json: bool) -> None:
     """Prints the audits; `AuditMismatch` where one is not exact."""
     if as_json:
         output.show_json([report.summary() for report in reports])
-    else:
+    elif reports:
         output.show(report_table(reports))
     for report in reports:
         for note in report.notes:

@@ -14,7 +14,8 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.missing import Gap, behind, empty
-from logbus.model import FrozenWindow, Pipeline, instant_text
+from logbus.ledger.totals import PipelineFacts, read_windows
+from logbus.model import Pipeline, WindowState, instant_text
 from logbus.wording import many
 
 # Looking at the ledger must not wait half a minute for a broker that is not there.
@@ -25,10 +26,10 @@ NO_PIPELINE = "no pipeline is registered: `logbus pipeline register` makes one, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A pipeline, its windows and what is missing between and behind them."""
+    """A pipeline, how many windows it has, and what is missing between and after them."""
 
     pipeline: Pipeline
-    windows: Sequence[FrozenWindow]
+    facts: PipelineFacts
     gaps: Sequence[Gap]
     note: str | None = None  # what is missing in `gaps`, and why
 
@@ -38,16 +39,20 @@ class Progress:
         return self.note is None
 
     @property
-    def loaded(self) -> list[FrozenWindow]:
-        return [window for window in self.windows if window.loaded_attempt is not None]
+    def windows(self) -> int:
+        return sum(self.facts.windows.values())
 
     @property
-    def audited_count(self) -> int:
-        return sum(window.audited_at is not None for window in self.windows)
+    def loaded(self) -> int:
+        return self.facts.windows[WindowState.LOADED] + self.audited
+
+    @property
+    def audited(self) -> int:
+        return self.facts.windows[WindowState.AUDITED]
 
     @property
     def loaded_up_to(self) -> datetime | None:
-        return max((window.interval.end for window in self.loaded), default=None)
+        return self.facts.loaded_until
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
@@ -58,9 +63,9 @@ class Progress:
             "lateness_seconds": pipeline.lateness.total_seconds(),
             "starts_at": pipeline.starts_at and instant_text(pipeline.starts_at),
             "settings": dict(pipeline.settings),
-            "windows": len(self.windows),
-            "loaded": len(self.loaded),
-            "audited": self.audited_count,
+            "windows": self.windows,
+            "loaded": self.loaded,
+            "audited": self.audited,
             "loaded_up_to": self.loaded_up_to and instant_text(self.loaded_up_to),
             "behind": behind(self.gaps) if self.is_known else None,
             "empty": empty(self.gaps) if self.is_known else None,
@@ -71,7 +76,7 @@ class Progress:
         """For the table of pipelines."""
         pipeline = self.pipeline
         starts = instant_text(pipeline.starts_at) if pipeline.starts_at else "earliest"
-        numbers = map(str, (len(self.windows), len(self.loaded), self.audited_count))
+        numbers = map(str, (self.windows, self.loaded, self.audited))
         up_to = instant_text(self.loaded_up_to) if self.loaded_up_to else "-"
         late = str(behind(self.gaps)) if self.is_known else "?"
         return (pipeline.name, pipeline.topic, pipeline.table, pipeline.parse, starts, *numbers, up_to, late)
@@ -85,7 +90,7 @@ class Progress:
         yield f"  {pipeline.isolation_level}"
         yield from (f"  {name}: {value}" for name, value in sorted(pipeline.settings.items()))
         up_to = f", up to {instant_text(self.loaded_up_to)}" if self.loaded_up_to else ""
-        yield f"  {many(len(self.windows), 'window')}, {len(self.loaded)} loaded{up_to}, {self.audited_count} audited"
+        yield f"  {many(self.windows, 'window')}, {self.loaded:,} loaded{up_to}, {self.audited:,} audited"
         yield f"  {behind_text(pipeline, self.gaps)}" if self.is_known else "  how far behind is not known"
 
 
@@ -96,12 +101,13 @@ class ProgressView:
     def __init__(self, ledger: Ledger, client_config: Mapping[str, Any]) -> None:
         self.ledger = ledger
         self.log = Topics(Client(client_config, timeout_seconds=BROKER_SECONDS_MAX))
+        self.facts = read_windows(ledger.engine)
         self.note: str | None = None
         self.unreachable: BrokerUnavailable | None = None
 
     def progress(self, pipeline: Pipeline) -> Progress:
-        windows, gaps = self.ledger.windows(pipeline.name), self.gaps(pipeline)
-        return Progress(pipeline=pipeline, windows=windows, gaps=gaps, note=self.note)
+        gaps = self.gaps(pipeline)
+        return Progress(pipeline=pipeline, facts=self.facts[pipeline.name], gaps=gaps, note=self.note)
 
     def gaps(self, pipeline: Pipeline, since: datetime | None = None, until: datetime | None = None) -> Sequence[Gap]:
         """Closed windows that are not loaded; without the broker only those that the ledger shows."""

@@ -12,6 +12,8 @@ from difflib import get_close_matches
 
 import click
 
+from logbus.commands.addressing import UP_ENVIRONMENT
+
 # At the top: other tools' programs, plurals, and what other command lines call these things.
 ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("topics", "list-topics"), "topic ls"),
@@ -81,6 +83,8 @@ OPTIONS: Mapping[str, str] = {
     "--force": "--execute",
     "--dry-run": "nothing: without --execute it is a dry run",
 }
+UP_SETS = ("LOGBUS_WAREHOUSE_URL",)  # of the variables that an option asks for
+UP_SETS_IT = f"`logbus up` starts a PostgreSQL here, and `source {UP_ENVIRONMENT}` in the directory where it runs sets it"
 EXTRA_ARGUMENT = re.compile(r"Got unexpected extra argument \((\S+)\)")
 TOPIC_OPTIONS = frozenset({"-t", "--topic", "--topics"})  # of commands that take the topic as their argument
 
@@ -89,6 +93,8 @@ def with_suggestion(error: click.UsageError) -> click.UsageError:
     """The error, and what was probably meant; as it is where nobody can tell. Our words for a command go before click's."""
     if (argument := EXTRA_ARGUMENT.match(error.message)) and error.ctx is not None and takes_pipeline(error.ctx):
         return click.UsageError(f"{error.message.rstrip('.')}. Did you mean --pipeline {argument[1]}?", error.ctx)
+    if isinstance(error, click.MissingParameter) and error.param is not None and error.param.envvar in UP_SETS:
+        return click.UsageError(f"{error.format_message().rstrip('.')}: {UP_SETS_IT}", error.ctx)
     text, suggested, _ = error.format_message().partition(" Did you mean")
     if suggested and isinstance(error, click.NoSuchOption):
         return error

@@ -6,7 +6,7 @@ are never deleted, so it is a true counter however often the exporter starts; a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,9 @@ WINDOW, ATTEMPT = schema.window, schema.attempt
 OUTCOMES = ("loaded", "dead_lettered", "filtered")
 ENDED = (COMMITTED, FAILED, SUPERSEDED)
 NO_PROBLEMS = ("[]", "null")
+
+# A query over all pipelines, and what a row of it says of one.
+Question = tuple[Callable[["PipelineFacts", Any], None], Callable[[], Select[Any]]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,14 +70,25 @@ def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
         return read_all(connection)
 
 
-def read_all(connection: Connection) -> LedgerReading:
+def read_windows(engine: Engine) -> Mapping[str, PipelineFacts]:
+    """Only how many windows there are in which state, and up to where they are loaded."""
+    with engine.connect() as connection:
+        return filled(connection, OF_WINDOWS)
+
+
+def filled(connection: Connection, questions: Sequence[Question]) -> dict[str, PipelineFacts]:
     found = {
         row.name: PipelineFacts(name=row.name, topic=row.topic)
         for row in connection.execute(select(schema.pipeline.c.name, schema.pipeline.c.topic).order_by(schema.pipeline.c.name))
     }
-    for fill, query in QUESTIONS:
+    for fill, query in questions:
         for row in connection.execute(query()):
             fill(found[row.pipeline], row)
+    return found
+
+
+def read_all(connection: Connection) -> LedgerReading:
+    found = filled(connection, QUESTIONS)
     run = schema.retention_run
     last = connection.execute(select(run.c.began_at, run.c.alarms).order_by(run.c.id.desc()).limit(1)).one_or_none()
     return LedgerReading(
@@ -171,9 +185,9 @@ def fill_redriven(one: PipelineFacts, row: Any) -> None:
     one.redriven = {"loaded": loaded, "dead_lettered": refused, "filtered": int(row.tried) - loaded - refused}
 
 
-QUESTIONS: tuple[tuple[Callable[[PipelineFacts, Any], None], Callable[[], Select[Any]]], ...] = (
-    (fill_state, windows_by_state),
-    (fill_windows, windows_in_all),
+OF_WINDOWS: Sequence[Question] = ((fill_state, windows_by_state), (fill_windows, windows_in_all))
+QUESTIONS: Sequence[Question] = (
+    *OF_WINDOWS,
     (fill_failed, windows_failed),
     (fill_attempts, attempts_by_state),
     (fill_dead_letters, dead_letters),

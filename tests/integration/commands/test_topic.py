@@ -98,7 +98,7 @@ def test_what_a_broker_refuses_is_one_line_in_our_words(run: Run, topic: str) ->
     run("topic", "create", topic, "--partitions", "2")
     assert "is there already; --if-not-exists leaves it" in run("topic", "create", topic, status=1).stderr
     assert "left as it is" in run("topic", "create", topic, "--if-not-exists").stdout
-    assert "no name for a topic" in run("topic", "create", "a b", status=1).stderr
+    assert "cannot be the name of a topic" in run("topic", "create", "a b", status=1).stderr
     assert "never fewer than it has" in run("topic", "alter", topic, "--partitions", "1", status=1).stderr
     assert "takes no such setting" in run("topic", "alter", topic, "--config", "nonsense=1", status=1).stderr
 

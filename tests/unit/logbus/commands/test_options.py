@@ -104,4 +104,5 @@ def test_a_pipeline_in_the_place_of_an_instant_is_recognised() -> None:
     result = CliRunner().invoke(main, ["window", "show", "web", "2015-05-20T20"])
     assert result.exit_code == 2
     assert "'web' is not an instant; write it like 2015-05-17T10:00:00Z; a pipeline is named by --pipeline web" in result.stderr
+    assert "--pipeline" not in CliRunner().invoke(main, ["load", "--since", "yesterday"]).stderr
     assert "--pipeline 2015" not in CliRunner().invoke(main, ["window", "show", "2015-05-20 20 h"]).stderr

@@ -55,3 +55,10 @@ def test_what_is_suggested_exists_and_hides_no_command_of_ours() -> None:
             if rest and first != "broker":  # which hands its words to the broker's own command line
                 assert isinstance(command, click.Group)
                 assert rest[0] in command.list_commands(context), words
+
+
+def test_a_terminal_that_knows_no_warehouse_is_told_what_sets_it() -> None:
+    result = CliRunner(env={"LOGBUS_WAREHOUSE_URL": None}).invoke(main, ["lag"], prog_name="logbus")
+    assert result.exit_code == 2
+    assert "Missing option '--warehouse' (env var: 'LOGBUS_WAREHOUSE_URL'): `logbus up` starts a PostgreSQL here" in result.stderr
+    assert "`source .logbus/up/env` in the directory where it runs sets it" in result.stderr
