@@ -8,6 +8,7 @@ over and counted, never held.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
@@ -57,10 +58,12 @@ def read_lines(file: IO[bytes], *, position: int, line_bytes_max: int, last_line
     """The lines from `position` on, where `file` already stands."""
     limit = line_bytes_max + 2  # with the line ending
     while piece := file.readline(limit):
-        end = position + len(piece)
+        end, is_cut = position + len(piece), len(piece) == limit
+        if not position and piece.startswith(codecs.BOM_UTF8):  # Windows' editors and spreadsheets write it: no part of the line
+            piece, position = piece[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
         if piece.endswith(b"\n"):
             text = piece[:-2] if piece.endswith(b"\r\n") else piece[:-1]
-        elif len(piece) == limit:
+        elif is_cut:
             end, complete = _pass_over(file, end)
             if not complete and not last_line_is_complete:
                 return

@@ -3,7 +3,8 @@
 A parser is proposed if it takes nine in ten of the records; of several the one that says most about them, so the order of the
 table below. Two are judged by more than that, since they take nearly anything: logfmt (every word is a pair) by its `=`, CSV by
 the same number of fields in every line. Lines of a program's own, a time and then a level, get a regular expression
-to begin with. What none of them takes is kept line by line.
+to begin with. What none of them takes is kept line by line. Where many lines go on with the one before, they are joined before
+a parser is chosen, as the command that is proposed joins them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from logbus.collector.clocks import LOOKED_AT_LINES, LineClock, TimeOptions, clock_of, why_undated
-from logbus.collector.sources import Fingerprint, Source, check_readable
+from logbus.collector.errors import UnreadableLog
+from logbus.collector.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
 from logbus.collector.stamped_lines import LineReading, StampedLine, TimeOf, merged
 from logbus.model import instant_text
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
@@ -35,12 +37,29 @@ NGINX_VARIABLES = frozenset(
 )
 # How the times are written that stand before a level, by the clock's name.
 WRITTEN: Mapping[str, str] = {
-    "ISO 8601": r"\d{4}-\d\d-\d\d[T ][\d:]+(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d))?",
+    "ISO 8601": r"\d{4}-\d\d-\d\d[T ][\d:]+(?:[.,]\d+)?(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?",
     "YY/MM/DD": r"\d\d(?:\d\d)?/\d\d/\d\d [\d:]+(?:[.,]\d+)?",
     "DD Mon YYYY": r"\d{1,2}[ -][A-Z][a-z]{2}[ -]\d{4} [\d:]+(?:[.,]\d+)?",
     "YYMMDD HHMMSS": r"\d{6} \d{6}",
 }
-LEVEL = "TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL|SEVERE|trace|debug|info|notice|warn|warning|error|fatal|crit"
+LEVEL = (
+    "TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL|SEVERE|PANIC|LOG|STATEMENT|DETAIL|HINT|"
+    "Trace|Debug|Info|Note|Notice|Warn|Warning|Error|Fatal|Critical|System|"
+    "trace|debug|info|notice|warn|warning|error|fatal|crit|critical|alert|emerg"
+)
+# Time, what stands between it and the level (a thread, a process id), level, and all the rest.
+LEVEL_PATTERN = (
+    r"(?s)\[?(?P<written>{written})[\]\s:,|-]+(?:(?P<before>\S.{{0,79}}?)[\s:|-]+)??[\[(<]*(?P<level>{level})\b\s*[\])>]*:?\s*"
+    r"(?:[|:-]+\s+)?(?P<message>.*)"
+)
+# Lines whose level stands elsewhere.
+PATTERNS: Mapping[str, str] = {
+    "klog": r"(?s)(?P<level>[IWEF])(?P<written>\d{4} +[\d:.]+) +(?P<thread>\d+) (?P<source>[^\]]+)\] (?P<message>.*)",
+    "Apache's error log": (
+        r"(?s)\[(?P<written>[^\]]+)\] \[(?:(?P<module>[^\]:]*):)?(?P<level>\w+)\] (?:\[pid (?P<pid>[^\]]+)\] )?"
+        r"(?:\[client (?P<client>[^\]]+)\] )?(?P<message>.*)"
+    ),
+}
 # A pair begins after white space: the `a=1&b=2` of a request's query is no logfmt.
 PAIR = re.compile(rb"(?:^|\s)[^\s=\"]+=(?:\"|\S)")
 
@@ -68,8 +87,10 @@ class LogProposal:
     zoneless: int
     first: datetime | None
     last: datetime | None
-    continued: int  # lines that begin as those do that go on with the one before
-    joins: bool  # whether they were joined to the records before
+    is_damaged: bool  # the file ends in the middle of its compression, after these records
+    ahead: int  # whose own time is not believed, since it lies ahead of now
+    continued: int  # lines that begin as those do that go on with the one before, before they were joined
+    joins: bool  # whether they are joined to the records before
     trial: ParserTrial
     others: tuple[ParserTrial, ...]
 
@@ -78,10 +99,6 @@ class LogProposal:
         """For topic, table and pipeline: the file's own, as far as a name may have it."""
         stem = re.sub(r"[^a-z0-9_]+", "_", self.path.name.lower().partition(".")[0]).strip("_")
         return stem if stem and not stem[0].isdigit() else f"log_{stem}".rstrip("_")
-
-    @property
-    def should_join(self) -> bool:
-        return self.clock.is_understood and not self.joins and self.continued >= JOINED_FROM * self.records > 0
 
     @property
     def trouble(self) -> str | None:
@@ -102,11 +119,10 @@ def propose(
     path = path.absolute()
     check_readable(path)
     clock = clock_of(path, line_bytes_max, times)
-    source = Source(source_id="", path=str(path), device=0, inode=0, head=Fingerprint())
-    # The very reader that `ship` uses, with its clock, its zone and its joining: a proposal that read lines in a way of its own
-    # would promise what ship does not do.
-    reading = LineReading(int(datetime.now(UTC).timestamp() * 1000), line_bytes_max, True, times, {"": clock}, joins)
-    lines = [line for line in islice(merged([source], reading), LOOKED_AT_LINES) if line.text is not None]
+    lines, is_damaged = first_records(path, times, line_bytes_max, clock, joins)
+    continued = sum(line.time_of is not TimeOf.LINE and (line.text or b" ")[:1].isspace() for line in lines)
+    if clock.is_understood and not joins and continued >= JOINED_FROM * len(lines) > 0:
+        joins, (lines, is_damaged) = True, first_records(path, times, line_bytes_max, clock, joins=True)
     own = [line for line in lines if line.time_of is TimeOf.LINE]
     trials = [trial(one, given, lines) for one, given in candidates(lines, clock, parse, settings)]
     # `lines` takes everything, so something is always found: `max` is for the one parser that somebody asked about.
@@ -119,11 +135,24 @@ def propose(
         zoneless=sum(line.is_zoneless for line in own),
         first=moment(own, min),
         last=moment(own, max),
-        continued=sum(line.time_of is not TimeOf.LINE and (line.text or b" ")[:1].isspace() for line in lines),
+        is_damaged=is_damaged,
+        ahead=sum(line.is_ahead for line in lines),
+        continued=continued,
         joins=joins,
         trial=best,
         others=tuple(one for one in trials if one is not best),
     )
+
+
+def first_records(
+    path: Path, times: TimeOptions, line_bytes_max: int, clock: LineClock, joins: bool
+) -> tuple[list[StampedLine], bool]:
+    """By the very reader that `ship` uses, with its clock, its zone and its joining: a proposal that read lines in a way of its
+    own would promise what ship does not do. And whether there is damage after them."""
+    source = Source(source_id="", path=str(path), device=0, inode=UNKNOWN_INODE, head=Fingerprint())
+    now_ms, damaged = int(datetime.now(UTC).timestamp() * 1000), list[UnreadableLog]()
+    reading = LineReading(now_ms, line_bytes_max, True, times, {"": clock}, joins, damaged)
+    return [line for line in islice(merged([source], reading), LOOKED_AT_LINES) if line.text is not None], bool(damaged)
 
 
 def moment(lines: Sequence[StampedLine], which: Callable[..., int]) -> datetime | None:
@@ -143,19 +172,19 @@ def candidates(
     if looks_like_nginx(texts):
         found.append(("nginx_json", {}))
     found.append(("json", {"infer": True}))
-    found.append(("syslog", {}))
+    if any(name.startswith("syslog") for name in clock.names):
+        found.append(("syslog", {}))
     # One pair is not enough: "retry in 5s, timeout=30" is a sentence.
     if sum(len(PAIR.findall(text)) >= 2 for text in texts) >= SHARE_MIN * len(texts):
         found.append(("logfmt", {}))
-    if (of_csv := csv_settings(texts)) is not None:
+    of_csv = csv_settings(texts)
+    if of_csv is not None and of_csv.get("delimiter") != "|":
         found.append(("csv", of_csv))
-    found += [("regex", {"pattern": level_pattern(WRITTEN[name])}) for name in clock.names if name in WRITTEN]
+    patterns = {**PATTERNS} | {name: LEVEL_PATTERN.format(written=written, level=LEVEL) for name, written in WRITTEN.items()}
+    found += [("regex", {"pattern": patterns[name]}) for name in clock.names if name in patterns]
+    if of_csv is not None and of_csv.get("delimiter") == "|":  # loggers write it between time, level and message, too
+        found.append(("csv", of_csv))
     return [*found, ("lines", {})]
-
-
-def level_pattern(written: str) -> str:
-    """Time, what stands between it and the level (a thread, a process id), level, and all the rest."""
-    return rf"(?s)\W?(?P<written>{written})\W+(?:(?P<before>.{{1,80}}?)\W+)??(?P<level>{LEVEL})\b\W*(?P<message>.*)"
 
 
 def looks_like_nginx(texts: Sequence[bytes]) -> bool:
@@ -206,7 +235,7 @@ def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[StampedLine])
 def commands(proposal: LogProposal, options: Sequence[str]) -> list[str]:
     """What to type; `options` are those about times with which the file was looked at."""
     name, found = proposal.name, proposal.trial
-    joined = ["--join-lines"] if proposal.should_join or proposal.joins else []
+    joined = ["--join-lines"] if proposal.joins else []
     settings = ["--settings", shlex.quote(json.dumps(found.settings))] if found.settings else []
     ship = ["logbus ship", shlex.quote(str(proposal.path)), "--topic", name, *map(shlex.quote, options), *joined]
     register = ["logbus pipeline register", name, "--topic", name, "--table", name, "--parse", found.parse, *settings]
@@ -243,7 +272,9 @@ def summary(proposal: LogProposal, options: Sequence[str]) -> dict[str, Any]:
         "first": proposal.first and instant_text(proposal.first),
         "last": proposal.last and instant_text(proposal.last),
         "trouble": proposal.trouble,
-        "join_lines": proposal.should_join,
+        "damaged": proposal.is_damaged,
+        "ahead": proposal.ahead,
+        "join_lines": proposal.joins,
         "parse": proposal.trial.parse,
         "settings": dict(proposal.trial.settings),
         "columns": list(proposal.trial.columns),

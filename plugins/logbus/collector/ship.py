@@ -38,7 +38,8 @@ from logbus.errors import TopicMissing
 PARTITIONS_DEFAULT = 3
 # Retention goes by the records' times, which are the lines' own: Kafka's default of seven days deletes a month-old log at once.
 TOPIC_SETTINGS_DEFAULT: Mapping[str, str] = {"retention.ms": "-1"}
-LINE_BYTES_MAX = 900_000  # below the client's message.max.bytes of 1,000,000 with room for key, headers and the batch around it
+BATCH_BYTES_DEFAULT = 1_000_000  # librdkafka's message.max.bytes; a topic's max.message.bytes is a little more
+LINE_BYTES_MAX = 900_000  # the rest of the batch is for key, headers and what stands around them
 CHECKPOINT_LINES = 100_000  # what a run after a kill may have to read back; about a second of sending
 SETTLE_SECONDS = 2.0  # twice the broker's default flush interval: by then it has shown what a killed run had under way
 KNOWN_PARTITIONER = PRODUCER_DEFAULTS["partitioner"]
@@ -111,7 +112,7 @@ def ship(
                 raise TopicMissing(f"there is no topic {topic}: make it first, or leave out --no-create-topic")
             # Looked at first: a file that is refused should not leave an empty topic behind.
             clocks_of_unsent(files_seen.identify(paths, [], new_id=new_source_id), line_bytes_max, times)
-            client.create(partitions=partitions, settings=topic_settings)
+            client.create(partitions=partitions, settings={**with_room_for(line_bytes_max), **topic_settings})
         topic_id = client.topic_id()
         noted = state.topic(topic_id, topic)
         before, lost = recover(noted, client, sleep=time.sleep, accept_loss=accept_loss)
@@ -120,7 +121,8 @@ def ship(
         found = rotated.unsent(paths, known)
         sources = files_seen.identify([*paths, *found], known, new_id=new_source_id)
         clocks = clocks_of_unsent(sources, line_bytes_max, times)
-        delivery = open_delivery(topic, {**client_config, **(producer_config or {})}, queued_lines_max=checkpoint_lines)
+        sending = {"message.max.bytes": batch_bytes(line_bytes_max), **client_config, **(producer_config or {})}
+        delivery = open_delivery(topic, sending, queued_lines_max=checkpoint_lines)
         checkpoints = _Checkpoints(state, topic_id, before, client)
         checkpoints.begin(sources)
         shipment = Shipment(
@@ -146,6 +148,17 @@ def ship(
         unnamed=tuple(source.path for source in known if lost.records and source.source_id not in named),
         **asdict(sent),
     )
+
+
+def batch_bytes(line_bytes_max: int) -> int:
+    """Of a batch that holds one line with its key and headers; librdkafka's default at least."""
+    return max(BATCH_BYTES_DEFAULT, line_bytes_max + BATCH_BYTES_DEFAULT - LINE_BYTES_MAX)
+
+
+def with_room_for(line_bytes_max: int) -> dict[str, str]:
+    """What a topic needs to take such lines, where Kafka's default is less."""
+    needed = batch_bytes(line_bytes_max)
+    return {"max.message.bytes": str(needed)} if needed > BATCH_BYTES_DEFAULT else {}
 
 
 def new_source_id() -> str:

@@ -69,7 +69,11 @@ def default_state_path(topic: str) -> Path:
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on sending what is written, through rotations, until Ctrl-C.")
 @click.option(
-    "--line-bytes-max", type=click.IntRange(1), default=LINE_BYTES_MAX, show_default=True, help="Pass over longer lines."
+    "--line-bytes-max",
+    type=click.IntRange(1),
+    default=LINE_BYTES_MAX,
+    show_default=True,
+    help="Pass over longer lines; a topic that is made takes them.",
 )
 @click.option(
     "--producer-option",
@@ -224,7 +228,9 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) ->
     if report.unnamed:
         sentences.append(f"warning: lines of these files may be among them, name them, too: {', '.join(report.unnamed)}")
     if report.recovered and not report.lost:
-        sentences.append(f"{report.recovered} lines that an interrupted run had sent were found in the topic and not sent again")
+        sentences.append(
+            f"{many(report.recovered, 'line')} that an interrupted run had sent were found in the topic and not sent again"
+        )
     if report.rotated:
         sentences.append(f"of {many(len(report.rotated), 'rotated file')}, too: {', '.join(report.rotated)}")
     if report.rotated_before:
@@ -234,9 +240,11 @@ def summary(topic: str, broker: str, report: ShipReport, line_bytes_max: int) ->
         )
     sentences += undated_sentences(report)
     if report.zoneless and not report.timezone_assumed:
-        sentences.append(f"{report.zoneless} lines whose time has no zone were taken in {report.timezone}")
+        sentences.append(f"{many(report.zoneless, 'line')} whose time has no zone were taken in {report.timezone}")
     if report.skipped:
-        sentences.append(f"warning: {report.skipped} lines longer than {line_bytes_max} bytes were NOT sent (--line-bytes-max)")
+        sentences.append(
+            f"warning: {many(report.skipped, 'line')} longer than {line_bytes_max:,} bytes NOT sent (--line-bytes-max)"
+        )
     return "\n".join(sentences)
 
 
@@ -257,8 +265,8 @@ def warnings(report: ShipReport) -> Iterator[str]:
     """What puts lines into hours that they were not written in, unless somebody looks."""
     if report.zoneless and report.timezone_assumed:
         yield (
-            f"{report.zoneless} lines carry a time without a zone and were assumed to be UTC: if their host writes local time, "
-            "they are in the wrong hours. --timezone names its zone (--timezone UTC says that this is right)"
+            f"{many(report.zoneless, 'line')} carry a time without a zone and were assumed to be UTC: if their host writes local "
+            "time, they are in the wrong hours. --timezone names its zone (--timezone UTC says that this is right)"
         )
     if report.ahead:
         yield (

@@ -76,8 +76,16 @@ def times_of(found: LogProposal) -> str:
     sentences = [f"time      {clock}: {found.dated:,} of {many(found.records, 'record')}{span}"]
     if found.zoneless:
         sentences.append("          written without a zone and taken in UTC: --timezone names another, such as Europe/Berlin")
-    if found.should_join:
-        sentences.append(f"          {found.continued:,} lines go on with the one before: --join-lines keeps them together")
+    if found.is_damaged:
+        sentences.append("          the file ends in the middle of its compression: no more than these can be read")
+    if found.ahead:
+        sentences.append(
+            f"          {many(found.ahead, 'record')} more than an hour ahead of now: a clock is wrong, or it is local time "
+            "without a zone, which --timezone names"
+        )
+    if found.joins and found.continued:
+        lines = many(found.continued, "line")
+        sentences.append(f"          {lines} that go on with the one before are joined to it (--join-lines)")
     return "\n".join(sentences)
 
 

@@ -165,6 +165,14 @@ def test_the_longest_line_allowed_arrives(broker: AnyBroker, topic: str, run: Sh
     assert [len(value) for value in values(broker, topic)] == [900_000]
 
 
+def test_a_longer_line_is_sent_where_that_is_asked_for(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(line(1) + line(2, "y" * 5_000_000))
+    report = run(log, line_bytes_max=6_000_000)
+    assert (report.lines, report.skipped) == (2, 0)
+    assert sorted(map(len, values(broker, topic))) == [22, 5_000_021]
+
+
 def test_an_unfinished_line_is_sent_when_asked_for(broker: AnyBroker, topic: str, run: Ship, tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     log.write_text(line(1).rstrip())

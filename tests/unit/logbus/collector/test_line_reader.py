@@ -25,6 +25,12 @@ def test_a_carriage_return_belongs_to_the_line_ending() -> None:
     assert lines(b"one\r\ntwo\r\n") == [Line(0, 5, b"one"), Line(5, 10, b"two")]
 
 
+def test_the_mark_of_utf_8_is_no_part_of_the_first_line_and_of_others_it_is() -> None:
+    assert lines(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n") == [Line(3, 7, b"one"), Line(7, 14, b"\xef\xbb\xbftwo")]
+    assert lines(b"\xef\xbb\xbf" + b"x" * 50 + b"\nb\n", limit=10) == [Line(3, 54, None), Line(54, 56, b"b")]
+    assert lines(b"\xef\xbb\xbf", complete=True) == [Line(3, 3, b"")]
+
+
 def test_a_blank_line_is_a_line() -> None:
     assert lines(b"\na\n") == [Line(0, 1, b""), Line(1, 3, b"a")]
 

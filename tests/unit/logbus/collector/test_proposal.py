@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shlex
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,54 +16,9 @@ from logbus.cli import main
 from logbus.parsing import parser_for
 from logbus.pipelines import define_pipeline
 
-WRITTEN = 1_431_864_000  # 17 May 2015, 12:00 UTC
+from tests.support.log_formats import FORMATS, WRITTEN, LogFormat
 
-# By name: lines as programs write them, the parser that is proposed, and some of the first row.
-LOGS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
-    "access.log": (
-        [f'10.0.0.{n} - - [17/May/2015:10:05:0{n} +0000] "GET /{n} HTTP/1.1" 200 1 "-" "curl"' for n in range(3)],
-        *("combined", {"host": "10.0.0.0", "status": 200}),
-    ),
-    "auth.log": (
-        [f"May 17 10:05:0{n} combo sshd(pam_unix)[19939]: authentication failure {n}" for n in range(3)],
-        *("syslog", {"host": "combo", "program": "sshd(pam_unix)", "pid": "19939"}),
-    ),
-    "messages": (
-        [f'<165>1 2015-05-17T10:05:0{n}.003Z web1 evntslog - ID47 [x@1 a="b"] started' for n in range(3)],
-        *("syslog", {"severity": "notice", "host": "web1", "message": "started"}),
-    ),
-    "nginx.json.log": (
-        [
-            json.dumps({"msec": f"143185710{n}.000", "remote_addr": "10.0.0.1", "request": "GET / HTTP/1.1", "status": "200"})
-            for n in range(3)
-        ],
-        *("nginx_json", {"host": "10.0.0.1", "method": "GET", "status": 200}),
-    ),
-    "app.json": ([json.dumps({"ts": 1431857103 + n, "user": n, "ok": True}) for n in range(3)], "json", {}),
-    "logfmt.log": ([f"ts=143185710{n}.5 level=info msg=started" for n in range(3)], "logfmt", {}),
-    "zookeeper.log": (
-        [f"2015-05-17 10:05:0{n},747 - INFO  [QuorumPeer[myid=1]@774] - Notification time out: {n}" for n in range(3)],
-        *("regex", {"level": "INFO", "before": None}),
-    ),
-    "log4j.log": (
-        [f"17 May 2015 10:05:0{n},000 [main] WARN  org.example.App - started {n}" for n in range(3)],
-        *("regex", {"level": "WARN", "before": "main"}),
-    ),
-    "spark.log": (
-        [f"15/05/17 10:05:0{n} INFO SparkContext: Running Spark version 1.3.{n}" for n in range(3)],
-        *("regex", {"level": "INFO", "message": "SparkContext: Running Spark version 1.3.0"}),
-    ),
-    "hdfs.log": (
-        [f"150517 10050{n} 143 INFO dfs.DataNode$PacketResponder: {n} for block blk_38 terminating" for n in range(3)],
-        *("regex", {"written": "150517 100500", "before": "143", "level": "INFO"}),
-    ),
-    "kubelet.log": ([f"I0517 10:05:0{n}.000123       7 controller.go:12] started {n}" for n in range(3)], "lines", {}),
-    "epoch.log": ([f"143185710{n} something happened" for n in range(3)], "lines", {}),
-    "sales.csv": (
-        ["time,user,amount", *(f"2015-05-17T10:05:0{n}Z,jane,{n}.5" for n in range(3))],
-        *("csv", {"time": "2015-05-17T10:05:00Z", "user": "jane", "amount": "0.5"}),
-    ),
-}
+AUTH = next(one for one in FORMATS if one.name == "auth.log")
 
 
 def tried(folder: Path, name: str, lines: list[str], *words: str) -> Result:
@@ -71,20 +28,11 @@ def tried(folder: Path, name: str, lines: list[str], *words: str) -> Result:
     return CliRunner().invoke(main, ["try", str(log), *words])
 
 
-@pytest.mark.parametrize("name", LOGS)
-def test_every_format_is_dated_and_parsed_without_an_option(name: str, tmp_path: Path) -> None:
-    lines, parse, row = LOGS[name]
-    found = json.loads(tried(tmp_path, name, lines, "--json").stdout)
-    assert found["trouble"] is None
-    assert found["first"].startswith("2015-05-17T10:05:0")
-    assert (found["parse"], found["parsed"][parse], found["errors"]) == (parse, len(lines), {})
-    assert found["samples"][0].items() >= row.items()
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_what_is_to_be_pasted_is_taken_as_it_stands(name: str, tmp_path: Path) -> None:
-    lines, parse, _ = LOGS[name]
-    found = json.loads(tried(tmp_path, name, lines, "--json").stdout)
+@pytest.mark.parametrize("log_format", FORMATS, ids=lambda one: one.name)
+def test_what_is_to_be_pasted_is_taken_as_it_stands(log_format: LogFormat, tmp_path: Path) -> None:
+    """What the commands do is tried with a broker and Spark (integration/pipeline/test_any_log.py)."""
+    found = json.loads(tried(tmp_path, log_format.name, log_format.lines, *log_format.options, "--json").stdout)
+    assert (found["trouble"], found["clock"], found["parse"]) == (None, [log_format.clock], log_format.parse)
     asked: list[dict[str, Any]] = []
     exec(
         found["dag"].replace("from logbus.pipelines import hourly_ingest", ""), {"hourly_ingest": lambda **how: asked.append(how)}
@@ -92,15 +40,15 @@ def test_what_is_to_be_pasted_is_taken_as_it_stands(name: str, tmp_path: Path) -
     (options,) = asked
     pipeline = define_pipeline(options.pop("pipeline"), **options)
     assert parser_for(pipeline.parse, pipeline.settings).columns.keys() == {*found["columns"]}
-    _, register, _ = found["commands"]
+    ship, register, _ = found["commands"]
+    assert {*shlex.split(ship)[5:]} == {*log_format.options, *(["--join-lines"] if log_format.more else [])}
     words = shlex.split(register)
     given = json.loads(words[words.index("--settings") + 1]) if "--settings" in words else {}
-    assert (words[words.index("--parse") + 1], given) == (parse, found["settings"])
+    assert (words[words.index("--parse") + 1], given) == (log_format.parse, found["settings"])
 
 
 def test_people_see_times_columns_and_what_to_type(tmp_path: Path) -> None:
-    lines, _, _ = LOGS["auth.log"]
-    shown = tried(tmp_path, "auth.log", lines, "--timezone", "Europe/Berlin")
+    shown = tried(tmp_path, "auth.log", AUTH.lines, "--timezone", "Europe/Berlin")
     assert shown.exit_code == 0
     assert "time      syslog (RFC 3164): 3 of 3 records, from 2015-05-17T08:05:00Z" in shown.stdout
     assert "parse     syslog: 3 of 3 records" in shown.stdout
@@ -108,13 +56,47 @@ def test_people_see_times_columns_and_what_to_type(tmp_path: Path) -> None:
     assert 'hourly_ingest(pipeline="auth", topic="auth", table="auth", parse="syslog")' in shown.stdout
 
 
-def test_a_log_of_stack_traces_is_to_be_joined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", [(), ("--join-lines",)], ids=["without the option", "with it"])
+def test_a_log_of_stack_traces_is_joined_before_a_parser_is_chosen(option: tuple[str, ...], tmp_path: Path) -> None:
+    """Two thirds of the lines are of no parser but `lines`: what is typed with --join-lines must be proposed for the whole."""
     trace = ["2015-05-17 10:05:03 ERROR failed", "\tat Main.run(Main.java:7)", "\tat Main.main(Main.java:1)"]
-    apart = json.loads(tried(tmp_path, "app.log", trace * 3, "--json").stdout)
-    assert (apart["records"], apart["join_lines"], "--join-lines" in apart["commands"][0]) == (9, True, True)
-    joined = json.loads(tried(tmp_path, "app.log", trace * 3, "--join-lines", "--json").stdout)
-    assert (joined["records"], joined["parse"], joined["parsed"]["regex"]) == (3, "regex", 3)
-    assert joined["samples"][0]["message"].endswith("Main.main(Main.java:1)")
+    found = json.loads(tried(tmp_path, "app.log", trace * 3, "--json", *option).stdout)
+    assert (found["records"], found["join_lines"], "--join-lines" in found["commands"][0]) == (3, True, True)
+    assert (found["parse"], found["parsed"]["regex"]) == ("regex", 3)
+    assert found["samples"][0]["message"].endswith("Main.main(Main.java:1)")
+
+
+def test_people_see_that_lines_are_joined(tmp_path: Path) -> None:
+    shown = tried(tmp_path, "app.log", ["2015-05-17 10:05:03 ERROR failed", "\tat Main.run(Main.java:7)"] * 3)
+    assert "3 lines that go on with the one before are joined to it (--join-lines)" in shown.stdout
+    assert "parse     regex: 3 of 3 records" in shown.stdout
+
+
+def test_times_ahead_of_now_are_said_with_what_may_be_the_cause(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    lines = [f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M:%S} INFO x" for hours in (-3, 3, 3)]
+    assert "2 records more than an hour ahead of now" in tried(tmp_path, "app.log", lines).stdout
+    assert "--timezone" in tried(tmp_path, "app.log", lines).stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "before", "message"),
+    [
+        ("2015-05-17 10:05:03 INFO [main] org.example.App - started", "INFO", None, "[main] org.example.App - started"),
+        ("2015-05-17 10:05:03 [7] [main] INFO started", "INFO", "[7] [main]", "started"),
+        ("2015-05-17 10:05:03 [INFO] (main) started", "INFO", None, "(main) started"),
+        ("2015-05-17 10:05:03.123 | ERROR    | app:run:7 - -1 left", "ERROR", None, "app:run:7 - -1 left"),
+        ("2015-05-17 10:05:03 INFO: {'a': 1}", "INFO", None, "{'a': 1}"),
+        ("2015-05-17T10:05:03.123+02:00  WARN 7 --- [main] c.e.App : slow", "WARN", None, "7 --- [main] c.e.App : slow"),
+        ("2015-05-17 10:05:03 INFO - -1 is left", "INFO", None, "-1 is left"),
+    ],
+)
+def test_nothing_of_a_message_is_lost_to_the_pattern(
+    line: str, level: str, before: str | None, message: str, tmp_path: Path
+) -> None:
+    found = json.loads(tried(tmp_path, "app.log", [line] * 3, "--json").stdout)
+    row = found["samples"][0]
+    assert (row["level"], row["before"], row["message"]) == (level, before, message)
 
 
 def test_a_log_without_times_says_what_would_tell_and_proposes_nothing(tmp_path: Path) -> None:
@@ -132,7 +114,16 @@ def test_an_empty_file_and_one_that_is_no_text_are_said(tmp_path: Path) -> None:
     assert "is not a text of lines" in CliRunner().invoke(main, ["try", str(tmp_path / "program")]).stderr
 
 
+def test_of_a_file_that_ends_in_the_middle_of_its_compression_what_can_be_read_is_looked_at(tmp_path: Path) -> None:
+    packed = tmp_path / "app.log.gz"
+    text = "".join(f"2015-05-17T10:05:03Z INFO line {number}\n" for number in range(900))
+    packed.write_bytes(gzip.compress(text.encode())[:-12])
+    shown = CliRunner().invoke(main, ["try", str(packed)])
+    assert shown.exit_code == 0, shown.output
+    assert "the file ends in the middle of its compression" in shown.stdout
+    assert "sent" not in shown.output
+
+
 def test_one_parser_can_be_asked_about(tmp_path: Path) -> None:
-    lines, _, _ = LOGS["auth.log"]
-    found = json.loads(tried(tmp_path, "auth.log", lines, "--parse", "combined", "--json").stdout)
+    found = json.loads(tried(tmp_path, "auth.log", AUTH.lines, "--parse", "combined", "--json").stdout)
     assert (found["parsed"], found["errors"]) == ({"combined": 0}, {"NotCombinedLogLine": 3})

@@ -1,0 +1,123 @@
+"""A log of every format that docs/own-log.md names: what `logbus try` proposes, typed as it stands, loads it.
+
+Ship and register are the commands themselves; the load is that of a Spark that runs already, where `logbus load` would start one.
+Of formats that only differ in their times one is loaded, and the parser that is proposed reads the records of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from logbus.cli import main
+from logbus.collector.proposal import shown
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.ledger.ledger import Ledger
+from logbus.model import Interval
+from logbus.parsing import Filtered, parser_for
+from logbus.warehouse.engine import connect
+from sqlalchemy import text
+
+from spark_jobs.outcomes import LoadState
+from tests.support.broker import AnyBroker
+from tests.support.ledgers import NOW
+from tests.support.log_formats import BEGIN, COUNT, FORMATS, LogFormat
+from tests.support.spark import LoadInProcess
+from tests.support.topics import read_topic
+
+LOADED = {
+    *(
+        "access.log",
+        "auth.log",
+        "nginx.json",
+        "zookeeper.log",
+        "traces.log",
+        "logfmt.log",
+        "app.json",
+        "events.json",
+        "sales.csv",
+    ),
+    "dotted.log",
+}
+HOUR = BEGIN.replace(minute=0)
+OPTIONS = re.compile(r"it is read by (--time-.*?)\. `logbus try")
+
+
+def tried(log: Path, *options: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(CliRunner().invoke(main, ["try", str(log), "--json", *options]).stdout)
+    return found
+
+
+def typed(command: str, **environment: str) -> None:
+    """A command as it was proposed."""
+    program, *words = shlex.split(command)
+    done = CliRunner().invoke(main, words, env=environment)
+    assert (program, done.exit_code) == ("logbus", 0), done.output
+
+
+@pytest.mark.parametrize("log_format", FORMATS, ids=lambda one: one.name)
+def test_what_is_proposed_for_a_log_loads_it(
+    log_format: LogFormat, broker: AnyBroker, warehouse_url: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    log, options = log_format.write(tmp_path), list(log_format.options)
+    if options:
+        named = OPTIONS.search(tried(log)["trouble"])
+        assert named is not None
+        assert shlex.split(named[1]) == options
+    found = tried(log, *options)
+    assert (found["trouble"], found["clock"], found["parse"]) == (None, [log_format.clock], log_format.parse)
+    assert (found["zoneless"] == 0, found["errors"]) == (log_format.has_zone, {})
+
+    ship, register, _ = found["commands"]
+    typed(ship, LOGBUS_BOOTSTRAP_SERVER=broker.bootstrap, XDG_STATE_HOME=str(tmp_path / "state"))
+    name = shlex.split(register)[3]
+    records = [message for messages in read_topic(broker.bootstrap, name).values() for message in messages]
+    assert sorted(message.timestamp()[1] for message in records) == log_format.times_ms
+    assert sorted(message.value() or b"" for message in records) == sorted_records(log_format)
+    if log_format.key is not None:
+        assert {message.key() for message in records} == {log_format.key.encode()}
+
+    if log_format.name in LOADED:
+        typed(register, LOGBUS_BOOTSTRAP_SERVER=broker.bootstrap, LOGBUS_WAREHOUSE_URL=warehouse_url)
+        loaded = rows_of(name, broker, warehouse_url, request.getfixturevalue("load_in_process"))
+    else:
+        records.sort(key=lambda message: message.timestamp()[1])
+        loaded = list(parsed(found, (message.value() or b"" for message in records)))
+    assert len(loaded) == COUNT, "a header is filtered"
+    assert {column: shown(value) for column, value in loaded[0].items()}.items() >= log_format.row.items()
+
+
+def rows_of(name: str, broker: AnyBroker, warehouse_url: str, load_in_process: LoadInProcess) -> list[Mapping[str, Any]]:
+    """Of the pipeline's table, once its hour is loaded."""
+    client, engine = {"bootstrap.servers": broker.bootstrap}, connect(warehouse_url)
+    ledger = Ledger(engine)
+    ledger.freeze_or_get(name, Interval.hour(HOUR), Topics(Client(client)), NOW)
+    (outcome,) = load_in_process(warehouse_url, client, ledger.begin_attempts(name, [HOUR], "run", 1, NOW))
+    assert outcome.state is LoadState.COMMITTED, outcome
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(text(f"select * from {name} order by _timestamp")).mappings()]
+
+
+def parsed(found: Mapping[str, Any], values: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
+    """The rows that the proposed parser makes."""
+    parser = parser_for(found["parse"], found["settings"])
+    for value in values:
+        with suppress(Filtered):
+            row = dict(zip(parser.columns, parser.parse(value), strict=True))
+            yield {**row, **json.loads(row.get("_rest") or "{}")}
+
+
+def sorted_records(log_format: LogFormat) -> list[bytes]:
+    """The values that are sent: each line, or where lines go on with the one before, those together."""
+    whole = "\n".join(log_format.lines)
+    for line in log_format.more:
+        whole = whole.replace(f"\n{line}", f"\0{line}")
+    return sorted(one.replace("\0", "\n").encode() for one in whole.split("\n"))

@@ -1,0 +1,283 @@
+"""Logs as programs write them, three lines each, of 10:05:00, 10:05:01 and 10:05:02 on 17 May 2015, UTC: what is to become of them.
+
+Made up for the tests. A `line` has ~ for its number: 0, 1 and 2.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+BEGIN = datetime(2015, 5, 17, 10, 5, tzinfo=UTC)
+WRITTEN = int(BEGIN.replace(hour=12, minute=0).timestamp())  # when the files were last written
+COUNT = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFormat:
+    """`line`: with ~ for its number. `options` are those that the error names where the format is not known by itself. `row`:
+    some of the first one as it is loaded. `key`: the host that lines name."""
+
+    name: str
+    line: str
+    clock: str
+    parse: str
+    row: dict[str, Any] = field(default_factory=dict)
+    header: str | None = None
+    more: tuple[str, ...] = ()  # lines that go on with each of the others
+    fraction_ms: int = 0
+    has_zone: bool = True
+    key: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        own = [[self.line.replace("~", str(number)), *self.more] for number in range(COUNT)]
+        return [*([self.header] if self.header else []), *(line for group in own for line in group)]
+
+    @property
+    def times_ms(self) -> list[int]:
+        """Of the records; a header has that of the line after it."""
+        found = [int(BEGIN.timestamp() + number) * 1000 + self.fraction_ms for number in range(COUNT)]
+        return [*found[: bool(self.header)], *found]
+
+    def write(self, folder: Path) -> Path:
+        log = folder / self.name
+        log.write_text("".join(f"{line}\n" for line in self.lines))
+        os.utime(log, (WRITTEN, WRITTEN))
+        return log
+
+
+FORMATS = [
+    LogFormat(
+        name="access.log",
+        line='10.0.0.7 - - [17/May/2015:10:05:0~ +0000] "GET /~ HTTP/1.1" 200 1 "-" "curl"',
+        clock="access log",
+        parse="combined",
+        row={"host": "10.0.0.7", "status": 200},
+        key="10.0.0.7",
+    ),
+    LogFormat(
+        name="auth.log",
+        line="May 17 10:05:0~ combo sshd(pam_unix)[19939]: authentication failure ~",
+        clock="syslog (RFC 3164)",
+        parse="syslog",
+        row={"host": "combo", "program": "sshd(pam_unix)", "pid": "19939"},
+        has_zone=False,
+        key="combo",
+    ),
+    LogFormat(
+        name="messages",
+        line='<165>1 2015-05-17T10:05:0~.003Z web1 evntslog - ID47 [x@1 a="b"] started',
+        clock="syslog (RFC 5424)",
+        parse="syslog",
+        row={"severity": "notice", "host": "web1", "message": "started"},
+        fraction_ms=3,
+        key="web1",
+    ),
+    LogFormat(
+        name="syslog",
+        line="2015-05-17T12:05:0~.123456+02:00 web1 systemd[1]: Started ~",
+        clock="syslog (ISO 8601)",
+        parse="syslog",
+        row={"time": "2015-05-17T10:05:00.123456Z", "host": "web1", "program": "systemd", "pid": "1", "message": "Started 0"},
+        fraction_ms=123,
+        key="web1",
+    ),
+    LogFormat(
+        name="service.log",
+        line="2015-05-17T12:05:0~.250+02:00 INFO worker: item ~",
+        clock="ISO 8601",
+        parse="regex",
+        row={"level": "INFO", "message": "worker: item 0"},
+        fraction_ms=250,
+    ),
+    LogFormat(
+        name="nginx.json",
+        line='{"time_iso8601": "2015-05-17T10:05:0~+00:00", "remote_addr": "10.0.0.1", "request": "GET / HTTP/1.1", "status": "200"}',
+        clock="JSON",
+        parse="nginx_json",
+        row={"host": "10.0.0.1", "method": "GET", "status": 200},
+    ),
+    LogFormat(
+        name="nginx_msec.json",
+        line='{"msec": "143185710~.250", "remote_addr": "10.0.0.1", "request_time": "0.012", "status": "200"}',
+        clock="JSON",
+        parse="nginx_json",
+        row={"host": "10.0.0.1", "request_time": 0.012},
+        fraction_ms=250,
+    ),
+    LogFormat(
+        name="log4j.log",
+        line="17 May 2015 10:05:0~,007 [main] WARN  org.example.App - started ~",
+        clock="DD Mon YYYY",
+        parse="regex",
+        row={"level": "WARN", "before": "[main]", "message": "org.example.App - started 0"},
+        fraction_ms=7,
+        has_zone=False,
+    ),
+    LogFormat(
+        name="zookeeper.log",
+        line="2015-05-17 10:05:0~,747 - INFO  [QuorumPeer[myid=1]@774] - Notification time out: ~",
+        clock="ISO 8601",
+        parse="regex",
+        row={"level": "INFO", "before": None, "message": "[QuorumPeer[myid=1]@774] - Notification time out: 0"},
+        fraction_ms=747,
+        has_zone=False,
+    ),
+    LogFormat(
+        name="spark.log",
+        line="15/05/17 10:05:0~ INFO SparkContext: Running Spark version 1.3.~",
+        clock="YY/MM/DD",
+        parse="regex",
+        row={"level": "INFO", "message": "SparkContext: Running Spark version 1.3.0"},
+        has_zone=False,
+    ),
+    LogFormat(
+        name="hdfs.log",
+        line="150517 10050~ 143 INFO dfs.DataNode$PacketResponder: ~ for block blk_38 terminating",
+        clock="YYMMDD HHMMSS",
+        parse="regex",
+        row={"written": "150517 100500", "before": "143", "level": "INFO"},
+        has_zone=False,
+    ),
+    LogFormat(
+        name="kubelet.log",
+        line="W0517 10:05:0~.000123       7 controller.go:12] started ~",
+        clock="klog",
+        parse="regex",
+        row={"level": "W", "thread": "7", "source": "controller.go:12", "message": "started 0"},
+        has_zone=False,
+    ),
+    LogFormat(
+        name="apache_error.log",
+        line="[Sun May 17 10:05:0~.000123 2015] [core:error] [pid 7:tid 12] [client 10.0.0.1:4711] File ~ does not exist",
+        clock="Apache's error log",
+        parse="regex",
+        row={"module": "core", "level": "error", "client": "10.0.0.1:4711", "message": "File 0 does not exist"},
+        has_zone=False,
+    ),
+    LogFormat(
+        name="nginx_error.log",
+        line='2015/05/17 10:05:0~ [error] 7#7: *1 open() "/~" failed',
+        clock="YY/MM/DD",
+        parse="regex",
+        row={"level": "error", "message": '7#7: *1 open() "/0" failed'},
+        has_zone=False,
+    ),
+    LogFormat(
+        name="python.log",
+        line="2015-05-17 10:05:0~,123 - shop.orders - WARNING - order ~ is late",
+        clock="ISO 8601",
+        parse="regex",
+        row={"before": "shop.orders", "level": "WARNING", "message": "order 0 is late"},
+        fraction_ms=123,
+        has_zone=False,
+    ),
+    LogFormat(
+        name="server.log",
+        line="[2015-05-17 10:05:0~,123] INFO [KafkaServer id=0] started ~ (kafka.server.KafkaServer)",
+        clock="ISO 8601",
+        parse="regex",
+        row={"level": "INFO", "before": None, "message": "[KafkaServer id=0] started 0 (kafka.server.KafkaServer)"},
+        fraction_ms=123,
+        has_zone=False,
+    ),
+    LogFormat(
+        name="postgresql.log",
+        line="2015-05-17 10:05:0~.123 UTC [17] app@shop LOG:  duration: ~ ms",
+        clock="ISO 8601",
+        parse="regex",
+        row={"before": "[17] app@shop", "level": "LOG", "message": "duration: 0 ms"},
+        fraction_ms=123,
+    ),
+    LogFormat(
+        name="traces.log",
+        line="2015-05-17 10:05:0~ ERROR Main - failed",
+        more=("java.lang.IllegalStateException: no", "\tat Main.run(Main.java:7)", "\tat Main.main(Main.java:1)"),
+        clock="ISO 8601",
+        parse="regex",
+        row={
+            "level": "ERROR",
+            "message": "Main - failed\njava.lang.IllegalStateException: no\n\tat Main.run(Main.java:7)\n\tat Main.main(Main.java:1)",
+        },
+        has_zone=False,
+    ),
+    LogFormat(
+        name="logfmt.log",
+        line="ts=143185710~.5 level=info msg=started",
+        clock="seconds since 1970",
+        parse="logfmt",
+        fraction_ms=500,
+    ),
+    LogFormat(
+        name="logfmt_iso.log", line='time=2015-05-17T10:05:0~Z level=info msg="started up"', clock="ISO 8601", parse="logfmt"
+    ),
+    LogFormat(name="seconds.log", line="143185710~ something happened", clock="seconds since 1970", parse="lines"),
+    LogFormat(name="milli.log", line="143185710~250 something", clock="seconds since 1970", parse="lines", fraction_ms=250),
+    LogFormat(name="micro.log", line="143185710~250000 something", clock="seconds since 1970", parse="lines", fraction_ms=250),
+    LogFormat(name="nano.log", line="143185710~250000000 something", clock="seconds since 1970", parse="lines", fraction_ms=250),
+    LogFormat(
+        name="app.json",
+        line='{"@timestamp": "2015-05-17T10:05:0~.5Z", "host": {"name": "web2"}, "user": ~}',
+        clock="JSON",
+        parse="json",
+        row={"user": 0},
+        fraction_ms=500,
+        key="web2",
+    ),
+    LogFormat(
+        name="orders.json",
+        line='{"id": 1234567890, "took": 0.25, "created": 143185710~250, "hostname": "web3"}',
+        clock="the field created",
+        parse="json",
+        row={"took": 0.25},
+        fraction_ms=250,
+        key="web3",
+        options=("--time-field", "created"),
+    ),
+    LogFormat(
+        name="events.json",
+        line='{"event": {"raised": "17.05.2015 10:05:0~", "kind": "login"}}',
+        clock="the field event.raised",
+        parse="json",
+        has_zone=False,
+        options=("--time-field", "event.raised", "--time-format", "%d.%m.%Y %H:%M:%S"),
+    ),
+    LogFormat(
+        name="sales.csv",
+        header="time,user,amount",
+        line="2015-05-17T10:05:0~Z,jane,~.5",
+        clock="ISO 8601",
+        parse="csv",
+        row={"time": "2015-05-17T10:05:00Z", "user": "jane", "amount": "0.5"},
+    ),
+    LogFormat(
+        name="visits.csv",
+        header="user;pages;at",
+        line="jane;~;143185710~",
+        clock="%s",
+        parse="csv",
+        row={"user": "jane", "pages": "0", "at": "1431857100"},
+        options=("--time-format", "%s"),
+    ),
+    LogFormat(
+        name="dotted.log",
+        line="17.05.2015 10:05:0~ started ~",
+        clock="%d.%m.%Y %H:%M:%S",
+        parse="lines",
+        has_zone=False,
+        options=("--time-format", "%d.%m.%Y %H:%M:%S"),
+    ),
+    LogFormat(
+        name="american.log",
+        line="05/17/2015 10:05:0~ AM started ~",
+        clock="%m/%d/%Y %I:%M:%S %p",
+        parse="lines",
+        has_zone=False,
+        options=("--time-format", "%m/%d/%Y %I:%M:%S %p"),
+    ),
+]
