@@ -70,7 +70,7 @@ DISK_USABLE = _gauge("logbus_disk_usable_bytes", "What is left on it for the bro
 TROUBLES = _gauge(
     "logbus_troubles", "What fails at the moment and is tried again (checkpoints, retention, compaction): /health names it."
 )
-DEFECTS = _counter("logbus_defects_total", "Exceptions in the broker's own work that nobody expected; each is in its log.")
+DEFECTS = _counter("logbus_defects_total", "Unexpected exceptions in the broker's own work; each is in its log.")
 ACTIVE_CONTROLLERS = _gauge(
     "kafka_controller_kafkacontroller_activecontrollercount", "1: this broker is the controller; one that is alone always is."
 )
