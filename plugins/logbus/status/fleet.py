@@ -31,7 +31,7 @@ from logbus.retention.model import RetentionPolicy
 from logbus.retention.store import policies_by_topic
 from logbus.status.lag import Lag, lag_over
 
-FUTURE_STAMPS = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` reads on"
+FUTURE_STAMPS = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
 TOPIC_GONE = "the topic {topic} is gone: make it again and `logbus pipeline rebase {name}`, or ship something to it"
 
 Result = TypeVar("Result")

@@ -44,7 +44,7 @@ class Hour:
             engine = context.source.engine()
             self.dag_ids = access.refuse_unseen(engine, pipeline, context.user)
             registered = Ledger(engine).pipeline(pipeline)
-            self.sink = registered.options.sink
+            self.registered, self.sink = registered, registered.options.sink
             self.frozen = self.find(engine, registered, wanted_instant(start))
         unfrozen = Interval(wanted_instant(start), wanted_instant(start) + registered.interval)
         self.interval = unfrozen if self.frozen is None else self.frozen.window.interval
@@ -65,6 +65,18 @@ class Hour:
         return () if self.frozen is None else self.frozen.attempts
 
 
+class AnyHour(Hour):
+    """An hour of the pipeline's, frozen or not, closed or still open."""
+
+    def find(self, engine: Engine, registered: Pipeline, start: datetime) -> WindowHistory | None:
+        try:
+            return window_history(engine, registered.name, start)
+        except WindowUnknown:
+            if start != floor(start, registered.interval) or start > self.context.now:
+                raise
+            return None
+
+
 class Target(Hour):
     """An hour with a window: what is not frozen is unknown."""
 
@@ -78,6 +90,7 @@ class Target(Hour):
 
 
 HourDep = Annotated[Hour, Depends()]
+AnyHourDep = Annotated[AnyHour, Depends()]
 TargetDep = Annotated[Target, Depends()]
 
 
@@ -103,7 +116,21 @@ def possible(target: Target, request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def href(target: Target, request: Request, name: str) -> str:
+def first_load(hour: Hour, request: Request) -> dict[str, Any]:
+    """What can be done about an hour that is closed and that nothing has frozen yet."""
+    why_not, start = why_no_rerun(hour), instant_text(hour.interval.start)
+    return {
+        "name": "load",
+        "label": "Load",
+        "allowed": why_not is None,
+        "why_not": why_not,
+        "method": "POST",
+        "href": href(hour, request, "rerun"),
+        "confirm": f"Ask Airflow for a run of {start}? It freezes the hour's offsets and loads them.",
+    }
+
+
+def href(target: Hour, request: Request, name: str) -> str:
     """The action's own address, with the connections that the page is about."""
     connections = {"warehouse_conn_id": target.context.warehouse_conn_id, "kafka_conn_id": target.context.kafka_conn_id}
     start = quote(instant_text(target.interval.start), safe=":")
@@ -115,7 +142,7 @@ def why_no_rerun(hour: Hour) -> str | None:
     if not hour.dag_ids:
         return f"no Dag works on this pipeline; {by_hand(hour)}"
     if not dags_allowed(hour, "PUT"):
-        return f"you may not clear runs of {' or '.join(hour.dag_ids)}: ask whoever runs Airflow for the right to"
+        return f"you may not clear runs of {' or '.join(hour.dag_ids)}: an Airflow administrator can give you the right"
     # Which of several Dags has the run is asked of Airflow when it is wanted; here it is enough that one of them could.
     idle = [why_idle(dag_id) for dag_id in dags_allowed(hour, "PUT")]
     return idle[0] if all(idle) else None
@@ -130,9 +157,9 @@ def why_no_redrive(target: Target) -> str | None:
     if target.sink != SINK_WITH_ROWS:
         return f"files of {target.sink} are not changed row by row: rerun the hour, which parses everything again"
     if target.dag_ids and not dags_allowed(target, "POST"):
-        return f"you may not trigger runs of {' or '.join(target.dag_ids)}: ask whoever runs Airflow for the right to"
+        return f"you may not trigger runs of {' or '.join(target.dag_ids)}: an Airflow administrator can give you the right"
     if not access.may_change_runs(target.context.user, REDRIVE_DAG, "POST"):
-        return f"you may not trigger runs of {REDRIVE_DAG}: ask whoever runs Airflow for the right to"
+        return f"you may not trigger runs of {REDRIVE_DAG}: an Airflow administrator can give you the right"
     return why_idle(REDRIVE_DAG)
 
 

@@ -275,6 +275,15 @@ def unfrozen_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Ce
     return not_frozen(hour, state, note="not frozen yet")
 
 
+def waiting_cell(reading: PipelineReading, hour: Interval, now: datetime) -> Cell | None:
+    """The cell of one hour that no window is frozen for; None where no record is known to be in it."""
+    if not (is_open(reading.pipeline, hour, now) or is_missing(reading, hour)):
+        return None
+    cell = unfrozen_cell(reading, hour, now)
+    first = next((gap.interval.start for gap in reading.lag.gaps if is_waiting(gap)), None)
+    return with_losses([cell], reading)[0] if hour.start == first else cell
+
+
 def not_frozen(hour: Interval, state: CellState, note: str | None = None) -> Cell:
     return Cell(micros(hour.start), micros(hour.end), state, None, note=note)
 
@@ -295,6 +304,11 @@ def with_losses(unfrozen: Sequence[Cell], reading: PipelineReading) -> list[Cell
 def is_expiring(reading: PipelineReading, hour: Interval, now: datetime) -> bool:
     """Whether a limit by time takes the hour's first records soon. A limit by size says nothing about when."""
     return any(taken_at - now <= soon for taken_at, soon in limits_of(reading, hour))
+
+
+def expires_at(reading: PipelineReading, hour: Interval) -> datetime | None:
+    """When the first limit by time takes the hour's first records; None where none does."""
+    return min((taken_at for taken_at, _ in limits_of(reading, hour)), default=None)
 
 
 def limits_of(reading: PipelineReading, hour: Interval) -> Iterator[tuple[datetime, timedelta]]:

@@ -22,11 +22,11 @@ from logbus.ledger import fleet as ledger_fleet
 from logbus.ledger.fleet import LOADED_WITHIN, Loaded, Series, WindowFacts, micros
 from logbus.ledger.rows import Row, to_pipeline
 from logbus.ledger.stretches import PipelineChain
-from logbus.model import HOUR, FrozenWindow, Interval, floor, utc
+from logbus.model import HOUR, FrozenWindow, Interval, floor, instant_text, utc
 from logbus.status.fleet import PipelineReading, read_chains, read_pipelines
 from logbus.status.lag import Lag
 from logbus.status.registered import Registered, read_registered
-from logbus.ui.cells import Cell, cells_of, columns_of, gone_by_partition
+from logbus.ui.cells import Cell, cells_of, columns_of, expires_at, gone_by_partition, waiting_cell
 
 BROKER_DOWN = "the broker does not answer"
 HOURS_DEFAULT = 168
@@ -152,7 +152,23 @@ def window_cell_json(engine: Engine, reading: FleetReading, window: FrozenWindow
     cells = cells_of(one, facts, window.interval, reading.at)
     cell = next(found for found in cells if found.start == micros(window.interval.start))
     gone = {} if one.chain.is_other_topic else gone_by_partition(window, one.starts)
-    return {**cell.summary(), "gone": {str(part): count for part, count in gone.items()}}
+    taken_at = expires_at(one, window.interval) if window.loaded_attempt is None and window.record_count else None
+    return {
+        **cell.summary(),
+        "gone": {str(part): count for part, count in gone.items()},
+        "expires_at": taken_at and instant_text(taken_at),
+    }
+
+
+def waiting_json(engine: Engine, reading: FleetReading, name: str, hour: Interval) -> dict[str, Any]:
+    """The cell of an hour that no window is frozen for; None where no record is known to be in it, and why it cannot be known."""
+    one = reading_of(engine, reading, name)
+    cell = waiting_cell(one, hour, reading.at)
+    taken_at = None if cell is None else expires_at(one, hour)
+    return {
+        "cell": None if cell is None else {**cell.summary(), "expires_at": taken_at and instant_text(taken_at)},
+        "problem": one.lag.problem,
+    }
 
 
 def reading_of(engine: Engine, reading: FleetReading, name: str) -> PipelineReading:

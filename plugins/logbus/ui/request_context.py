@@ -18,6 +18,7 @@ from logbus.errors import (
     PipelineUnknown,
     TopicMissing,
     UserError,
+    WarehouseUnavailable,
     WindowUnknown,
 )
 from logbus.hooks.broker import BrokerHook
@@ -93,9 +94,20 @@ def told() -> Iterator[None]:
     except TopicMissing as error:
         raise HTTPException(409, shown(error, str(error))) from error
     except UserError as error:
-        raise HTTPException(
-            503, shown(error, "the warehouse or the broker does not answer; the api-server's log says more")
-        ) from error
+        raise HTTPException(503, shown(error, AWAY[away(error)])) from error
+
+
+AWAY = {
+    "broker": "the broker does not answer: check that it runs; the api-server's log says more",
+    "warehouse": "the warehouse does not answer: check that it runs; the api-server's log says more",
+    "either": "the warehouse or the broker does not answer; the api-server's log says more",
+}
+
+
+def away(error: UserError) -> str:
+    if isinstance(error, BrokerUnavailable):
+        return "broker"
+    return "warehouse" if isinstance(error, WarehouseUnavailable) else "either"
 
 
 def shown(error: Exception, otherwise: str) -> str:

@@ -60,7 +60,7 @@ def view_of(
     run = (dag_id, run_id) if dag_id is not None and run_id is not None else None
     view = View(since=instant(since), until=instant(until), hours=hours, run=run, run_interval=run_interval)
     if view.since is not None and view.until is not None and view.until <= view.since:
-        raise HTTPException(400, f"until ({until}) must be behind since ({since})")
+        raise HTTPException(400, f"until ({until}) must be after since ({since})")
     return view
 
 
@@ -173,6 +173,36 @@ def get_window(request: Request, target: actions.TargetDep) -> Response:
             "refresh_seconds": REFRESH_SECONDS,
             "dag_ids": target.dag_ids,
             "actions": actions.possible(target, request),
+        }
+    )
+
+
+@router.get("/windows/{pipeline}/{start}/waiting")
+def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
+    """An hour that no window is frozen for: whether it is open, what is known of it, and what the user may do about it."""
+    context, registered = hour.context, hour.registered
+    with told():
+        engine = context.source.engine()
+        reading = context.source.fleet.get()
+        known = {} if hour.frozen is not None else overview.waiting_json(engine, reading, hour.pipeline, hour.interval)
+    closes_at = hour.interval.end + registered.lateness
+    is_open = context.now < closes_at
+    return answer(
+        {
+            "pipeline": hour.pipeline,
+            "topic": registered.topic,
+            "start": instant_text(hour.interval.start),
+            "end": instant_text(hour.interval.end),
+            "is_frozen": hour.frozen is not None,
+            "is_open": is_open,
+            "closes_at": instant_text(closes_at),
+            **known,
+            "broker": context.broker_state(reading.broker_error),
+            "now": instant_text(context.now),
+            "refresh_seconds": REFRESH_SECONDS,
+            "dag_ids": hour.dag_ids,
+            "actions": [] if is_open else [actions.first_load(hour, request)],
+            "command": actions.command_of(hour),
         }
     )
 

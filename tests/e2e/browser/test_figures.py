@@ -132,7 +132,7 @@ def expected_figures(page: Page, facts: Facts, at: datetime) -> Mapping[str, Any
 
 def waiting(one: Behind, records: str, size: str) -> str:
     if one.hours is None:
-        return "no answer"
+        return ""
     if not one.hours and not one.records:
         return f"{records} in open hours"
     return f"{records} rec \u00b7 {'~' if one.is_estimated else ''}{size}" if one.size_bytes is not None else f"{records} rec"

@@ -170,7 +170,7 @@ def test_a_failure_that_repeats_is_told_once(open_page: Open) -> None:
     page = open_page("admin", "logbus/ui/topics")
     began = {"began_at": "2026-11-23T09:00:00Z", "ended_at": "2026-11-23T09:01:00Z", "state": "failed", "run_id": "r"}
     attempts = [{**began, "number": number + 1, "error": error} for number, error in enumerate(["disk", "heap", "heap"])]
-    assert page.evaluate(REPORTS, attempts) == ["heap", "failed with the same words as attempt 3", "disk"]
+    assert page.evaluate(REPORTS, attempts) == ["heap", "the same error as in attempt 3", "disk"]
 
 
 LABELS = """async spans => {

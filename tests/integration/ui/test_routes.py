@@ -171,6 +171,25 @@ def test_a_window_says_what_the_ledger_knows(places: UiClient, pipeline: RealPip
     assert (plan["records"], plan["rows_replaced"]) == (3, 3)
 
 
+def test_an_hour_that_is_not_frozen_says_whether_it_waits_is_open_or_holds_nothing(
+    places: UiClient, pipeline: RealPipeline
+) -> None:
+    def waiting(number: int) -> dict[str, Any]:
+        return places.json(f"/api/windows/{pipeline.name}/{instant_text(at(number))}/waiting")
+
+    found = waiting(13)
+    assert (found["is_frozen"], found["is_open"], found["cell"]["state"]) == (False, False, "closed")
+    (action,) = found["actions"]
+    assert (action["name"], action["allowed"]) == ("load", False)
+    assert found["command"] == f"logbus load --pipeline {pipeline.name} --only-missing"
+    assert found["command"] in action["why_not"]
+    assert [(waiting(number)["is_open"], waiting(number)["cell"]) for number in (9, 15)] == [(False, None)] * 2
+    now = waiting(16)
+    assert (now["is_open"], now["cell"]["state"], now["actions"]) == (True, "open", [])
+    assert waiting(12)["is_frozen"]
+    assert places.get(f"/api/windows/{pipeline.name}/{instant_text(at(17))}/waiting").status_code == 404
+
+
 def test_dead_letters_are_counted_by_error_and_sampled(
     places: UiClient, broker: AnyBroker, engine: Engine, warehouse_url: str
 ) -> None:

@@ -8,8 +8,9 @@ import { ask, post } from "./live.js";
 import { Expectation } from "./progress.js";
 import { copyable, prose } from "./prose.js";
 
-const LABELS = { rerun: "Load this hour again", redrive: "Redrive its dead letters", replay_plan: "What would a replay do?" };
+const LABELS = { load: "Load this hour", rerun: "Load this hour again", redrive: "Redrive its dead letters", replay_plan: "What would a replay do?" };
 const MEANINGS = {
+  load: "Asks Airflow for a run of this hour, which freezes its offsets and loads them.",
   rerun: "Reads the same offsets again and replaces the hour's rows in one transaction.",
   redrive: "Parses the dead letters again, with the parser as it is now.",
   replay_plan: "Only looks: records, rows that would be replaced, what is still retained.",
@@ -24,7 +25,7 @@ export class Actions {
     document.body.append(this.dialog);
   }
 
-  panel(data) {
+  panel(data, more = null) {
     return h(
       "section",
       { class: "panel", "aria-label": "What can be done" },
@@ -33,6 +34,7 @@ export class Actions {
         "div",
         { class: "actions" },
         (data.actions ?? []).map((action) => this.one(action)),
+        more,
       ),
       h("div", { id: "said" }, this.said(), this.expected?.show(data)),
     );
@@ -105,7 +107,7 @@ export class Actions {
     try {
       this.dialog.replaceChildren(title, planText(await ask(actionAddress(action.href))), close);
     } catch (error) {
-      this.dialog.replaceChildren(title, notice("bad", "There is no plan", error.message), close);
+      this.dialog.replaceChildren(title, notice("bad", "The plan could not be made", error.message), close);
     }
   }
 
@@ -115,7 +117,7 @@ export class Actions {
     const isWell = this.expected.steps(data).every(([, state]) => state === "done");
     const ended = this.expected;
     this.said = () => [
-      notice(isWell ? "good" : "bad", isWell ? "Done" : "It did not go well", isWell ? null : "The attempt below says why."),
+      notice(isWell ? "good" : "bad", isWell ? "Done" : "It failed", isWell ? null : "The attempt below says why."),
       ended.show(data),
     ];
     this.expected = null;

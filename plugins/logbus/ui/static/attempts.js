@@ -12,7 +12,7 @@ function took(attempt, now) {
 }
 
 function story(attempt, now) {
-  if (attempt.state === "running") return `for ${took(attempt, now)}, heard of ${ago(attempt.heartbeat_at, now)}`;
+  if (attempt.state === "running") return `for ${took(attempt, now)}, last sign of life ${ago(attempt.heartbeat_at, now)}`;
   return `${moment(attempt.began_at)}, took ${took(attempt, now)}`;
 }
 
@@ -25,7 +25,7 @@ function origin(attempt) {
 // The attempt's report, or where it stands already: `after` is the attempt that is listed above.
 function report(attempt, after) {
   if (!attempt.error) return null;
-  if (attempt.error === after?.error) return h("div", { class: "quiet" }, `failed with the same words as attempt ${after.number}`);
+  if (attempt.error === after?.error) return h("div", { class: "quiet" }, `the same error as in attempt ${after.number}`);
   return h("pre", { tabindex: "0", "aria-label": "error" }, attempt.error);
 }
 

@@ -9,10 +9,11 @@ import { post } from "./live.js";
 import { prose } from "./prose.js";
 
 const CHOSEN_MAX = 48; // two days of a pipeline. Each is a run with a Spark application of its own; a replay loads many in one
-const TOO_MANY = `Each is a run of Airflow: choose ${CHOSEN_MAX} at the most. One \`logbus replay run --help\` loads any number.`;
+const TOO_MANY = `Each hour is a run of its own: choose ${CHOSEN_MAX} at the most. \`logbus replay run --help\` loads any number in one.`;
 const REASONS_MAX = 3;
 const HURRIED_SECONDS = 3;
 const HURRIED_MS = 180_000; // how long the map asks so often for what was asked for
+const WAITING = ["closed", "expiring", "failed"];
 const LOADED = ["loaded", "audited", "dead_letters"];
 
 const keyOf = (element) => `${element.pipeline.name} ${element.cell.start}`;
@@ -58,6 +59,15 @@ export class Chosen {
     this.anchor = { name: element.pipeline.name, start: element.cell.start };
     this.said = () => [];
     this.show();
+  }
+
+  // All hours of a pipeline that wait, as far as the map shows them.
+  chooseWaiting(name) {
+    const row = this.map.rows.find((one) => one.pipeline.name === name);
+    for (const cell of row?.cells ?? []) if (WAITING.includes(cell.cell.state)) this.add(cell);
+    this.said = () => [];
+    this.show();
+    this.bar.querySelector('[data-key="load"]')?.focus();
   }
 
   // An hour that is still open cannot be loaded.

@@ -133,7 +133,7 @@ export function empty(title, text, command) {
 export function problem(poll) {
   if (!poll.error) return [];
   const again = `Asking again in ${span(poll.pause() / 1000)}.`;
-  const title = poll.data ? "This is not fresh" : "Nothing to show yet";
+  const title = poll.data ? "These figures are not up to date" : "Nothing to show yet";
   const signIn = poll.error.status === 401 ? airflowLink("auth/login", { class: "button" }, "Sign in") : null;
   return [
     h(
@@ -143,12 +143,17 @@ export function problem(poll) {
         "div",
         {},
         h("strong", {}, title),
-        `${poll.error.message} `,
+        `${ended(poll.error.message)} `,
         poll.error.status === 0 || poll.error.status >= 500 ? again : null,
         signIn ? h("div", {}, signIn) : null,
       ),
     ),
   ];
+}
+
+// A message of the server's as a sentence.
+function ended(text) {
+  return /[.!?]$/.test(text) ? sentence(text) : `${sentence(text)}.`;
 }
 
 // A message of the server's as a title.
@@ -168,6 +173,7 @@ export function places(data) {
 }
 
 export function tellProblems(poll) {
+  if (poll.error && !poll.data) byId("page").querySelector(".notice.asking")?.remove();
   freshness(poll);
   replace(byId("notices"), problem(poll), poll.error ? [] : places(poll.data));
 }

@@ -1,7 +1,7 @@
 // What was read and what became of it: a sentence with a tick, and where in the partitions it lies.
 
 import { h } from "./dom.js";
-import { many, whole } from "./format.js";
+import { many, span, whole } from "./format.js";
 import { prose } from "./prose.js";
 import { sum } from "./sums.js";
 
@@ -17,6 +17,16 @@ export function parts(shown) {
     { class: "bar-parts", "aria-hidden": "true" },
     shown.filter(([, count]) => count).map(([style, count]) => h("i", { class: style, style: { flex: `${count} 1 0` } })),
   );
+}
+
+// What a load refuses to call complete, and how it is told to.
+const LEFT = "To load what is left, set the option `accept_loss=True` of the pipeline: the ledger keeps what is missing, and no audit calls the hour exact.";
+
+// How long there is to load it.
+export function expiry({ cell, now }) {
+  if (!cell?.expires_at) return null;
+  const seconds = (Date.parse(cell.expires_at) - Date.parse(now)) / 1000;
+  return h("p", { class: cell.state === "expiring" ? "bad" : "quiet" }, seconds > 0 ? `Retention deletes its first records in ${span(seconds)}.` : "Retention may delete its first records now.");
 }
 
 function term(count, label) {
@@ -55,6 +65,8 @@ export function equationPanel(data) {
         { class: "quiet" },
         `${many(data.records ?? 0, "record")} frozen for this hour; ${rest}`,
       ),
+      gone ? h("p", {}, prose(LEFT)) : null,
+      expiry(data),
     );
   }
   const [loaded, dead, filtered] = PARTS.map(([name]) => equation[name] ?? 0);

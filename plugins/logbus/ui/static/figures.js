@@ -1,5 +1,6 @@
 // What stands beside a pipeline's hours: how far behind, since when, until when, how fast.
 
+import { airflowLink } from "./chrome.js";
 import { h } from "./dom.js";
 import { bytes, many, MISSING, rate, short, span } from "./format.js";
 import { pageAddress } from "./frame.js";
@@ -33,8 +34,21 @@ const brief = (text) => text.split(/[:;]/)[0].replaceAll("`", "");
 // Hours in which no record can be: they are still to be frozen, and nobody waits for anything of them.
 const withoutRecords = (lag) => (lag.hours_empty ? `${many(lag.hours_empty, "hour")} without records` : null);
 
-function behind(lag, isDue) {
-  if (!isKnown(lag.hours_behind)) return figure("Behind", true, h("b", {}, "not known"), h("small", {}, "no answer"));
+// What the row offers: its waiting hours loaded, or its Dag switched on. Where it has no Dag the headline has the command.
+function action(pipeline) {
+  if (!pipeline.dag_ids?.length || pipeline.is_due) return null;
+  if (pipeline.is_off)
+    return airflowLink(`dags/${encodeURIComponent(pipeline.dag_ids[0])}`, { class: "act", title: "Its Dag is paused", "aria-label": `Switch on the Dag of ${pipeline.name}` }, "Switch on");
+  return h(
+    "button",
+    { type: "button", class: "act", dataset: { load: pipeline.name, key: `load-${pipeline.name}` }, "aria-label": `Load the waiting hours of ${pipeline.name}` },
+    "Load",
+  );
+}
+
+function behind(pipeline) {
+  const [lag, isDue] = [pipeline.lag ?? {}, pipeline.is_due];
+  if (!isKnown(lag.hours_behind)) return figure("Behind", true, h("b", {}, "not known"), h("small", {}, "\u00a0"));
   if (!lag.hours_behind && !lag.records_behind)
     return figure(
       "Behind",
@@ -48,6 +62,7 @@ function behind(lag, isDue) {
     "Behind",
     false,
     h("b", { class: isDue ? "" : "bad" }, many(lag.hours_behind, "hour")),
+    action(pipeline),
     isDue ? h("small", { title: told }, "closed just now") : h("small", { title: told }, `${short(lag.records_behind)} rec${size}`),
   );
 }
@@ -76,5 +91,5 @@ function throughput(flow) {
 
 export function figures(pipeline) {
   const lag = pipeline.lag ?? {};
-  return [behind(lag, pipeline.is_due), due(lag), throughput(pipeline.throughput)];
+  return [behind(pipeline), due(lag), throughput(pipeline.throughput)];
 }

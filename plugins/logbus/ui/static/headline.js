@@ -20,7 +20,7 @@ export function isOnlyDue(pipeline, now, paused) {
   return Date.parse(now) - closed < DUE_SECONDS * 1000;
 }
 
-const isOff = (pipeline, paused) => (pipeline.dag_ids ?? []).every((name) => paused.includes(name));
+export const isOff = (pipeline, paused) => (pipeline.dag_ids ?? []).every((name) => paused.includes(name));
 
 export function totals(pipelines) {
   const due = pipelines.filter((one) => one.is_due);
@@ -67,7 +67,7 @@ export function verdict(found, count) {
       title: "How far behind is unknown",
       more: found.problems.length === 1 ? found.problems[0] : "each pipeline below says why",
     };
-  const unknown = found.unknown ? `nothing is known of ${many(found.unknown, "pipeline")}` : null;
+  const unknown = found.unknown ? `unknown for ${many(found.unknown, "pipeline")}` : null;
   if (found.hours > 0 && found.due === found.late && !reasons.length && !unknown)
     return {
       kind: "good",
@@ -117,7 +117,7 @@ function todo(waiting, paused) {
       ? ["by hand: "]
       : isOff(one, paused)
         ? ["its Dag ", dags, " is paused: switch it on. By hand: "]
-        : ["does its Dag ", dags, " run? By hand: "];
+        : ["its Dag ", dags, " is on: look at its runs. By hand: "];
     return h("li", {}, h("b", {}, one.name), " ", many(one.lag.hours_behind, "hour"), ", ", by, copyable(`logbus load --pipeline ${one.name} --only-missing`));
   });
   const more = waiting.length - lines.length;
@@ -157,7 +157,7 @@ export function headline(pipelines, shown, paused) {
         ? `${found.next.name}, by ${found.next.lag.expires_by}`
         : nobodyKnows
           ? "not known"
-          : "nothing that waits is due",
+          : "nothing that waits expires",
       taken !== undefined && taken < SOON_SECONDS ? "bad" : "",
     ),
     tile(
@@ -166,7 +166,7 @@ export function headline(pipelines, shown, paused) {
       found.deadIn ? `in ${many(found.deadIn, "pipeline")}` : "of the hours shown",
       found.dead ? "warn" : "",
     ),
-    tile("Coming in now", rate(found.produced), `${rate(found.loaded)} loaded, over the last hour`),
+    tile("Coming in now", rate(found.produced), `${rate(found.loaded)} loaded, last hour`),
     todo(found.waiting, paused),
   ];
 }

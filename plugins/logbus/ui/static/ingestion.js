@@ -6,9 +6,10 @@ import { Choices } from "./choices.js";
 import { Chosen } from "./chosen.js";
 import { apiAddress, asked, windowAddress } from "./frame.js";
 import { focusOn, walk } from "./gridkeys.js";
-import { headline, isOnlyDue } from "./headline.js";
+import { headline, isOff, isOnlyDue } from "./headline.js";
 import { HeatMap } from "./heatmap.js";
 import { Poll } from "./live.js";
+import { copyable, prose } from "./prose.js";
 import { attachTooltip } from "./tooltip.js";
 import { days, head, legend, search, spans } from "./tools.js";
 
@@ -24,6 +25,17 @@ const KEYS = [
   ["?", "these keys"],
 ];
 
+// What an empty platform is answered with: README has the same.
+const FIRST_DAG = `from logbus.pipelines import hourly_ingest
+
+# Airflow reads files in which the words "dag" and "airflow" occur.
+dag = hourly_ingest(pipeline="access_log", topic="access_log", table="access_log", parse="combined")`;
+const FIRST_COMMANDS = [
+  "logbus ship access.log --topic access_log",
+  "logbus pipeline register access_log --topic access_log --table access_log --parse combined",
+  "logbus load --pipeline access_log",
+];
+
 const choices = new Choices();
 const map = new HeatMap();
 const places = {
@@ -33,7 +45,7 @@ const places = {
   noMatch: h(
     "div",
     { class: "no-match hidden", role: "status" },
-    "No pipeline is like that. Clear the search or the legend to see all of them.",
+    "No pipeline matches. Clear the search or the legend to see all of them.",
   ),
 };
 
@@ -59,7 +71,7 @@ function build() {
 function redraw() {
   const { pipelines, span, now, paused_dag_ids: paused } = poll.data;
   for (const one of pipelines) one.dag_ids = poll.data.dag_ids[one.name] ?? [];
-  for (const one of pipelines) one.is_due = isOnlyDue(one, now, paused);
+  for (const one of pipelines) Object.assign(one, { is_due: isOnlyDue(one, now, paused), is_off: isOff(one, paused) });
   const shown = choices.chosen(pipelines);
   showHeadline(headline(pipelines, span, paused));
   replace(places.legend, legend(pipelines, choices, redraw));
@@ -97,7 +109,7 @@ function sortBy(order) {
 
 // What to do where there is nothing to see yet.
 function nothing(data) {
-  const { state, message, advice } = data.warehouse ?? {};
+  const { state, message } = data.warehouse ?? {};
   if (state === "down")
     return empty(
       "Hours are not known",
@@ -108,10 +120,15 @@ function nothing(data) {
       "This Dag loads nothing yet",
       "A Dag whose tasks freeze, load or audit windows shows its pipelines here after its first run.",
     );
-  return empty(
-    "No hours yet",
-    `${message ? `${sentence(message)}.` : ""} ${advice ?? "A pipeline is a topic, a table and a Dag: put one into dags/, or register one by hand."}`,
-    "logbus pipeline register --help",
+  return h(
+    "div",
+    { class: "panel empty" },
+    h("h1", {}, "No pipeline yet"),
+    message ? h("p", {}, prose(`${sentence(message)}.`)) : null,
+    h("p", {}, "A pipeline loads a topic into a table, hour by hour. This file in Airflow's dags folder makes one; then switch its Dag on:"),
+    h("pre", { class: "command", tabindex: "0", "aria-label": "dags/access_log.py" }, FIRST_DAG),
+    h("p", {}, "Or by hand, in a terminal:"),
+    h("div", { class: "commands" }, FIRST_COMMANDS.map(copyable)),
   );
 }
 
@@ -138,6 +155,10 @@ function start() {
     "focusin",
     (event) => event.target.classList.contains("cell") && event.target.tabIndex < 0 && focusOn(map, event.target),
   );
+  map.element.addEventListener("click", (event) => {
+    const name = event.target.closest("[data-load]")?.dataset.load;
+    if (name) chosen.chooseWaiting(name);
+  });
   attachTooltip(map);
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !document.querySelector("dialog[open]")) chosen.clear();
@@ -158,5 +179,5 @@ function start() {
   poll.now();
 }
 
-byId("page").replaceChildren(notice("", "Asking for the hours\u2026"));
+byId("page").replaceChildren(notice("asking", "Asking for the hours\u2026"));
 start();

@@ -25,7 +25,8 @@ function crumbs() {
 }
 
 // How far it is, and what to do about it, in one line.
-function standing({ lag, dag_ids: dags, paused_dag_ids: paused }) {
+function standing({ lag, broker, dag_ids: dags, paused_dag_ids: paused }) {
+  if (lag.problem && broker.state !== "ok") return null; // the page says so above
   if (lag.problem) return notice("bad", "How far behind is unknown", sentence(lag.problem));
   const off = dags.length > 0 && dags.every((one) => paused.includes(one));
   const links = off ? paused.map((one) => airflowLink(`dags/${encodeURIComponent(one)}`, {}, `Switch on ${one}`)) : [];
@@ -129,7 +130,7 @@ function attempts({ attempts: found, now }) {
   const row = (one) => [
     h("a", { href: windowAddress(name, one.start) }, `${day(one.start)} ${clock(one.start)}`),
     h("span", { class: one.state === "failed" ? "bad" : "" }, STATES[one.state] ?? one.state),
-    moment(one.began_at),
+    h("span", { title: moment(one.began_at) }, `${day(one.began_at)} ${clock(one.began_at)}`),
     span((Date.parse(one.ended_at ?? now) - Date.parse(one.began_at)) / 1000),
     one.log_url
       ? airflowLink(one.log_url, { title: one.run_id }, runOf(one.run_id))
@@ -139,11 +140,18 @@ function attempts({ attempts: found, now }) {
   return h(
     "section",
     { class: "panel" },
-    h("h2", {}, "Attempts ", h("span", { class: "quiet" }, `the last ${whole(found.length)}`)),
+    h("h2", {}, "Attempts ", found.length ? h("span", { class: "quiet" }, `the last ${whole(found.length)}`) : null),
     found.length
       ? table(["Hour", "State", "Began", "Took", "By", "Error"], found.map(row))
-      : h("p", { class: "quiet" }, "Nobody has tried to load an hour of it yet."),
+      : h("p", { class: "quiet" }, "No load has been tried yet."),
   );
+}
+
+function waiting(lag) {
+  if (lag.problem) return "not known";
+  if (!lag.records_behind) return "nothing";
+  const size = lag.bytes_behind ? `, ${lag.bytes_are_estimated ? "about " : ""}${bytes(lag.bytes_behind)}` : "";
+  return `${many(lag.records_behind, "record")}${size}`;
 }
 
 function about(data) {
@@ -158,7 +166,7 @@ function about(data) {
     ["Begins", pipeline.starts_at ? moment(pipeline.starts_at) : "at the topic's first record"],
     ["Isolation", pipeline.isolation_level],
     ["Dags", links.length ? links.flatMap((link, place) => (place ? [", ", link] : [link])) : "none: loaded by hand"],
-    ["Waiting", data.lag.bytes_behind ? bytes(data.lag.bytes_behind) : "nothing"],
+    ["Waiting", waiting(data.lag)],
   ];
   const settings = Object.entries(pipeline.settings).map(([key, value]) => [
     key,
@@ -211,7 +219,7 @@ function tell(now) {
 
 const poll = new Poll({ address: () => apiAddress(`pipelines/${encodeURIComponent(name)}`), show, tell });
 
-byId("page").replaceChildren(notice("", "Asking for the pipeline\u2026"));
+byId("page").replaceChildren(notice("asking", "Asking for the pipeline\u2026"));
 furnish("pipeline", []);
 if (name) {
   keepFresh(poll);

@@ -30,7 +30,7 @@ export class Expectation {
     const failed = began && attempt.state === "failed";
     const loaded = (data.loaded_attempt ?? 0) > this.attempt;
     return [
-      ["Airflow has the task again", "done"],
+      ["Airflow has the run", "done"],
       [
         began ? `Attempt ${attempt.number} reads the same offsets` : "Waiting for an attempt",
         began ? (failed ? "wrong" : "done") : "",

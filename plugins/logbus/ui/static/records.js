@@ -240,7 +240,7 @@ function show(data) {
     data.is_whole ? null : notice("warn", "Not all are shown", "The broker is slow, or the records are large: choose one partition, or fewer records."),
     records.length
       ? h("ol", { class: "records", "aria-label": isLast ? "Records, the newest first" : "Records" }, records.map(one))
-      : h("p", { class: "quiet" }, isLast ? "The topic holds no record." : "No record lies there or behind it."),
+      : h("p", { class: "quiet" }, isLast ? "The topic holds no record." : "There is no record there or after it."),
     h("p", { class: "quiet" }, "In a terminal: ", copyable(command())),
   );
 }
@@ -253,8 +253,9 @@ async function now() {
     byId("fresh").className = "fresh";
     show(data);
   } catch (error) {
-    byId("fresh").textContent = "not answering";
+    byId("fresh").textContent = error.status === 0 || error.status >= 500 ? "not answering" : "not shown";
     byId("fresh").className = "fresh stale";
+    spots.partitions.querySelector(".asking")?.replaceWith(h("p", { class: "quiet" }, "Not known."));
     replace(byId("notices"), problem({ error, data: null, pause: () => 0 }));
   }
 }
@@ -277,6 +278,7 @@ if (topic) {
     h("section", { class: "panel" }, h("h2", {}, "What lies in it"), spots.partitions),
     h("section", { class: "panel" }, h("h2", {}, "Records"), spots.tools, spots.records),
   );
+  spots.partitions.append(h("p", { class: "quiet asking" }, "Asking the broker\u2026"));
   tools();
   now();
 } else {

@@ -131,7 +131,7 @@ function members(group) {
     part.committed_offset,
     part.end_offset,
     part.lag,
-    part.member_id ?? "nobody",
+    part.member_id ?? "no member",
   ]);
   return [
     trouble(group.problem),
@@ -234,7 +234,7 @@ function isTold(poll) {
 
 function nothing(poll, text, command) {
   if (!isTold(poll)) return h("p", { class: "quiet" }, "Not known yet.");
-  return search ? h("p", { class: "quiet" }, "None is called like that.") : empty("", text, command);
+  return search ? h("p", { class: "quiet" }, "No name matches. Clear the search to see all.") : empty("", text, command);
 }
 
 function tell() {
@@ -246,7 +246,7 @@ function tell() {
 const topicPoll = new Poll({ address: () => apiAddress("topics"), show: draw, tell });
 const groupPoll = new Poll({ address: () => apiAddress("groups"), show: draw, tell });
 
-byId("page").replaceChildren(notice("", "Asking the broker\u2026"));
+byId("page").replaceChildren(notice("asking", "Asking the broker\u2026"));
 furnish("topics", []);
 keepFresh(topicPoll);
 new ResizeObserver(([entry]) =>

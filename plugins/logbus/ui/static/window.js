@@ -10,12 +10,15 @@ import { hour, many, MISSING, moment } from "./format.js";
 import { apiAddress, asked, pageAddress, windowAddress } from "./frame.js";
 import { Poll } from "./live.js";
 import { stateOf } from "./states.js";
+import { waitingPanels } from "./waiting.js";
 
 const pipeline = asked.get("pipeline");
 const start = asked.get("start");
 
+let isFrozen = true; // until the server has no window of the hour: then it is asked what the hour waits for
+
 function address() {
-  return apiAddress(`windows/${encodeURIComponent(pipeline)}/${encodeURIComponent(start)}`);
+  return apiAddress(`windows/${encodeURIComponent(pipeline)}/${encodeURIComponent(start)}${isFrozen ? "" : "/waiting"}`);
 }
 
 function step(label, at, title) {
@@ -24,7 +27,7 @@ function step(label, at, title) {
     : h("span", { class: "button", "aria-disabled": "true" }, label);
 }
 
-// Where the hour before or behind begins; null behind the hour that is open.
+// Where the hour before or after begins; null after the hour that is open.
 function beside(data, direction) {
   const [from, until] = [Date.parse(data.start), Date.parse(data.end)];
   const at = direction < 0 ? from - (until - from) : until;
@@ -32,6 +35,7 @@ function beside(data, direction) {
 }
 
 function badge(data) {
+  if (!data.cell) return null;
   const state = stateOf(data.cell.state);
   return h(
     "span",
@@ -113,8 +117,17 @@ const poll = new Poll({ address, show, tell });
 const actions = new Actions(poll);
 
 function show(data) {
+  if (data.is_frozen) {
+    isFrozen = true;
+    poll.now();
+    return;
+  }
   actions.follow(data);
   document.title = `${data.pipeline} ${data.start}`;
+  if (!isFrozen) {
+    replace(byId("page"), crumbs(data), waitingPanels(data, actions));
+    return;
+  }
   replace(
     byId("page"),
     crumbs(data),
@@ -128,8 +141,13 @@ function show(data) {
   );
 }
 
-// An hour that nobody froze yet is no fault: say what there is.
+// An hour that is not frozen yet is no fault: it is asked what it waits for. One that is not the pipeline's is not there.
 function tell(now) {
+  if (isFrozen && !now.data && now.error?.status === 404) {
+    isFrozen = false;
+    now.now();
+    return;
+  }
   tellProblems(now);
   if (now.data || now.error?.status !== 404) return;
   replace(byId("notices"));
@@ -156,5 +174,5 @@ function begin() {
   poll.now();
 }
 
-byId("page").replaceChildren(notice("", "Asking for the hour\u2026"));
+byId("page").replaceChildren(notice("asking", "Asking for the hour\u2026"));
 begin();

@@ -15,7 +15,7 @@ from logbus.model import EPOCH, HOUR, FrozenWindow, Interval, OffsetRange, Pipel
 from logbus.retention.model import DELETE, RetentionPolicy
 from logbus.status.fleet import PipelineReading
 from logbus.status.lag import Lag
-from logbus.ui.cells import Cell, CellState, cells_of, columns_of
+from logbus.ui.cells import Cell, CellState, cells_of, columns_of, waiting_cell
 
 from tests.support import cell_columns
 from tests.support.ledgers import at, hour
@@ -123,6 +123,15 @@ def test_records_lost_before_they_were_frozen_are_shown_in_the_first_hour_behind
     lag = Lag(pipeline="p", topic="t", records_behind={0: 5}, records_lost=7, gaps=WAITING)
     found = cells(reading(lag=lag), facts(10, is_loaded=True))
     assert (found[11].state, found[11].lost, found[12].state) == (CellState.LOST, 7, CellState.CLOSED)
+
+
+@pytest.mark.parametrize("records_lost", [0, 7])
+def test_an_hour_alone_is_what_it_is_on_the_map(records_lost: int) -> None:
+    one = reading(lag=Lag(pipeline="p", topic="t", records_behind={0: 5}, records_lost=records_lost, gaps=WAITING))
+    shown = cells(one)
+    assert {number: waiting_cell(one, hour(number), NOW) for number in range(9, 17)} == {
+        number: shown.get(number) for number in range(9, 17)
+    }
 
 
 @pytest.mark.parametrize(("hours_kept", "expiring"), [(7, {10, 11}), (24, set()), (None, set())])
