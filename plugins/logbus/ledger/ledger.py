@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, or_, select, update
 
 from logbus.errors import LogbusError, WindowUnknown
 from logbus.kafka.topics import OffsetLog
@@ -155,6 +155,15 @@ class Ledger:
         with self.engine.connect() as connection:
             pipeline_row(connection, pipeline_name)
             return load_windows(connection, query)
+
+    def remarkable_windows(self, pipeline_name: str) -> list[FrozenWindow]:
+        """By start those that are not loaded, not audited, or loaded with something to tell: dead letters, other records than
+        before. They are few, however many years the pipeline has."""
+        row_of = schema.window
+        what = (row_of.c.loaded_attempt.is_(None), row_of.c.audited_at.is_(None), row_of.c.other_records.is_not(None))
+        mine = (row_of.c.pipeline == pipeline_name, or_(*what, row_of.c.dead_lettered_count > 0))
+        with self.engine.connect() as connection:
+            return load_windows(connection, select(row_of).where(*mine).order_by(row_of.c.starts_at))
 
     def begin_attempts(
         self,

@@ -20,8 +20,10 @@ from logbus.kafka.topics import OffsetLog, TopicFacts
 from logbus.ledger.accepted_losses import loss_text
 from logbus.ledger.ledger import Ledger
 from logbus.ledger.retained import SET_ASIDE, lost_ranges
+from logbus.ledger.rows import pipeline_row
 from logbus.ledger.stamped_hours import stamped_hours
 from logbus.ledger.values import Published, ValuesReport
+from logbus.ledger.witnesses import on_its_cluster, refuse_another_cluster
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.proof import tally
 from logbus.proof.history import other_records_text
@@ -59,10 +61,12 @@ LOOKS_MAX = 5
 def audit_window(
     engine: Engine, log: OffsetLog, pipeline_name: str, start: datetime, now: datetime, sink_for: SinkFor
 ) -> AuditReport:
-    """Counts and compares; keeps the outcome in the ledger. The report says whether it is exact; it does not raise."""
+    """Counts and compares; keeps the outcome in the ledger. The report says whether it is exact; it raises only where the
+    broker cannot be asked, or is not the pipeline's."""
     ledger = Ledger(engine)
     pipeline = ledger.pipeline(pipeline_name)
     window, found, values = count_again(ledger, sink_for(pipeline, engine), pipeline_name, start)
+    refuse_another_broker(engine, log, window)
     notes = [*values.notes, *map(other_records_text, window.other_records)]
     # The broker is asked after the table was counted. What retention deletes between the two is then still a note about replays;
     # the other way round, a window could be called replayable which no longer was so when its audit was written down.
@@ -74,6 +78,16 @@ def audit_window(
     report = AuditReport(window=window, expected=expected, found=found, problems=tuple(problems), notes=tuple(notes))
     ledger.record_audit(report, now)
     return report
+
+
+def refuse_another_broker(engine: Engine, log: OffsetLog, window: FrozenWindow) -> None:
+    """`AnotherCluster`, where the broker has a topic of the same name: its id would look as if the topic had been made again."""
+    with engine.connect() as connection:
+        row = pipeline_row(connection, window.pipeline)
+    with on_its_cluster(row, log):
+        found = log.topic(window.topic).topic_id
+    if found != row["topic_id"]:
+        refuse_another_cluster(row, log)
 
 
 def count_again(

@@ -23,6 +23,7 @@ from logbus.ledger.retained import lost_ranges
 from logbus.ledger.rows import pipeline_row
 from logbus.ledger.stamped_hours import elsewhere_notes
 from logbus.ledger.table_owners import others_of_table
+from logbus.ledger.totals import read_windows
 from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.wording import first_line, several
 
@@ -87,7 +88,13 @@ class Case:
 
     @cached_property
     def windows(self) -> list[FrozenWindow]:
-        return self.ledger.windows(self.pipeline.name)
+        """Those that a check may have something to say of."""
+        return self.ledger.remarkable_windows(self.pipeline.name)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether there are any windows."""
+        return any(read_windows(self.ledger.engine)[self.pipeline.name].windows.values())
 
     @property
     def unloaded(self) -> list[FrozenWindow]:
@@ -102,17 +109,21 @@ def check_topic(case: Case) -> Iterator[Finding]:
     if case.log is None:
         return
     topic, name = case.pipeline.topic, case.pipeline.name
+    with case.ledger.engine.connect() as connection:
+        row = pipeline_row(connection, name)
     try:
-        found = case.log.topic(topic).topic_id
+        with witnesses.on_its_cluster(row, case.log):
+            found = case.log.topic(topic).topic_id
     except BrokerUnavailable:
         raise  # a finding of its own, once for all pipelines (`check_all`); every other error is this topic's
+    except AnotherCluster as problem:
+        yield error(case.subject, str(problem), "name the right broker")
+        return
     except LogbusError as problem:
         # Where hours are frozen the topic was there: made again it is another one, and a second one on a wrong broker.
         again = f"name the right broker, or make the topic again and `logbus pipeline rebase {name}`"
-        yield error(case.subject, str(problem), again if case.windows else f"create the topic {topic}, or ship something to it")
+        yield error(case.subject, str(problem), again if case.is_frozen else f"create the topic {topic}, or ship something to it")
         return
-    with case.ledger.engine.connect() as connection:
-        row = pipeline_row(connection, name)
     try:
         if found != row["topic_id"]:
             # First the cluster, then the topic: with a wrong address every topic looks deleted and made again, and the advice

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 import pytest
+from logbus.errors import AnotherCluster
 from logbus.ledger.values import ValuesReport
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowState
 from logbus.proof.audit import audit_window
@@ -104,6 +105,17 @@ def test_records_that_retention_took_after_the_load_are_a_note_and_no_problem(lo
 def test_a_topic_made_again_after_the_load_is_a_note_and_no_problem(loaded: World) -> None:
     loaded.log.create("t")
     assert "deleted and made again" in audit(loaded).notes[0]
+
+
+@pytest.mark.parametrize("has_topic", [True, False], ids=["a topic of that name", "no such topic"])
+def test_another_broker_is_not_taken_for_a_topic_made_again(loaded: World, has_topic: bool) -> None:
+    loaded.log.topics.clear()
+    if has_topic:
+        loaded.log.create("t", partitions=2)
+    loaded.log.cluster = "another"
+    with pytest.raises(AnotherCluster, match="this is another cluster"):
+        audit(loaded)
+    assert loaded.ledger.window("p", at(10)).audited_at is None
 
 
 def test_a_log_that_became_shorter_than_a_loaded_range_is_a_problem(loaded: World) -> None:

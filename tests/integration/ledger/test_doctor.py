@@ -151,6 +151,13 @@ def test_a_log_that_is_another_one_is_an_error_with_the_way_out(healthy: World, 
     assert "the log is not what the ledger remembers: t-0" in found.message
 
 
+def test_a_topic_that_is_missing_on_another_cluster_is_not_to_be_created_there(healthy: World) -> None:
+    healthy.log.topics.clear()
+    healthy.log.cluster = "the wrong one"
+    (told,) = [message for severity, message in findings(healthy) if severity == "error"]
+    assert told.startswith("this is another cluster")
+
+
 def test_another_cluster_is_an_error_that_does_not_say_rebase(healthy: World) -> None:
     healthy.log.create("t")
     healthy.log.cluster = "the wrong one"

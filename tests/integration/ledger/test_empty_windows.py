@@ -213,3 +213,10 @@ def test_another_sinks_windows_are_loaded_one_by_one(world: World, tmp_path: Any
     for number in (1, 2, 8):
         world.freeze(number)
     assert loaded_together(world, 2) == []
+
+
+def test_a_checkup_reads_those_windows_alone_that_it_may_have_to_speak_of(quiet: World, warehouse_url: str) -> None:
+    """Not those of ten quiet years."""
+    loaded_together(quiet, *range(2, 7))
+    Loading(quiet, warehouse_url, quiet.freeze(1)).load()
+    assert [window.interval.start.hour for window in quiet.ledger.remarkable_windows("p")] == [1, 7, 8]
