@@ -32,7 +32,8 @@ from logbus.retention.store import policies_by_topic
 from logbus.status.lag import Lag, lag_over
 
 FUTURE_STAMPS = "a record's timestamp lies in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
-TOPIC_GONE = "the topic {topic} is gone: make it again and `logbus pipeline rebase {name}`, or ship something to it"
+TOPIC_GONE = "the topic {topic} is gone: name the right broker, or make the topic again and `logbus pipeline rebase {name}`"
+NO_TOPIC = "the topic {topic} is not there yet: create it, or ship something to it"
 
 Result = TypeVar("Result")
 
@@ -214,7 +215,8 @@ def lag_or_problem(
     except NeedsReading:
         problem = FUTURE_STAMPS.format(name=pipeline.name)
     except TopicMissing:
-        problem = TOPIC_GONE.format(name=pipeline.name, topic=pipeline.topic)
+        # Where hours are frozen the topic was there: made again it is another one.
+        problem = (TOPIC_GONE if chain.windows else NO_TOPIC).format(name=pipeline.name, topic=pipeline.topic)
     except LogbusError as error:
         problem = str(error)
     return Lag(pipeline=pipeline.name, topic=pipeline.topic, records_behind={}, problem=problem)

@@ -71,6 +71,11 @@ QUESTIONS = (
     Question("why does nothing load it?", within("region", "What can be done", "the Dag clickstream is paused"), (CLOSED,)),
     Question("where do I switch that on?", named("link", "^Switch on the Dag of clickstream$")),
     Question("is an hour that waits begun yet?", named("heading", "^No load has begun$"), (CLOSED,)),
+    Question(
+        "how long is there to load it?",
+        text(r"^Retention deletes its first records in \d+ (h|min)"),
+        (cell("clickstream Expiring"),),
+    ),
     Question("is the last hour over?", named("heading", "^This hour is still open$"), (cell("search Open"),)),
     Question("can I load it again from here?", named("button", "^Load this hour again$"), (cell("payments Failed"),)),
     Question("would the same records be loaded?", named("button", "What would a replay do"), (cell("access_log Audited"),)),

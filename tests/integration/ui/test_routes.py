@@ -402,7 +402,10 @@ def test_groups_show_lag_and_what_nobody_knows(places: UiClient, pipeline: RealP
 def test_a_pipeline_whose_topic_is_gone_says_so(places: UiClient, pipeline: RealPipeline, broker: AnyBroker) -> None:
     delete_topic(broker.bootstrap, pipeline.name)
     one = shown(places, pipeline)
-    assert "is gone" in one["lag"]["problem"]
+    assert (
+        f"is gone: name the right broker, or make the topic again and `logbus pipeline rebase {pipeline.name}`"
+        in one["lag"]["problem"]
+    )
     assert one["lag"]["records_behind"] is None
     assert states(one)[10] == "audited"
     plan = places.get(f"/api/windows/{pipeline.name}/{instant_text(at(10))}/replay_plan")

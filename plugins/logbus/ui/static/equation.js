@@ -25,8 +25,9 @@ const LEFT = "To load what is left, set the option `accept_loss=True` of the pip
 // How long there is to load it.
 export function expiry({ cell, now }) {
   if (!cell?.expires_at) return null;
+  const what = sum(Object.values(cell.gone ?? {})) ? "more of its records" : "its first records";
   const seconds = (Date.parse(cell.expires_at) - Date.parse(now)) / 1000;
-  return h("p", { class: cell.state === "expiring" ? "bad" : "quiet" }, seconds > 0 ? `Retention deletes its first records in ${span(seconds)}.` : "Retention may delete its first records now.");
+  return h("p", { class: cell.state === "expiring" ? "bad" : "quiet" }, seconds > 0 ? `Retention deletes ${what} in ${span(seconds)}.` : `Retention may delete ${what} now.`);
 }
 
 function term(count, label) {

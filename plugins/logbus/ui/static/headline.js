@@ -117,7 +117,7 @@ function todo(waiting, paused) {
       ? ["by hand: "]
       : isOff(one, paused)
         ? ["its Dag ", dags, " is paused: switch it on. By hand: "]
-        : ["its Dag ", dags, " is on: look at its runs. By hand: "];
+        : ["see the runs of its Dag ", dags, ". By hand: "];
     return h("li", {}, h("b", {}, one.name), " ", many(one.lag.hours_behind, "hour"), ", ", by, copyable(`logbus load --pipeline ${one.name} --only-missing`));
   });
   const more = waiting.length - lines.length;

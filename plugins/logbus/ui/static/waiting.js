@@ -24,7 +24,7 @@ export function waitingPanels(data, actions) {
   const [title, text] = told(data);
   const dags = data.dag_ids.map((dag) => airflowLink(`dags/${encodeURIComponent(dag)}`, {}, dag));
   const note = !data.is_open && data.cell?.lost ? h("p", { class: "cause" }, `${sentence(data.cell.note)}.`) : null;
-  const byHand = h("div", { class: "one" }, copyable(data.command), h("small", {}, "The same without Airflow, for all hours that wait."));
+  const byHand = h("div", { class: "one" }, h("div", {}, copyable(data.command)), h("small", {}, "The same without Airflow, for all hours that wait."));
   return h(
     "div",
     { class: "two" },
