@@ -173,10 +173,10 @@ def find_window(connection: Connection, pipeline_name: str, interval: Interval) 
 
 
 def windows_in(connection: Connection, pipeline_name: str, start: datetime, end: datetime) -> list[FrozenWindow]:
-    """The frozen ones that lie in the span, or reach into it."""
+    """The frozen ones that lie in the span, or reach into it, in order of time."""
     window = schema.window
-    overlapping = select(window).where(window.c.pipeline == pipeline_name, window.c.starts_at < end, window.c.ends_at > start)
-    return load_windows(connection, overlapping)
+    overlapping = (window.c.pipeline == pipeline_name, window.c.starts_at < end, window.c.ends_at > start)
+    return load_windows(connection, select(window).where(*overlapping).order_by(window.c.starts_at))
 
 
 def refuse_if_open(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
