@@ -51,7 +51,7 @@ COLOURS: Mapping[Severity, str] = {Severity.ERROR: "red", Severity.WARNING: "yel
 @click.option(
     "--only", "areas", multiple=True, type=click.Choice([*AREAS, PIPELINES]), help="Look at this only; may be repeated."
 )
-@click.option("--clean", is_flag=True, help="End attempts without a sign of life, drop staging tables without an owner.")
+@click.option("--clean", is_flag=True, help="End attempts without a heartbeat, drop staging tables without an owner.")
 @options.warehouse_if_named_option
 @options.with_broker
 @options.json_option

@@ -122,7 +122,7 @@ def lag_table(lags: list[Lag], now: datetime) -> Table:
         "bytes",
         "in the open hour",
         "lost",
-        "taken",
+        "expires",
     )
     for lag in lags:
         if lag.problem:

@@ -194,7 +194,7 @@ def state_of(engine: Engine, attempt: Attempt) -> str:
 
 
 def heartbeat(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> None:
-    """All in one statement. Rows that somebody holds are passed over: who commits or takes over needs no sign of life."""
+    """All in one statement. Rows that somebody holds are passed over: who commits or takes over needs no heartbeat."""
     row_of = schema.attempt
     mine = tuple_(row_of.c.window_id, row_of.c.number).in_([(attempt.window_id, attempt.number) for attempt in attempts])
     running = select(row_of.c.window_id, row_of.c.number).where(mine, row_of.c.state == ATTEMPT_RUNNING)
@@ -205,7 +205,7 @@ def heartbeat(engine: Engine, attempts: Sequence[Attempt], now: datetime) -> Non
 
 
 def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXPIRY) -> list[Attempt]:
-    """Fails the attempts that gave no sign of life for so long, and drops what they staged; returns them.
+    """Fails the attempts that sent no heartbeat for so long, and drops what they staged; returns them.
 
     One that lives after all is refused at its commit, as after any newer attempt.
     """
@@ -221,7 +221,7 @@ def end_expired(engine: Engine, now: datetime, expiry: timedelta = HEARTBEAT_EXP
     with engine.begin() as connection:
         rows = connection.execute(query).mappings().all()
         ended = [to_attempt(row, row["pipeline"], Interval(row["starts_at"], row["ends_at"])) for row in rows]
-        set_where_running(connection, ended, {"state": FAILED, "ended_at": now, "error": f"no sign of life for {expiry}"})
+        set_where_running(connection, ended, {"state": FAILED, "ended_at": now, "error": f"no heartbeat for {expiry}"})
     drop_leftovers(engine, [attempt.window_id for attempt in ended])
     return ended
 

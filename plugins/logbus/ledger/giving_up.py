@@ -48,7 +48,7 @@ def give_up(engine: Engine, window: FrozenWindow, log: OffsetLog, now: datetime)
 
 
 def is_being_loaded(connection: Connection, window_id: int, now: datetime) -> bool:
-    """Whether an attempt runs that has given a sign of life lately."""
+    """Whether an attempt runs that has sent a heartbeat lately."""
     attempt = schema.attempt
     alive = (attempt.c.state == ATTEMPT_RUNNING, attempt.c.heartbeat_at >= now - HEARTBEAT_EXPIRY)
     return connection.execute(select(attempt.c.number).where(attempt.c.window_id == window_id, *alive)).first() is not None

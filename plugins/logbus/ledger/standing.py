@@ -29,7 +29,7 @@ NAMED_MAX = 5  # windows that an error names; the ledger has all
 class Standing:
     """An attempt as the ledger knows it, the newest attempt at its window, and which one's rows the window has.
 
-    `newest_is_alive`: it runs, and gave a sign of life lately.
+    `newest_is_alive`: it runs, and sent a heartbeat lately.
     """
 
     attempt: Attempt
@@ -70,7 +70,7 @@ class Standing:
     def newest_doing(self) -> str:
         if self.newest_state != ATTEMPT_RUNNING:
             return self.newest_state
-        return "at work on it" if self.newest_is_alive else "running, without a sign of life"
+        return "at work on it" if self.newest_is_alive else "running, without a heartbeat"
 
     @property
     def why(self) -> str:

@@ -18,7 +18,7 @@ WINDOW, ATTEMPT = schema.window, schema.attempt
 
 
 def silent_attempts(connection: Connection, pipeline_name: str, now: datetime) -> list[tuple[datetime, int, str, datetime]]:
-    """Running attempts that have given no sign of life for too long: window, number, run and the last sign."""
+    """Running attempts that have sent no heartbeat for too long: window, number, run and the last sign."""
     silent = (ATTEMPT.c.state == ATTEMPT_RUNNING, ATTEMPT.c.heartbeat_at < now - HEARTBEAT_EXPIRY)
     query = of_windows(pipeline_name, ATTEMPT.c.number, ATTEMPT.c.run_id, ATTEMPT.c.heartbeat_at).where(*silent)
     return [(start, number, run_id, heard) for start, number, run_id, heard in connection.execute(query)]

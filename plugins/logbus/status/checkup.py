@@ -1,7 +1,7 @@
 """What is not as it should be, and what to type: `logbus doctor` looks at everything that the ledger and the broker can tell.
 
 Each check is a function of a `Case` that gives findings; none of them changes anything. `clean` does what may be done for
-everybody: it ends attempts without a sign of life and drops tables that no running attempt owns.
+everybody: it ends attempts without a heartbeat and drops tables that no running attempt owns.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ def check_topic(case: Case) -> Iterator[Finding]:
 
 
 def check_attempts(case: Case) -> Iterator[Finding]:
-    """Do all running attempts give signs of life?"""
+    """Do all running attempts give heartbeats?"""
     with case.ledger.engine.connect() as connection:
         silent = trouble.silent_attempts(connection, case.pipeline.name, case.now)
     for start, number, run_id, heard in silent:
-        message = f"attempt {number} of run {run_id} at {instant_text(start)} gave its last sign of life at {instant_text(heard)}"
+        message = f"attempt {number} of run {run_id} at {instant_text(start)} sent its last heartbeat at {instant_text(heard)}"
         yield warning(case.subject, message, "logbus doctor --clean ends it; a new load of the window takes over in any case")
 
 
@@ -316,7 +316,7 @@ class Cleaned:
 
 
 def clean(ledger: Ledger, now: datetime) -> Cleaned:
-    """Ends attempts without a sign of life and drops tables without an owner; one that is held stays for the next time."""
+    """Ends attempts without a heartbeat and drops tables without an owner; one that is held stays for the next time."""
     ended = end_expired(ledger.engine, now)
     names = tuple(f"{attempt.pipeline} {attempt.token}" for attempt in ended)
     return Cleaned(ended=names, dropped=tuple(leftovers.drop_ownerless(ledger.engine)))

@@ -82,7 +82,7 @@ def test_an_attempt_without_a_sign_of_life_is_named_until_it_is_cleaned_away(hea
     Loading(world=healthy, url=warehouse_url, window=healthy.freeze(10)).begin().create()
     later = HEARTBEAT_EXPIRY + timedelta(seconds=1)
     assert findings(healthy) == []
-    assert [severity for severity, message in findings(healthy, later) if "last sign of life" in message] == ["warning"]
+    assert [severity for severity, message in findings(healthy, later) if "last heartbeat" in message] == ["warning"]
     done = checkup.clean(healthy.ledger, NOW + later)
     assert done.ended == ("p 2015-05-17T10:00:00Z=2",)
     assert findings(healthy, later) == []

@@ -62,4 +62,4 @@ def test_an_hour_in_somebody_elses_hands_is_told_from_one_that_somebody_gave_up(
     assert isinstance(why_not_loaded(standings(world.ledger.engine, ours, NOW)), AttemptSuperseded)
     silent = why_not_loaded(standings(world.ledger.engine, ours, LATER))
     assert not isinstance(silent, AttemptSuperseded)
-    assert "attempt 2 of run other took over from attempt 1 and is running, without a sign of life" in str(silent)
+    assert "attempt 2 of run other took over from attempt 1 and is running, without a heartbeat" in str(silent)

@@ -12,7 +12,7 @@ function took(attempt, now) {
 }
 
 function story(attempt, now) {
-  if (attempt.state === "running") return `for ${took(attempt, now)}, last sign of life ${ago(attempt.heartbeat_at, now)}`;
+  if (attempt.state === "running") return `for ${took(attempt, now)}, last heartbeat ${ago(attempt.heartbeat_at, now)}`;
   return `${moment(attempt.began_at)}, took ${took(attempt, now)}`;
 }
 

@@ -295,7 +295,7 @@ def test_offsets_of_what_members_read_do_not_expire_and_the_time_counts_from_the
     client.sync(joined)
     for _ in range(RETENTION_MS // 5_000_000 + 1):
         client.harness.clock.advance_ms(5_000_000)
-        assert client.commit(3, topic="absent", member=joined) == 3  # a sign of life that changes nothing
+        assert client.commit(3, topic="absent", member=joined) == 3  # a heartbeat that changes nothing
         client.harness.settle()
     assert (client.committed("clicks"), client.committed("views")) == (1, -1)
     client.leave((joined.member_id, None))

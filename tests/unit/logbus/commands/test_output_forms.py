@@ -36,7 +36,7 @@ WITHOUT_JSON = {
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command that can be run, by what one types."""
+    """Every command that can be run, by its words."""
     context = click.Context(main)
     for name in COMMANDS:
         found = main.get_command(context, name)
