@@ -1,7 +1,6 @@
 """A log of every format that docs/own-log.md names: what `logbus try` proposes, typed as it stands, loads it.
 
 Ship and register are the commands themselves; the load is that of a Spark that runs already, where `logbus load` would start one.
-Of formats that only differ in their times one is loaded, and the parser that is proposed reads the records of the others.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.ledger.ledger import Ledger
 from logbus.model import Interval
-from logbus.parsing import Filtered, parser_for
 from logbus.warehouse.engine import connect
 from sqlalchemy import text
 
@@ -33,20 +30,6 @@ from tests.support.log_formats import BEGIN, COUNT, FORMATS, LogFormat
 from tests.support.spark import LoadInProcess
 from tests.support.topics import read_topic
 
-LOADED = {
-    *(
-        "access.log",
-        "auth.log",
-        "nginx.json",
-        "zookeeper.log",
-        "traces.log",
-        "logfmt.log",
-        "app.json",
-        "events.json",
-        "sales.csv",
-    ),
-    "dotted.log",
-}
 HOUR = BEGIN.replace(minute=0)
 OPTIONS = re.compile(r"it is read by (--time-.*?)\. `logbus try")
 
@@ -65,7 +48,7 @@ def typed(command: str, **environment: str) -> None:
 
 @pytest.mark.parametrize("log_format", FORMATS, ids=lambda one: one.name)
 def test_what_is_proposed_for_a_log_loads_it(
-    log_format: LogFormat, broker: AnyBroker, warehouse_url: str, request: pytest.FixtureRequest, tmp_path: Path
+    log_format: LogFormat, broker: AnyBroker, warehouse_url: str, load_in_process: LoadInProcess, tmp_path: Path
 ) -> None:
     log, options = log_format.write(tmp_path), list(log_format.options)
     if options:
@@ -85,12 +68,8 @@ def test_what_is_proposed_for_a_log_loads_it(
     if log_format.key is not None:
         assert {message.key() for message in records} == {log_format.key.encode()}
 
-    if log_format.name in LOADED:
-        typed(register, LOGBUS_BOOTSTRAP_SERVER=broker.bootstrap, LOGBUS_WAREHOUSE_URL=warehouse_url)
-        loaded = rows_of(name, broker, warehouse_url, request.getfixturevalue("load_in_process"))
-    else:
-        records.sort(key=lambda message: message.timestamp()[1])
-        loaded = list(parsed(found, (message.value() or b"" for message in records)))
+    typed(register, LOGBUS_BOOTSTRAP_SERVER=broker.bootstrap, LOGBUS_WAREHOUSE_URL=warehouse_url)
+    loaded = rows_of(name, broker, warehouse_url, load_in_process)
     assert len(loaded) == COUNT, "a header is filtered"
     assert {column: shown(value) for column, value in loaded[0].items()}.items() >= log_format.row.items()
 
@@ -104,15 +83,6 @@ def rows_of(name: str, broker: AnyBroker, warehouse_url: str, load_in_process: L
     assert outcome.state is LoadState.COMMITTED, outcome
     with engine.connect() as connection:
         return [dict(row) for row in connection.execute(text(f"select * from {name} order by _timestamp")).mappings()]
-
-
-def parsed(found: Mapping[str, Any], values: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
-    """The rows that the proposed parser makes."""
-    parser = parser_for(found["parse"], found["settings"])
-    for value in values:
-        with suppress(Filtered):
-            row = dict(zip(parser.columns, parser.parse(value), strict=True))
-            yield {**row, **json.loads(row.get("_rest") or "{}")}
 
 
 def sorted_records(log_format: LogFormat) -> list[bytes]:
