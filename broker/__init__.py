@@ -1,3 +1,3 @@
-"""The log: a single-node message broker after "Kafka: a Distributed Messaging System for Log Processing" (2011), on Kafka's
-wire protocol.
+"""The log: a message broker after "Kafka: a Distributed Messaging System for Log Processing" (2011) that speaks Kafka's wire
+protocol, alone or in a cluster.
 """

@@ -1,8 +1,8 @@
-"""Work of the loop that is too long for one turn: requests that name thousands of things, changes that have to reach the disk.
+"""Work on the loop that is too long for one turn: requests that name thousands of things, changes that must reach the disk.
 
-A chore is a generator. It yields None wherever somebody else may have a turn; a function where something has to be done that
-waits for the disk, which then runs on the helper thread for small files; and an `Until` where it waits for something else. It
-goes on with the result, or with the error. So a chore reads from top to bottom, although the loop never waits for it:
+A chore is a generator. It yields None wherever other work may run; a function if something has to wait for the disk, which then
+runs on the helper thread for small files; and an `Until` to wait for something else. It resumes with the result, or with the
+error. So a chore reads from top to bottom, although the loop never waits for it:
 
     def create(...):
         for asked in topics:
@@ -10,9 +10,9 @@ goes on with the result, or with the error. So a chore reads from top to bottom,
             yield
         yield registry.write_job()
 
-All chores together have SLICE_SECONDS of a turn. A chore that is begun runs its first slice at once, so a request for three
-partitions is answered on the spot and only one for three thousand is spread over turns. Those that change topics are queued: one
-ends before the next begins, as in the one queue of Kafka's controller, so that none ever sees another's half.
+All chores together get SLICE_SECONDS of a turn. A new chore runs its first slice at once, so a request for three partitions is
+answered immediately and only one for three thousand is spread over turns. Chores that change topics are queued: one ends before
+the next begins, as in the single queue of Kafka's controller, so that none ever sees another's partial changes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from broker.clock import Clock
 from broker.health import Health
 from broker.helpers import Job, Outcome
 
-# What a turn may take longer because of them. A producer that waits for an answer notices; a session of six seconds does not.
+# How much longer chores may make a turn. A producer waiting for an answer notices; a session timeout of six seconds does not.
 SLICE_SECONDS = 0.003
 
 
 class Until(NamedTuple):
-    """Something to wait for: `begin` is called on the loop's thread with a function. When that is called, once, the chore goes on
-    with the result or the error that it was given."""
+    """Something to wait for: `begin` is called on the loop's thread with a callback. When the callback is called, once, the chore
+    resumes with the result or the error passed to it."""
 
     begin: Callable[[Outcome], None]
 
@@ -51,28 +51,28 @@ class _Chore:
 
 
 class Chores:
-    """All methods run on the loop's thread. `failed` is called, inside the handler of the exception, where a chore raises."""
+    """All methods run on the loop's thread. `failed` is called, inside the exception handler, if a chore raises."""
 
     def __init__(self, store: Callable[[Job, Outcome], None], clock: Clock, health: Health) -> None:
         self._store = store
         self._clock = clock
         self._health = health
-        self._ready: deque[tuple[_Chore, Any, BaseException | None]] = deque()  # with what each goes on with
+        self._ready: deque[tuple[_Chore, Any, BaseException | None]] = deque()  # with the result or error to resume with
         self._queued: deque[_Chore] = deque()
         self._queue_is_busy = False
-        self._waiting = 0  # for a helper, or for something else
-        self.due = inf  # in every turn while there is something to go on with
+        self._waiting = 0  # chores waiting for a helper or an `Until`
+        self.due = inf  # -inf, so in every turn, while a chore is ready to resume
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._queued) + self._waiting
 
     def begin(self, steps: Steps, failed: Callable[[], None]) -> None:
-        """Run a chore: its first slice now."""
+        """Start a chore: its first slice runs now."""
         until = self._clock.monotonic() + SLICE_SECONDS
         self._run(_Chore(steps, failed, is_queued=False), None, None, until)
 
     def enqueue(self, steps: Steps, failed: Callable[[], None]) -> None:
-        """The same after every other that was enqueued before."""
+        """The same, but after all chores enqueued earlier."""
         chore = _Chore(steps, failed, is_queued=True)
         if self._queue_is_busy:
             self._queued.append(chore)
@@ -81,7 +81,7 @@ class Chores:
             self._run(chore, None, None, self._clock.monotonic() + SLICE_SECONDS)
 
     def work(self, now: float) -> None:
-        """Go on with those that are ready, as long as a slice takes."""
+        """Resume ready chores until the slice is used up."""
         until = now + SLICE_SECONDS
         while self._ready:
             self._run(*self._ready.popleft(), until)
@@ -93,7 +93,7 @@ class Chores:
         self.due = -inf if self._ready else inf
 
     def _run(self, chore: _Chore, result: Any, error: BaseException | None, until: float) -> None:
-        """Go on with one until it waits for a helper, its slice is over, or it has ended."""
+        """Resume a chore until it waits for a helper, its slice is over, or it ends."""
         clock, steps = self._clock, chore.steps
         try:
             step = steps.send(result) if error is None else steps.throw(error)
@@ -126,7 +126,7 @@ class Chores:
                 step.begin(done)
             else:
                 self._store(step, done)
-        except Exception as error:  # nobody else would ever tell the chore
+        except Exception as error:  # nothing else would ever resume the chore
             done(None, error)
 
     def _ended(self, chore: _Chore) -> None:
@@ -137,7 +137,7 @@ class Chores:
             self._queue_is_busy = False
 
     def finish(self) -> None:
-        """Bring all to their ends, here and now: the broker stops, and its helpers have ended."""
+        """Run all ready chores to completion now: the broker is stopping, and its helpers have ended."""
 
         def at_once(job: Job, outcome: Outcome) -> None:
             result, error = None, None

@@ -1,6 +1,6 @@
-"""`python -m broker`: serve, list the settings, look at stored files. Errors a person can mend are one line and exit code 1.
+"""`python -m broker`: serve, list the settings, inspect stored files. Errors that the user can fix are one line, exit code 1.
 
-argparse, because a broker that starts is waited for: the friendlier libraries take longer to import than the log to open.
+argparse, because startup time matters: the friendlier libraries take longer to import than the log takes to open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MENDABLE = (ConfigError, StartupError, StorageError)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command; SystemExit with 1 where it fails, with 2 where it was typed wrong."""
+    """Run one command; SystemExit with 1 if it fails, with 2 on a usage error."""
     arguments = parser().parse_args(argv)
     COMMANDS[arguments.command](arguments)
 
@@ -50,7 +50,7 @@ def serve(arguments: Namespace) -> None:
     try:
         config = load_config(arguments.config, arguments.override)
         set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
-        from broker.node import LogBroker  # here, so that --help and a wrong setting answer at once
+        from broker.node import LogBroker  # imported here, so that --help and errors in settings appear at once
 
         node = LogBroker(config)
         node.serve()

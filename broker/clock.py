@@ -1,4 +1,4 @@
-"""The one place that reads a clock. Everything else is handed a Clock, so tests jump time and never sleep."""
+"""The only place that reads a clock. Everything else is passed a Clock, so tests can jump in time and never sleep."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    monotonic = staticmethod(time.monotonic)  # no frame of ours around it: asked twice a request
+    monotonic = staticmethod(time.monotonic)  # not wrapped in a Python function: it is called twice per request
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
 
 class UnhurriedClock:
-    """Wall time for what deletes by age: a clock that somebody sets a year ahead must not delete everything at once. It follows
-    a jump back at once, and a jump ahead at twice the speed of time: a day ahead is reached after a day, in which somebody may
-    notice."""
+    """Wall time for code that deletes by age: a system clock set a year ahead must not delete everything at once. This clock
+    follows a jump back immediately, and a jump ahead at twice the speed of time: a jump of one day is caught up after a day, in
+    which an operator may notice."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,10 +1,10 @@
-"""This broker's part in a cluster: the rooms of coordination, controller and replication, built in order and driven by the loop.
+"""This broker's part in a cluster: the coordination, controller and replication packages, built in order, driven by the loop.
 
-The engine makes one where `zookeeper.connect` is set. What is outside of the process is handed in (`Outside`): the store, the
-connections to other brokers, the machine's boot id. Everything runs on the loop's thread.
+The engine creates a `Cluster` if `zookeeper.connect` is set. Everything outside the process is passed in (`Outside`): the store,
+the connections to other brokers, the machine's boot id. Everything runs on the loop's thread.
 
-What is new comes in three ways: through the store (`drain`), through the connections to other brokers (`PeerEvents`), and with
-time (`due`). All of it is acted on in `work`, at the end of a turn, behind the turn's writes.
+Events arrive in three ways: from the store (`drain`), from the connections to other brokers (`PeerEvents`), and from timers
+(`due`). All of them are acted on in `work`, at the end of a turn, after the turn's writes.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from broker.storage.meta_properties import encode_id
 logger = logging.getLogger("broker.cluster")
 
 LISTENER_PROTOCOL = "PLAINTEXT"
-_SERVED_WITHOUT_LEAD_SESSIONS = 2  # consumers of a leader that is not confirmed are served for so many session timeouts
+_SERVED_WITHOUT_LEAD_SESSIONS = 2  # for how many session timeouts an unconfirmed leader still serves consumers
 
 Then = Callable[[BrokerError | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What a broker of a cluster needs of its surroundings. `connect` makes the connections to the others, which tell their
-    events to whom it is given. `boot_id` is the machine's, empty where it cannot be told. `session_ids` are numbers that no
-    earlier process of this broker gave to its followers' sessions. `on_fenced` is told why this process must stop at once."""
+    """What a broker in a cluster needs from its environment. `connect` creates the connections to the other brokers, which report
+    events to its argument. `boot_id` is the machine's, empty if that is unknown. `session_ids` are numbers that no earlier
+    process of this broker gave to its followers' sessions. `on_fenced` is called with why this process must stop at once."""
 
     store: Store
     connect: Callable[[PeerEvents], Peers]
@@ -67,7 +67,7 @@ class Outside:
 
 
 class Cluster:
-    """See the file's theory. `attach` comes once, when partitions and exposure are there, then `begin`."""
+    """See the module docstring. `attach` is called once, when partitions and exposure exist, then `begin`."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Cluster:
         ports: Mapping[str, int],
         code_of: Callable[[BrokerError], int],
     ) -> None:
-        """`ports` are those that the system chose, by listener."""
+        """`ports` are the actual ports, by listener."""
         self._config = config
         self._directory = directory
         self._clock = clock
@@ -103,7 +103,7 @@ class Cluster:
                 lag_seconds=config.replica_lag_ms_max / 1000,
                 gone_seconds=config.replica_gone_ms / 1000,
                 confirm_seconds=config.confirm_ms / 1000,
-                # A follower that has nothing to fetch confirms by its last request but one: up to twice this long ago.
+                # A follower with nothing to fetch confirms by its last request but one: up to twice this long ago.
                 serve=ServeLimits(response_bytes_max=config.fetch_bytes_max, wait_ms_max=config.confirm_ms // 4),
             ),
         )
@@ -112,8 +112,8 @@ class Cluster:
             incarnation=-1,
             endpoints={
                 name: Endpoint(host=told.host, port=told.port, security_protocol=LISTENER_PROTOCOL)
-                # What others are told is the advertised address: the bound one may be every interface, or a port behind a
-                # mapping.
+                # Register the advertised address: the bound one may be the wildcard address, or a port that is mapped to
+                # another.
                 for name, told in config.advertised_at(ports).items()
             },
             rack=config.rack,
@@ -131,19 +131,19 @@ class Cluster:
         self.grace_seconds = _SERVED_WITHOUT_LEAD_SESSIONS * config.zookeeper_session_ms / 1000
         self.consumers = ConsumerRegistry(self.store, clock.now_ms) if config.zookeeper_consumers else None
         self.suspects = Suspects()
-        self.is_ready = False  # it may be asked
+        self.is_ready = False  # requests can be served
         self.has_entered = False  # all logs are open
-        self.error: BrokerError | None = None  # why this broker cannot be one of the cluster
+        self.error: BrokerError | None = None  # why this broker cannot be part of the cluster
         self._peers = outside.connect(self)
         self._fetchers = Fetchers(self._fetcher_of)
         self._start: Start | None = None
         self._leaving: Leaving | None = None
         self._wants_to_leave: Callable[[], None] | None = None
         self._endpoints: dict[int, Endpoint] = {}
-        self._processes: dict[int, int] = {}  # their incarnations
+        self._processes: dict[int, int] = {}  # incarnations, by broker id
 
     def attach(self, partitions: PartitionManager, exposure: ReplicatedExposure, *, on_ready: Then) -> None:
-        """`on_ready` is told once, when this broker is one of the cluster or why it cannot be."""
+        """`on_ready` is called once: when this broker has joined the cluster, or with the reason why it cannot."""
         config, clock = self._config, self._clock
         self._on_ready = on_ready
         waiting_for = exposure.on_offline
@@ -152,8 +152,8 @@ class Cluster:
             waiting_for(partition)
             self.roles.went_offline(partition)
 
-        # Chained, not replaced: the engine has set it already, for the requests that wait here; roles only have to know that
-        # this replica cannot lead.
+        # Chained, not replaced: the engine has already set this hook for the requests waiting here; roles must learn as well
+        # that this replica cannot lead.
         exposure.on_offline = went_offline
         hooks = FollowerHooks(
             written=exposure.written,
@@ -183,20 +183,20 @@ class Cluster:
             is_unclean_allowed=lambda topic: self.settings.is_unclean_allowed(self.member.image, topic),
         )
         self.member.elect = lambda keys, is_unclean: self.duty.elect(keys, is_unclean=is_unclean)
-        # The knots between three rooms that must not import each other: a follower's progress (leader) moves what may be seen
-        # (exposure); what was trimmed here moves the followers' start (leader); a flush of a followed log goes to its leader
-        # (roles).
+        # Hooks between three packages that must not import each other: a follower's progress (leader) moves the visible offset
+        # (exposure); trimming a log here moves the followers' log start offset (leader); a flush of a followed log is reported
+        # to its leader (roles).
         self.leader.on_moved = exposure.moved
         self.leader.server.on_newer_epoch = lambda key, epoch: self.member.follower.changed(znodes.CHANGES)
         self.leader.server.is_known_topic = self._is_known_topic
         exposure.on_follower_flushed = self.roles.flushed
         partitions.on_trimmed = self._trimmed
-        # The order in `_image_changed` is the order in which they depend on each other: addresses before fetchers that use
-        # them, roles before the controller's duty, which may look at what this broker leads.
+        # `_image_changed` runs in order of dependency: addresses before the fetchers that use them, roles before the
+        # controller's duty, which may look at what this broker leads.
         self.member.follower.listen(self._image_changed)
 
     def begin(self) -> None:
-        """Connect to ZooKeeper; all else follows from what it says."""
+        """Connect to ZooKeeper; everything else follows from the state read there."""
         self.member.begin([self.duty] if self.consumers is None else [self.duty, self.consumers])
         self._start = Start(
             self.member,
@@ -211,8 +211,8 @@ class Cluster:
         )
 
     def leave(self, then: Callable[[], None]) -> None:
-        """The process is being stopped in good order: `then` comes when nobody needs it any more, at once where that is asked for
-        again. Safe in a signal handler."""
+        """Controlled shutdown: `then` is called once no other broker depends on this process, or at once on a second request.
+        Safe in a signal handler."""
         if not self.is_ready or self._wants_to_leave is not None:
             then()
         else:
@@ -223,10 +223,10 @@ class Cluster:
         self._leaving = Leaving(self.member, self.roles, self.settings, self._clock, seconds_max=seconds_max, then=then)
 
     def close(self) -> None:
-        """Nothing is wanted of ZooKeeper any more but the end of the session, which is the process' own to ask for."""
+        """Stop using ZooKeeper. Only ending the session is left, which is up to the process (node.py)."""
         self.member.registration.close()
 
-    # Followers of what is led here are served by `leader`; these are the other way round
+    # Followers of partitions led here are served by `leader`; fetchers are the opposite direction
 
     def _fetcher_of(self, leader: int) -> LeaderFetcher:
         config = self._config
@@ -248,17 +248,17 @@ class Cluster:
     # Connections to other brokers
 
     def reached(self, broker: int) -> None:
-        """There is a connection, and a broker has answered on it."""
+        """A connection is open and the broker has answered on it."""
         self._fetchers.reached(broker)
         self.suspects.reached(broker)
         self.duty.suspect(self.suspects.ids)
 
     def closed(self, broker: int) -> None:
-        """It is lost."""
+        """The connection to the broker is lost."""
         self._fetchers.closed(broker)
 
     def refused(self, broker: int) -> None:
-        """Nobody listens there."""
+        """Nothing listens at the broker's address."""
         self.suspects.refused(broker, self._clock.monotonic())
         self.duty.suspect(self.suspects.ids)
 
@@ -282,9 +282,9 @@ class Cluster:
         processes = {broker: image.brokers[broker].incarnation for broker in endpoints}
         if endpoints == self._endpoints and processes == self._processes:
             return
-        # Connections to an earlier process may be half open, if its machine lost power: nothing will ever come on them.
+        # Connections to an earlier process may be half open, if its machine lost power: nothing will ever arrive on them.
         gone = [broker for broker, process in self._processes.items() if processes.get(broker, process) != process]
-        # Known without them first, then with them: the connections to the earlier processes are closed in between.
+        # First pass the set without these brokers, then with them: that closes the connections to the earlier processes.
         if gone:
             self._peers.know({broker: endpoint for broker, endpoint in self._endpoints.items() if broker not in gone})
         self._endpoints, self._processes = endpoints, processes
@@ -301,7 +301,7 @@ class Cluster:
 
     @property
     def due(self) -> float:
-        """When there is something to do though nothing arrives."""
+        """When there is work to do even if nothing arrives."""
         first = min(self.member.due, self.roles.due, self.leader.due, self._fetchers.due, self._peers.due)
         if self.is_ready:
             first = min(first, self.duty.due)
@@ -311,14 +311,14 @@ class Cluster:
         return first
 
     def drain(self) -> None:
-        """Take what ZooKeeper has said."""
+        """Handle ZooKeeper's answers and events."""
         self.store.drain()
 
     def work(self, now: float) -> None:
-        """At the end of a turn, behind its writes."""
-        # The session first: it may say that this process is fenced. Roles before the start and the leaving, which wait for what
-        # roles have done. The leader's followers last of all that writes: one answer then carries everything that this turn has
-        # changed.
+        """Called at the end of a turn, after its writes."""
+        # The session first: this process may turn out to be fenced. Roles before startup and leaving, which wait for what roles
+        # have done. Answering the leader's followers comes after everything that writes: one answer then carries all that this
+        # turn has changed.
         self.member.work(now)
         self.roles.work(now)
         if self._start is not None:
@@ -338,7 +338,7 @@ class Cluster:
             self._peers.work(now)
 
     def written(self, now: float) -> None:
-        """Something was written to logs since: followers that wait are answered."""
+        """Logs have been written to: answer the followers that wait."""
         self.leader.work(now)
 
     def _started(self, error: BrokerError | None) -> None:
@@ -358,7 +358,7 @@ class Cluster:
         self._on_fenced(error)
 
     def troubles(self) -> list[str]:
-        """What is not as it should be, each a line for a person."""
+        """Current problems, one human-readable line each."""
         lines = []
         if not self.is_ready:
             lines.append("this broker has not entered its cluster yet")
@@ -370,14 +370,14 @@ class Cluster:
             )
         return lines
 
-    # What handlers ask
+    # Used by handlers
 
     def why_not(self, partition: Partition) -> BrokerError | None:
-        """Why a turn may neither write to a partition nor acknowledge, if it may not."""
+        """Why a turn may neither write to the partition nor acknowledge; None if it may."""
         if partition.is_led and self.leader.takes_records(partition):
             return None
         return NotLeaderOrFollower(f"this broker cannot be sure to lead {partition.name}")
 
     def serves_consumers(self, partition: Partition) -> bool:
-        """Whether what it shows of a partition is not older than consumers have to put up with."""
+        """Whether this broker's view of a partition is recent enough to serve to consumers."""
         return self.leader.serves_consumers(partition, self.grace_seconds)

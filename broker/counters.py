@@ -1,8 +1,8 @@
-"""What the broker counts while it works: plain integers that the loop's thread adds to, and that
-`broker/metrics` reads when somebody asks.
+"""What the broker counts while it works: plain integers that the loop's thread adds to, and that `broker/metrics` reads when it
+is scraped.
 
 An addition costs some ten nanoseconds; nothing is formatted, locked or looked up by name before a scrape. Every key is one of a
-fixed set (API keys, error codes, reasons) or a topic that exists: no peer can make a table grow.
+fixed set (API keys, error codes, reasons) or an existing topic: no peer can make a table grow.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
-API_KEYS_MAX = 128  # Kafka's keys reach 92; framing refuses what is not offered before anything is counted
+API_KEYS_MAX = 128  # Kafka's keys go up to 92; framing rejects unsupported ones before anything is counted
 
-# From a flush on a fast disk to one that makes an operator get up.
+# From a flush on a fast disk to one that pages an operator.
 FLUSH_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 class Traffic:
-    """What clients brought to and took from one partition, since the broker was started."""
+    """What clients have written to and read from one partition since the broker started."""
 
     __slots__ = ("bytes_in", "bytes_out", "messages_in")
 
@@ -33,7 +33,7 @@ class Traffic:
 
 
 class Histogram:
-    """How often a value fell into each of a few ranges; `counts` has one place more than `bounds`, for what is beyond."""
+    """How often a value fell into each of a few ranges; `counts` has one more entry than `bounds`, for larger values."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -61,20 +61,20 @@ class NetworkCounters:
         self.connections = 0
         self.closed: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        self.held_bytes = 0  # of requests that are only partly here, and of answers that nobody takes
+        self.held_bytes = 0  # of incomplete requests, and of answers that peers do not read
         self.busy_seconds = 0.0
 
 
 class Counters:
-    """Everything that is counted beside the state itself."""
+    """Everything that is counted in addition to the state itself."""
 
     __slots__ = ("deleted", "errors", "fast_lane", "fetch_lane", "flushes", "network", "requests")
 
     def __init__(self) -> None:
         self.requests = [0] * API_KEYS_MAX  # by API key
-        self.fast_lane = 0  # of these, produce requests that took it
+        self.fast_lane = 0  # produce requests handled by it, included in `requests`
         self.fetch_lane = 0  # the same for fetch requests
         self.errors: Counter[tuple[int, int]] = Counter()  # by API key and error code
         self.flushes = Histogram(FLUSH_SECONDS)
-        self.deleted = Traffic()  # of partitions that are gone, so that totals never fall
+        self.deleted = Traffic()  # of deleted partitions, so that totals never decrease
         self.network = NetworkCounters()

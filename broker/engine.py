@@ -1,7 +1,7 @@
-"""The composition root: the broker without its sockets, every room from the handlers down, built in order, driven turn by turn.
+"""The composition root: the broker without its sockets. Builds every package from the handlers down, drives them turn by turn.
 
-`node.py` puts the selector loop around it; tests drive it directly, with a clock of their own and helper jobs that run when
-they are told to.
+`node.py` runs the event loop around it; tests drive it directly, with their own clock and with helper jobs that run on
+request.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from broker.protocol.framing import Origin, Request
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory
 
-if TYPE_CHECKING:  # where it is alone, a broker imports nothing of this
+if TYPE_CHECKING:  # a standalone broker imports none of this
     from broker.cluster import Cluster, Outside
 
 logger = logging.getLogger("broker.engine")
 
-_CLEANED_OFFSETS = "writing how far logs are compacted"  # a trouble that the next checkpoint tries again
-_DEFECTIVE_PAUSE_SECONDS = 10.0  # before what failed for a reason that nobody knows is tried again
+_CLEANED_OFFSETS = "writing how far logs are compacted"  # if this fails, the next checkpoint retries it
+_DEFECTIVE_PAUSE_SECONDS = 10.0  # before a worker that failed for an unknown reason is retried
 
 
 @dataclass(slots=True)
 class _Periodic:
-    """Something that is done every `interval` seconds."""
+    """An action that runs every `interval` seconds."""
 
     what: str
     interval: float
@@ -91,15 +91,15 @@ class Engine:
         outside: Outside | None = None,
         on_ready: Callable[[BrokerError | None], None] = lambda error: None,
     ) -> None:
-        """`ports` are those that the system chose, by listener. `new_id` gives ids of topics and members, each once. `freeze` is
-        called where many objects were made that will live for long; a process of its own passes `gc.freeze`.
+        """`ports` are the actual ports, by listener. `new_id` returns ids for topics and members, each of them unique. `freeze`
+        is called after many long-lived objects have been created; a real broker process passes `gc.freeze`.
 
-        With `outside` it is one broker of a cluster, which it enters in its own time: `on_ready` is told when it may be asked, or
-        why it cannot be part of it. Without, it leads all that it has and is all that there is.
+        With `outside` this is one broker of a cluster, which it joins asynchronously: `on_ready` is called once it can serve
+        requests, or with the reason why it cannot join. Without `outside` it is the only broker and leads every partition.
 
-        Tests have other replicas without a cluster: then `watermarks` says how safe the records are of the partitions that this
-        broker is told to lead, `coordination` is what the brokers agree on, and `view` what clients are told of it, if that is
-        another one than its own."""
+        Tests use other replicas without a cluster: then `watermarks` reports how far the records of the partitions that this
+        broker leads are safe, `coordination` is the state that the brokers share, and `view` is what clients are shown of it,
+        where that differs from the broker's own view."""
         self.config = config
         self._clock = clock
         self._filesystem = filesystem
@@ -109,8 +109,8 @@ class Engine:
         self.counters = Counters()
         self.health = Health()
         self.cluster: Cluster | None = None
-        # The directory comes first: it takes the lock and says whether the last stop was clean. Everything after it can fail,
-        # and then has to give the lock back.
+        # The directory comes first: opening it takes the lock and shows whether the last shutdown was clean. Everything after
+        # this can fail, and must then release the lock.
         directory = LogDirectory.open(
             config.log_dirs,
             broker_id=config.broker_id,
@@ -126,7 +126,7 @@ class Engine:
             if self.cluster is not None:
                 self._enter_cluster(self.cluster, on_ready)
         except BaseException:
-            # Nobody has written anything: a start that fails must not make the next one recover all that was in good order.
+            # Nothing has been written yet: a failed start must not force the next one to recover logs that were intact.
             directory.close(clean=directory.was_clean)
             raise
 
@@ -145,15 +145,15 @@ class Engine:
             freeze=freeze,
             leads_all=self._watermarks is None,
         )
-        # A broker alone recovers all its logs here, before it answers anything. In a cluster nothing is opened yet: which logs
-        # this broker should have, ZooKeeper says later (replication/start.py).
+        # A standalone broker recovers all its logs here, before it answers any request. In a cluster nothing is opened yet:
+        # ZooKeeper supplies the list of logs this broker should have later (replication/start.py).
         coordination.open(self.partitions)
         self.chores = Chores(helpers.store, clock, self.health)
         self._checkpoints = GroupedWrites(helpers.store, self.partitions.checkpoint_job)
         self._cleaned_offsets = GroupedWrites(helpers.store, directory.cleaned_offsets_job)
         self.context = self._build_context(coordination, view or coordination.view(self.partitions))
-        # After the context, since topics that go have to be forgotten by everything in it; before the lane, which arms itself
-        # on partitions that exist.
+        # After the context, because everything in it must forget deleted topics; before the lane, which arms itself on existing
+        # partitions.
         coordination.follow(self.context)
         self.lane = FastLane(self.context) if config.fast_lane else None
         self.dispatch: Callable[[Request], Parts | Pending] = dispatcher(self.context)
@@ -182,8 +182,8 @@ class Engine:
                 ports=ports,
                 remove_files=self._remove_files,
             )
-        # Imported here and not above: a start is mostly imports (docs/decisions/2026-11-21-a-start-imports-little.md), and a
-        # broker that is alone needs neither kazoo nor the rooms of replication.
+        # Imported here and not above: most of the startup time is imports (docs/decisions/2026-11-21-a-start-imports-little.md),
+        # and a standalone broker needs neither kazoo nor the replication packages.
         from broker.cluster import Cluster
         from broker.handlers.cluster_coordination import ClusterCoordination
 
@@ -207,8 +207,8 @@ class Engine:
 
         context = self.context
         assert isinstance(context.exposure, ReplicatedExposure), "it was built over the leader's watermarks"
-        # The order is that of who is told first when the image changes: roles (attached here) before what forgets offsets of
-        # deleted topics, which looks for the partitions that are led by then.
+        # Listeners are called in this order when the image changes: roles (attached here) before the one that forgets offsets of
+        # deleted topics, which looks at the partitions led by then.
         cluster.attach(self.partitions, context.exposure, on_ready=on_ready)
         context.leader, context.serves_consumers = cluster.leader, cluster.serves_consumers
         context.produce_turn.why_not = context.offsets.why_not = cluster.why_not
@@ -219,16 +219,16 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it may be asked: a broker of a cluster has to enter it first."""
+        """Whether requests can be served: a broker in a cluster has to join it first."""
         return self.cluster is None or self.cluster.is_ready
 
     def disconnected(self, origin: Origin) -> None:
-        """A connection is closed; `origin` is that of its requests, the same object."""
+        """A connection was closed; `origin` is the same object that its requests carried."""
         if self.cluster is not None:
             self.cluster.leader.closed(origin)
 
     def leave(self, then: Callable[[], None]) -> None:
-        """The process is to be stopped: `then` comes when nobody needs it any more. Safe in a signal handler."""
+        """The process should stop: `then` is called once no other broker depends on it. Safe in a signal handler."""
         if self.cluster is None:
             then()
         else:
@@ -244,9 +244,9 @@ class Engine:
         offsets = OffsetStore(partitions, self._clock, groups_max=config.groups_max)
         produce_turn = ProduceTurn(exposure, purgatory.has_waiters, functools.partial(fail, counters=self.counters))
 
-        # Who waits for a partition waits in three places: for its flush (exposure), for new records (purgatory), for its write
-        # in this turn (produce_turn). Whatever ends a partition here has to tell each of them, or a client waits until its own
-        # patience ends.
+        # Requests wait for a partition in three places: for its flush (exposure), for new records (purgatory), for its write in
+        # this turn (produce_turn). Anything that ends a partition here must notify each of them, or a client waits until its own
+        # timeout.
         def removed(partition: Partition) -> None:
             self.counters.deleted.add(partition.traffic)
             exposure.forget(partition, StorageError(f"{partition.name} was deleted"))
@@ -258,7 +258,7 @@ class Engine:
             purgatory.wake(partition)
             group_moves.lost(partition)
 
-        # The rooms below know nothing of those above: they call a hook, and here is the only place that says who listens.
+        # Lower packages know nothing of higher ones: they call a hook, and this is the only place that connects the hooks.
         partitions.on_change = metadata_cache.clear
         partitions.on_removed = removed
         partitions.on_lead_lost = lost
@@ -292,7 +292,7 @@ class Engine:
         return context
 
     def _watch_leads(self, context: Context, group_moves: GroupMoves) -> None:
-        """Where there are other brokers, leads come and go. One that is alone has all groups from the start."""
+        """With other brokers, leadership moves between them. A standalone broker owns all groups from the start."""
         exposure = context.exposure
         if not isinstance(exposure, ReplicatedExposure):
             context.offsets.load()
@@ -332,8 +332,8 @@ class Engine:
         ]
 
     def _checkpoint(self) -> None:
-        """An old one costs a recovery time, nothing else: a disk that refuses it today is asked again next time. Before all logs
-        are open it would forget those that are not."""
+        """An outdated checkpoint only makes recovery slower, so a failed write is simply retried at the next interval. Written
+        before all logs are open, it would leave out the unopened ones."""
         if not self.is_ready:
             return
         self._checkpoints.write(functools.partial(self._note_outcome, "writing the checkpoints"))
@@ -341,7 +341,7 @@ class Engine:
             self._write_cleaned_offsets()
 
     def _write_cleaned_offsets(self) -> None:
-        """An old one makes compaction read again what it has read."""
+        """An outdated file only makes compaction read some segments again."""
         self._cleaned_offsets.write(functools.partial(self._note_outcome, _CLEANED_OFFSETS))
 
     def _sweep_groups(self) -> None:
@@ -371,18 +371,18 @@ class Engine:
     # -- a turn of the loop ------------------------------------------------------------------------------------------------------
 
     def drain_helpers(self) -> None:
-        """Handle what helper threads have finished, and what ZooKeeper has said."""
+        """Handle finished jobs of helper threads, and events from ZooKeeper."""
         self._helpers.drain()
         if self.cluster is not None:
             self.cluster.drain()
 
     def end_turn(self) -> None:
-        """Write what was staged and answer it, expire what has waited long enough, start the flushes that are due.
+        """Write and answer what was staged, expire what has waited long enough, start the flushes that are due.
 
-        Nothing here belongs to one client, so nothing may end the loop. What knows its client or its partition guards itself;
-        this is for what nobody thought of: the turn is gone through again, each step on its own. A step that has run already
-        finds nothing to do. Only `ProduceTurn` writes to logs, and a partition whose bookkeeping may have fallen behind its file
-        is taken offline there."""
+        Nothing here belongs to a single client, so no exception may end the loop. Code that knows its client or its partition
+        has its own guard; this one is for unforeseen exceptions: the turn is repeated, each step guarded separately. A step that
+        has already run finds nothing to do. Only `ProduceTurn` writes to logs, and it takes a partition offline if its
+        bookkeeping may have fallen behind its file."""
         context = self.context
         try:
             context.produce_turn.end()
@@ -396,10 +396,10 @@ class Engine:
             context.flusher.end_turn()
             if now >= self.chores.due:
                 self.chores.work(now)
-                # The order of a turn: first the writes, so that everything below sees logs as their clients will; then the
-                # cluster, whose followers are answered with what has just been written; deadlines after that, so that what
-                # arrived in time is not told that it is late; flushes once all that they should cover is written; last what may
-                # take milliseconds.
+                # The order of a turn: first the writes, so that everything below sees the logs as clients will; then the cluster,
+                # whose followers are answered with what has just been written; deadlines after that, so that a request which
+                # was served in time does not expire; flushes once everything they should cover is written; last what may take
+                # milliseconds.
                 context.produce_turn.end()  # a chore may have staged something: commits that waited for their topic
             if now >= self._cleaner.due:
                 self._cleaner.work(now)
@@ -412,20 +412,20 @@ class Engine:
             self._end_turn_step_by_step()
 
     def _deliver(self, answers: list[Answer]) -> None:
-        """What time has decided for the members of a group."""
+        """Answer the members of a group whose deadlines have passed."""
         try:
             deliver(answers)
         except Exception as error:
             self.health.defect("answering the members of a group", error)
-            for answer in answers:  # or they would wait until their own clients lose patience
+            for answer in answers:  # or they would wait until their clients time out
                 if not answer.ticket.pending.done:
                     answer.ticket.pending.close_as_defect()
 
     def _end_turn_step_by_step(self) -> None:
         context = self.context
         now = context.clock.monotonic()
-        # What was staged are views of connections' buffers, and offsets that no log has: neither may outlive the turn. Whoever
-        # has no answer yet gets an error, since nothing may be acknowledged that is not in a log.
+        # Staged batches are views of connections' buffers, with offsets that are not in any log: neither may outlive the turn.
+        # Unanswered requests get an error, because nothing may be acknowledged that is not in a log.
         context.produce_turn.abandon()
         steps: list[tuple[str, Callable[[], object]]] = [
             ("deadlines", lambda: context.deadlines.expire(now)),
@@ -438,7 +438,7 @@ class Engine:
         for what, step in steps:
             self.health.attempt(what, step)
         for what, worker in (("compaction", self._cleaner), ("retention", self._retention)):
-            # A worker that fails stays due, and would fail again in each turn: the loop would spin on it.
+            # A worker that fails stays due and would fail again in every turn: the loop would spin on it.
             if now >= worker.due and not self.health.attempt(what, lambda worker=worker: worker.work(now)):  # type: ignore[misc]
                 worker.due = now + _DEFECTIVE_PAUSE_SECONDS
         self._run_periodics(now)
@@ -451,7 +451,7 @@ class Engine:
         self._next_periodic = min(periodic.due for periodic in self._periodics)
 
     def answer_staged(self) -> None:
-        """Write and answer what pipelined requests have staged since the turn ended. What is staged are views of connections'
+        """Write and answer what pipelined requests have staged since the turn ended. Staged batches are views of connections'
         buffers: whatever happens, none is left when this returns."""
         try:
             self.context.produce_turn.end()
@@ -460,7 +460,7 @@ class Engine:
             self.context.produce_turn.abandon()
 
     def next_deadline(self) -> float:
-        """When, on the monotonic clock, there is something to do although nobody has sent anything."""
+        """When, on the monotonic clock, there is work to do even if no request arrives."""
         context = self.context
         return min(
             self._next_periodic,
@@ -474,14 +474,14 @@ class Engine:
         )
 
     def close(self) -> bool:
-        """Flush, checkpoint and release the directory; True where the next start need not recover."""
-        # The order matters: compaction gives up its files; then the helpers finish what they have begun, since a flush under
-        # way must not meet a closed file; then chores run to their end without the loop, and only then are logs flushed and
-        # closed.
+        """Flush, checkpoint and release the directory; returns True if the next start does not need to recover."""
+        # The order matters: compaction releases its files; then the helpers finish their current jobs, because a flush in
+        # progress must not run into a closed file; then chores run to completion without the loop, and only then are logs
+        # flushed and closed.
         self._cleaner.stop()
         self._helpers.close()
         self.chores.finish()
         if self.cluster is not None and not self.cluster.has_entered:
-            self._directory.close(clean=self._directory.was_clean)  # as it was found: its logs were not all opened
+            self._directory.close(clean=self._directory.was_clean)  # as it was found: not all logs were opened
             return True
         return self.partitions.close()

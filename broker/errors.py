@@ -1,7 +1,7 @@
-"""Every failure the broker can name, split by whose fault it is; `handlers/error_codes.py` turns them into wire codes.
+"""Every failure the broker can name, grouped by cause; `handlers/error_codes.py` turns them into wire codes.
 
-A peer's bytes raise a ProtocolError or a RequestError; our own disk raises a StorageError; what ZooKeeper holds raises a
-MalformedNode; a person's settings raise a ConfigError or a StartupError, whose text says what to do. Our own bugs are asserts,
+A peer's bytes raise a ProtocolError or a RequestError; our own disk raises a StorageError; malformed data in ZooKeeper raises a
+MalformedNode; an operator's settings raise a ConfigError or a StartupError, whose text says what to do. Our own bugs are asserts,
 not exceptions.
 """
 
@@ -29,11 +29,11 @@ class UnsupportedVersion(ProtocolError):
 
 
 class StorageError(BrokerError):
-    """The disk refused. What was stored before is untouched; the failed turn was taken back as a whole."""
+    """The disk failed. What was stored before is untouched; the failed turn was rolled back as a whole."""
 
 
 class MalformedNode(BrokerError):
-    """ZooKeeper holds something under a path of ours that is not what Kafka or we write there."""
+    """A node under one of our ZooKeeper paths holds data that neither Kafka nor this broker writes there."""
 
 
 class ReplicationRefused(BrokerError):
@@ -41,7 +41,7 @@ class ReplicationRefused(BrokerError):
 
 
 class RequestError(BrokerError):
-    """A well-formed request that cannot be done: answered with a code of its own."""
+    """A well-formed request that cannot be fulfilled: answered with an error code."""
 
 
 class CorruptMessage(RequestError):
@@ -53,7 +53,7 @@ class InvalidRecord(RequestError):
 
 
 class InvalidTimestamp(RequestError):
-    """A record is stamped further from the broker's clock than message.timestamp.{before,after}.max.ms allow."""
+    """A record's timestamp is further from the broker's clock than message.timestamp.{before,after}.max.ms allow."""
 
 
 class MessageTooLarge(RequestError):
@@ -65,7 +65,7 @@ class UnsupportedCompressionType(RequestError):
 
 
 class OffsetOutOfRange(RequestError):
-    """The offset lies before the log's start or beyond its end."""
+    """The offset is below the log start offset or beyond the log end offset."""
 
 
 class OutOfOrderSequence(RequestError):
@@ -77,7 +77,7 @@ class InvalidProducerEpoch(RequestError):
 
 
 class RequestTimedOut(RequestError):
-    """What the request waits for did not come within the time that it allows."""
+    """What the request waits for did not happen within its timeout."""
 
 
 class UnknownTopicOrPartition(RequestError):
@@ -93,7 +93,7 @@ class TopicAlreadyExists(RequestError):
 
 
 class InvalidTopic(RequestError):
-    """The name is not one that a topic may have: 1 to 249 of [a-zA-Z0-9._-], not '.' or '..'."""
+    """The topic name is not valid: 1 to 249 of [a-zA-Z0-9._-], not '.' or '..'."""
 
 
 class InvalidPartitions(RequestError):
@@ -101,11 +101,11 @@ class InvalidPartitions(RequestError):
 
 
 class InvalidReplicationFactor(RequestError):
-    """More replicas asked for than there are brokers."""
+    """More replicas requested than there are brokers."""
 
 
 class InvalidReplicaAssignment(RequestError):
-    """Partitions are given to brokers that there are not."""
+    """Partitions are assigned to brokers that do not exist."""
 
 
 class InvalidConfig(RequestError):
@@ -129,23 +129,23 @@ class UnknownLeaderEpoch(RequestError):
 
 
 class NotLeaderOrFollower(RequestError):
-    """The partition exists, and another broker leads it, or nobody does."""
+    """The partition exists, but another broker leads it, or it has no leader."""
 
 
 class NotController(RequestError):
-    """Only the controller can do it, and that is another broker, or nobody just now."""
+    """Only the controller can do it, and another broker is the controller, or there is currently none."""
 
 
 class PreferredLeaderNotAvailable(RequestError):
-    """The first of the replicas is not there, or not in the in-sync set: it cannot lead."""
+    """The preferred (first) replica is not alive, or not in the in-sync set: it cannot lead."""
 
 
 class EligibleLeadersNotAvailable(RequestError):
-    """No broker that has a replica is there."""
+    """No broker with a replica is alive."""
 
 
 class ElectionNotNeeded(RequestError):
-    """Who should lead the partition leads it."""
+    """The broker that should lead the partition already leads it."""
 
 
 class NoReassignmentInProgress(RequestError):
@@ -161,7 +161,7 @@ class NotEnoughReplicasAfterAppend(RequestError):
 
 
 class OffsetNotAvailable(RequestError):
-    """What was acknowledged is not yet visible, so the newest offsets cannot be told without going back later."""
+    """Acknowledged records are not visible yet, so the latest offset cannot be reported without going backwards."""
 
 
 class InvalidGroupId(RequestError):
@@ -173,11 +173,11 @@ class OffsetMetadataTooLarge(RequestError):
 
 
 class UnknownMember(RequestError):
-    """The group has no such member (any more), or has members where a request without membership was made."""
+    """The group does not (or no longer) have this member, or it has members and the request came without membership."""
 
 
 class MemberIdRequired(RequestError):
-    """A new member must join again with the id that this carries (KIP-394)."""
+    """A new member must join again with the id carried by this error (KIP-394)."""
 
     def __init__(self, member_id: str) -> None:
         super().__init__(f"join again as {member_id!r}")
@@ -189,11 +189,11 @@ class FencedInstanceId(RequestError):
 
 
 class IllegalGeneration(RequestError):
-    """The member lives in a generation that is over."""
+    """The member's generation is over."""
 
 
 class RebalanceInProgress(RequestError):
-    """The group is on the way to a new generation: the member should join it."""
+    """The group is moving to a new generation: the member should rejoin."""
 
 
 class InconsistentGroupProtocol(RequestError):
@@ -209,7 +209,7 @@ class GroupMaxSizeReached(RequestError):
 
 
 class CoordinatorNotAvailable(RequestError):
-    """The group's coordinator cannot serve it just now: there are as many groups as the broker is allowed to hold, say."""
+    """The group's coordinator cannot serve it at the moment, for example because the broker holds the maximum of groups."""
 
 
 class NotCoordinator(RequestError):
@@ -217,11 +217,11 @@ class NotCoordinator(RequestError):
 
 
 class CoordinatorLoadInProgress(RequestError):
-    """The broker has only just become the group's coordinator, and still reads what was committed."""
+    """The broker has just become the group's coordinator and is still reading committed offsets."""
 
 
 class GroupIdNotFound(RequestError):
-    """No group of this name, nor offsets of it."""
+    """There is no group of this name, and no offsets of it."""
 
 
 class NonEmptyGroup(RequestError):

@@ -1,14 +1,14 @@
-"""What goes on beside the loop: flushes by the kernel, and a few helper threads for what releases the interpreter lock (fsync,
-unlink, reading a cold file).
+"""Work outside the loop: flushes by the kernel, and a few helper threads for what releases the interpreter lock (fsync, unlink,
+reading a cold file).
 
 A job runs on a helper; its outcome is posted back and handled on the loop's thread, so no state is ever shared. Nothing that
-computes for long belongs here: one busy Python thread beside the loop was measured to cost it sixteen times its speed. Most
-flushes are of one file and need no thread (storage/kernel_sync.py).
+computes for long belongs here: one busy Python thread next to the loop was measured to make it sixteen times slower. Most flushes
+involve one file and need no thread (storage/kernel_sync.py).
 
-There are three kinds of threads, so that what is short never waits behind what is long. Flushes have their own: two thousand
-searches by time, which one freeze of a wide topic asks for, once stood before the flush of a segment that had just been sealed.
-Small files (topics, checkpoints, producer ids) have one thread, which runs its jobs in the order in which they were submitted.
-All else shares the rest.
+There are three kinds of threads, so that short jobs never wait for long ones. Flushes have their own: two thousand searches by
+time, which a single freeze of a wide topic requests, once delayed the flush of a segment that had just been sealed. Small files
+(topics, checkpoints, producer ids) have one thread, which runs its jobs in the order of submission. Everything else shares the
+remaining threads.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ Outcome = Callable[[Any, BaseException | None], None]
 
 
 class Helpers(Protocol):
-    """What the loop needs of its helpers; tests run jobs when they choose to."""
+    """What the loop needs from its helpers; tests run jobs when they choose to."""
 
     def submit(self, job: Job, outcome: Outcome) -> None:
-        """Run `job` beside the loop; `outcome(result, error)` is called on the loop's thread."""
+        """Run `job` on a helper thread; `outcome(result, error)` is called on the loop's thread."""
 
     def store(self, job: Job, outcome: Outcome) -> None:
-        """The same for a job that writes small files: after every job that was given to `store` before."""
+        """The same for a job that writes small files: it runs after all jobs passed to `store` earlier."""
 
     def flush(self, ticket: FlushTicket, outcome: Outcome) -> None:
-        """Run the ticket beside the loop, likewise."""
+        """Run the ticket outside the loop, likewise."""
 
     def drain(self) -> None:
         """Handle every outcome that has arrived."""
 
     def close(self) -> None:
-        """Let running jobs end, then handle what they left."""
+        """Let running jobs finish, then handle their outcomes."""
 
 
 class HelperPool:
-    """Runs jobs on `threads` helper threads and flushes on `flush_threads`; `wake` is called from them whenever an outcome waits.
-    With `kernel` most flushes need no thread."""
+    """Runs jobs on `threads` helper threads and flushes on `flush_threads`; they call `wake` whenever an outcome is ready. With
+    `kernel` most flushes need no thread."""
 
     def __init__(self, threads: int, flush_threads: int, wake: Callable[[], None], kernel: KernelSync | None = None) -> None:
         self._jobs = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="helper")
@@ -64,15 +64,15 @@ class HelperPool:
         self.running = 0
 
     def submit(self, job: Job, outcome: Outcome) -> None:
-        """Run `job` beside the loop; `outcome(result, error)` is called on the loop's thread."""
+        """Run `job` on a helper thread; `outcome(result, error)` is called on the loop's thread."""
         self._run_on(self._jobs, job, outcome)
 
     def store(self, job: Job, outcome: Outcome) -> None:
-        """The same for a job that writes small files: after every job that was given to `store` before."""
+        """The same for a job that writes small files: it runs after all jobs passed to `store` earlier."""
         self._run_on(self._files, job, outcome)
 
     def flush(self, ticket: FlushTicket, outcome: Outcome) -> None:
-        """Run the ticket: by the kernel where that can, else on a thread."""
+        """Run the ticket: in the kernel if possible, else on a thread."""
         file = ticket.only_file
         if file is None or self._kernel is None or not self._kernel.sync(file, partial(self._flushed, ticket, outcome)):
             self._run_on(self._flushes, ticket.run, outcome)
@@ -81,7 +81,7 @@ class HelperPool:
 
     def _run_on(self, executor: ThreadPoolExecutor, job: Job, outcome: Outcome) -> None:
         self.running += 1
-        if self._is_closed:  # asked for by the outcome of a job that ended while the broker stops
+        if self._is_closed:  # submitted by the outcome of a job that ended while the broker was stopping
             self._outcomes.append((outcome, None, StorageError("the broker is stopping")))
         else:
             executor.submit(self._run, job, outcome)
@@ -99,8 +99,8 @@ class HelperPool:
         self._wake()
 
     def drain(self) -> None:
-        """Handle every outcome that has arrived; the loop's thread only. One that raises is a defect, and no other outcome's
-        business."""
+        """Handle every outcome that has arrived; on the loop's thread only. One that raises is a defect, and does not affect the
+        others."""
         while self._outcomes:
             outcome, result, error = self._outcomes.popleft()
             self.running -= 1
@@ -110,7 +110,7 @@ class HelperPool:
                 logger.exception("what a helper brought back could not be handled; this is a defect of the broker")
 
     def close(self) -> None:
-        """Let running jobs end, then handle what they left. What an outcome asks for now is answered with an error."""
+        """Let running jobs finish, then handle their outcomes. Jobs that an outcome submits now fail with an error."""
         self._is_closed = True
         for executor in (self._flushes, self._files, self._jobs):
             executor.shutdown(wait=True)

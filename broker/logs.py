@@ -1,9 +1,9 @@
-"""One event, one line, whoever caused it: key=value or JSON, escaped, and never more than a few of a kind.
+"""One event, one log line, whatever caused it: key=value or JSON, escaped, and never more than a few of a kind.
 
-What peers choose (client ids, topic names, error texts) goes into lines: everything that is not printable is escaped and a field
-has a length limit, so nobody can forge a line or colour a terminal. An event class is a logger with its message's template; of
-each class a few lines pass in a window of time, then one line tells how many were left out. So neither a port scanner nor a
-broken client can fill the disk.
+Log lines contain text chosen by peers (client ids, topic names, error texts): everything unprintable is escaped and fields have a
+length limit, so no peer can forge a line or colour a terminal. An event class is a logger plus a message template; of each class,
+a few lines pass per time window, then one line reports how many were suppressed. So neither a port scanner nor a broken client
+can fill the disk.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import TextIO
 
 LINES_PER_WINDOW = 5
 WINDOW_SECONDS = 10.0
-CLASSES_MAX = 256  # templates are the broker's own and fewer than this; a limit all the same
+CLASSES_MAX = 256  # the broker has fewer templates than this; a safety limit nevertheless
 FIELD_LENGTH_MAX = 2_000
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def set_up_logging(stream: TextIO, *, level: str, form: str) -> None:
-    """Send what the whole process logs to `stream`, in the form that `logbus.log.format` names."""
+    """Send the whole process's log to `stream`, in the format selected by `logbus.log.format`."""
     handler = BoundedHandler(stream)
     handler.setFormatter(LineFormatter(json_lines=form == "json"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 def report_suppressed(now: float) -> None:
-    """Say how many lines were left out, for those classes whose window is over. `now` in seconds since the epoch."""
+    """Log how many lines were suppressed, for event classes whose window is over. `now` is in seconds since the epoch."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, BoundedHandler):
             handler.report(now)
 
 
 class LineFormatter(logging.Formatter):
-    """A record as one line: time, level, logger, message, and what the caller gave as `extra`."""
+    """A record as one line: time, level, logger, message, and what the caller passed as `extra`."""
 
     def __init__(self, *, json_lines: bool) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def _limited(value: str, length_max: int) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Bare where it is one plain word, else in quotes with every character escaped that could end them or the line."""
+    """Bare if it is one plain word, else in quotes, with every character escaped that could end the quotes or the line."""
     if value and value.isprintable() and not any(character in ' "=\\' for character in value):
         return value
     return '"' + "".join(_escaped(character) for character in value) + '"'
@@ -87,7 +87,7 @@ class _Window:
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes the first LINES_PER_WINDOW records of each event class in WINDOW_SECONDS, and counts the rest."""
+    """Writes the first LINES_PER_WINDOW records of each event class per WINDOW_SECONDS, and counts the rest."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -110,7 +110,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             window.suppressed += 1
 
     def report(self, now: float) -> None:
-        """Tell what was left out in windows that are over, and forget them."""
+        """Log what was suppressed in windows that are over, and forget them."""
         self.acquire()
         try:
             for key in [key for key, window in self._windows.items() if now - window.began >= WINDOW_SECONDS]:

@@ -1,8 +1,8 @@
-"""The broker as a process: the engine, and around it the sockets, the signals and the lock on its data.
+"""The broker process: the engine, and around it the sockets, the signals and the lock on its data.
 
-Start: bind, then lock and recover the data directory, then serve. The port is bound first so that one in use is told at once.
-Stop (SIGTERM, SIGINT): no new requests; everything written is flushed; checkpoints and the clean mark are written; the lock
-is released.
+Start: bind, then lock and recover the data directory, then serve. The port is bound first so that a port in use is reported at
+once. Stop (SIGTERM, SIGINT): accept no new requests; flush everything written; write checkpoints and the clean-shutdown marker;
+release the lock.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from broker.network.wakeup import Wakeup
 from broker.storage.filesystem import FileSystem
 from broker.storage.kernel_sync import KernelSync
 
-if TYPE_CHECKING:  # where it is alone, a broker imports nothing of this
+if TYPE_CHECKING:  # a standalone broker imports none of this
     from broker.cluster import Outside
     from broker.coordination.store import Store
 
 logger = logging.getLogger("broker.node")
 
-# A helper thread that comes back from fsync waits for the interpreter lock; with Python's default of 5 ms that wait was measured
-# to be nearly as long as the flush itself.
+# A helper thread that returns from fsync waits for the interpreter lock; with Python's default switch interval of 5 ms, that wait
+# measured nearly as long as the flush itself.
 _SWITCH_INTERVAL_SECONDS = 0.0005
 _FILES_PER_PARTITION = 2
 _FILES_SPARE = 64
@@ -54,10 +54,10 @@ class LogBroker:
         self._clock = clock = SystemClock()
         self._started = clock.monotonic()
         self._store: Store | None = None
-        self._error: BrokerError | None = None  # why the process ends by itself
+        self._error: BrokerError | None = None  # why the process stops without a signal
         self._config = config
-        # Bound before the directory is opened: a recovery may take a minute, and a port that is in use should not be found out
-        # after it. Nobody is accepted until `serve`.
+        # Bound before the directory is opened: recovery may take a minute, and a port in use should not be discovered only
+        # afterwards. No connection is accepted until `serve`.
         self._listening = {listener.name: bind(listener) for listener in config.listeners}
         ports = {name: sock.getsockname()[1] for name, sock in self._listening.items()}
         self.listeners = [replace(listener, port=ports[listener.name]) for listener in config.listeners]
@@ -66,7 +66,7 @@ class LogBroker:
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
             logger.info("this system offers no asynchronous flush: %d helper threads flush", config.flush_threads)
-        # One poller for clients, for connections to other brokers and for the helpers' wake-up: the loop sleeps in one place.
+        # One poller for clients, connections to other brokers and the helpers' wake-up pipe: the loop sleeps in one place.
         poller: Poller[Any] = Poller()
         helpers = HelperPool(config.background_threads, config.flush_threads, self._wakeup.wake, kernel)
         self._engine = Engine(
@@ -80,8 +80,8 @@ class LogBroker:
             outside=self._outside(helpers, poller, clock) if config.is_clustered else None,
             on_ready=self._entered,
         )
-        # On the loop, not on a thread: a page that can be read says that the loop turns, which is what a health check wants to
-        # know.
+        # Served by the loop, not by a thread: a page that can be read proves that the loop is running, which is what a health
+        # check is for.
         self._metrics = None if metrics is None else HttpEndpoint(metrics, {"/metrics": self._page, "/health": self._health})
         self._server = Server(
             self._listening,
@@ -110,7 +110,7 @@ class LogBroker:
         return outside
 
     def _entered(self, error: BrokerError | None) -> None:
-        """This broker is one of its cluster, or cannot be."""
+        """This broker has joined its cluster, or cannot."""
         self._error = error
         if error is not None:
             self._server.stop()
@@ -130,7 +130,7 @@ class LogBroker:
         return text(200 if healthy else 503, line)
 
     def serve(self) -> None:
-        """Serve until SIGTERM or SIGINT, then stop cleanly. StartupError where the broker cannot be one of its cluster."""
+        """Serve until SIGTERM or SIGINT, then stop cleanly. StartupError if the broker cannot join its cluster."""
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
         self._handle_signals()
         self._check_open_files()
@@ -143,9 +143,9 @@ class LogBroker:
             self._server.run()
         finally:
             for sock in self._listening.values():
-                # First no new connections, then the engine (flushes, checkpoints), then the session: as long as it lives, this
-                # broker is still counted, and a controller that takes its leads away earlier would have others lead before the
-                # last records are on the disk.
+                # First close the listeners, then the engine (flushes, checkpoints), then the session: while the session lives,
+                # this broker still counts as alive. If it ended earlier, the controller would elect other leaders before the last
+                # records are on disk.
                 sock.close()
             clean = self._engine.close()
             self._end_session()
@@ -167,7 +167,7 @@ class LogBroker:
         )
 
     def _end_session(self) -> None:
-        """Others learn at once that this broker is gone. Without an answer it ends by itself."""
+        """Let the other brokers see at once that this one is gone. Without an answer, the session expires on its own."""
         if self._store is None:
             return
         ended: list[None] = []
@@ -180,7 +180,7 @@ class LogBroker:
     def _handle_signals(self) -> None:
         def stop(number: int, _frame: Any) -> None:
             logger.info("%s: stopping", signal.Signals(number).name)
-            # In a cluster the leads are handed over first, while clients are still served; the loop stops when that is done. A
+            # In a cluster, leadership is handed over first, while clients are still served; the loop stops when that is done. A
             # second signal stops it at once.
             self._engine.leave(self._server.stop)
             self._wakeup.wake()
@@ -208,7 +208,7 @@ class LogBroker:
 
 
 def reach_of(host: str) -> str:
-    """From where a listener can be reached, if from anywhere but this machine; a name counts as what it is told to be."""
+    """From where a listener can be reached, empty if only from this machine. Host names are not resolved."""
     if host in ("", "0.0.0.0", "::"):
         return "every interface"
     try:
@@ -219,7 +219,7 @@ def reach_of(host: str) -> str:
 
 
 def raise_open_files_limit() -> int:
-    """Lift this process's soft limit on open files to the hard one; returns what is allowed now."""
+    """Raise this process's soft limit on open files to the hard limit; returns the limit now in effect."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
     if soft >= wanted:

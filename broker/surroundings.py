@@ -1,5 +1,5 @@
-"""What a broker of a cluster has around it, made for a process on a real machine: ZooKeeper, connections to the other brokers,
-and the boot id of the machine. Imported only where `zookeeper.connect` is set."""
+"""The real environment of a broker in a cluster, as opposed to that of tests: ZooKeeper, connections to the other brokers, and
+the boot id of the machine. Imported only if `zookeeper.connect` is set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker.network.peer import PeerConnections, resolver
 from broker.network.poller import Poller
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_SESSION_IDS_FIRST_MAX = 1 << 30  # of 31 bits: so many more can be given
+_SESSION_IDS_FIRST_MAX = 1 << 30  # session ids have 31 bits: this leaves as many again to count up
 
 
 def outside_of(
@@ -31,7 +31,7 @@ def outside_of(
     wake: Callable[[], None],
     on_fenced: Callable[[BrokerError], None],
 ) -> Outside:
-    """`poller` is that of the loop, and `wake` lets it run."""
+    """`poller` is the loop's, and `wake` wakes the loop."""
     chance = random.SystemRandom()
     return Outside(
         store=ZooKeeperStore(config.zookeeper_connect, config.zookeeper_session_ms, wake, clock=clock),

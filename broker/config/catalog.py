@@ -1,8 +1,8 @@
-"""Every setting as the admin protocol shows it: its type, what it is for, and the layers that decide its value.
+"""Every setting as the admin protocol shows it: its type, its documentation, and the layers that determine its value.
 
 A topic's setting is looked up in its own overrides, then in what was changed on the running broker (for this broker, then for
-every broker), then in the configuration file, then in the defaults. The first that has it decides; the whole list goes to the
-client as the setting's synonyms, because tools show nothing without them. Pure: the layers are arguments.
+every broker), then in the configuration file, then in the defaults. The first layer that has it wins; the whole list is sent to
+the client as the setting's synonyms, because tools show nothing without them. Pure: the layers are arguments.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class ConfigType(IntEnum):
     LIST = 7
 
 
-Layer = tuple[ConfigSource, Mapping[str, str]]  # under the broker's names; the strongest comes first
+Layer = tuple[ConfigSource, Mapping[str, str]]  # by the broker's setting names; in lists of layers, the strongest comes first
 
 _LISTS = frozenset({"log.cleanup.policy", "listeners", "advertised.listeners", "log.dirs"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """What one layer says."""
+    """The value in one layer."""
 
     name: str
     value: str | None
@@ -54,7 +54,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedSetting:
-    """One setting and all that is known about its value; the first synonym decides."""
+    """One setting and everything known about its value; the first synonym wins."""
 
     name: str
     config_type: ConfigType
@@ -72,7 +72,7 @@ class DescribedSetting:
 
 
 def describe_topic(config: LogConfig, layers: Sequence[Layer], overrides: Mapping[str, str]) -> Iterator[DescribedSetting]:
-    """Every setting of a topic; `config` is the configuration file's."""
+    """Every setting of a topic; `config` comes from the configuration file."""
     defaults = LogConfig()
     for item in fields(LogConfig):
         name = item.metadata["topic"]
@@ -81,7 +81,7 @@ def describe_topic(config: LogConfig, layers: Sequence[Layer], overrides: Mappin
 
 
 def describe_broker(config: BrokerConfig, layers: Sequence[Layer]) -> Iterator[DescribedSetting]:
-    """Every setting of the broker; those of its logs may be changed while it runs."""
+    """Every setting of the broker; those of its logs may be changed at run time."""
     defaults = BrokerConfig()
     for item in fields(BrokerConfig):
         if item.metadata:
@@ -93,7 +93,7 @@ def describe_broker(config: BrokerConfig, layers: Sequence[Layer]) -> Iterator[D
 
 
 def describe_layer(layer: Layer) -> Iterator[DescribedSetting]:
-    """Only what one layer says."""
+    """Only the settings that one layer contains."""
     source, values = layer
     for item in fields(LogConfig):
         name = item.metadata["name"]
@@ -102,7 +102,7 @@ def describe_layer(layer: Layer) -> Iterator[DescribedSetting]:
 
 
 def list_settings(*, of_topic: bool) -> frozenset[str]:
-    """The names of the settings that are lists, which alone may be appended to and subtracted from."""
+    """The names of the list settings, the only ones that allow the operations append and subtract."""
     items = [item for item in fields(LogConfig) if _type_of(item) is ConfigType.LIST]
     return frozenset(item.metadata["topic" if of_topic else "name"] for item in items)
 
@@ -125,7 +125,7 @@ def _described(name: str, item: Any, *, read_only: bool, synonyms: Sequence[Syno
 
 @cache
 def _type_of(item: Any) -> ConfigType:
-    """A number is INT where its parser takes nothing beyond 32 bits."""
+    """A number is INT if its parser accepts nothing beyond 32 bits."""
     if item.metadata["name"] in _LISTS:
         return ConfigType.LIST
     if isinstance(item.default, bool):
@@ -142,7 +142,7 @@ def _type_of(item: Any) -> ConfigType:
 
 
 def as_text(value: Any) -> str | None:
-    """A value as a configuration file spells it."""
+    """A value as it is written in a configuration file."""
     if value is None:
         return None
     if isinstance(value, bool):

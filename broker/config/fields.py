@@ -1,4 +1,4 @@
-"""How the text of a setting is read, and how a dataclass field becomes one.
+"""How the text of a setting is parsed, and how a dataclass field becomes a setting.
 
 A parser takes the text and returns the value; the ValueError that it raises completes the sentence "name=text: ...".
 """
@@ -15,12 +15,12 @@ Parser = Callable[[str], Any]
 
 
 def setting(name: str, default: Any, parse: Parser, *, topic: str | None = None) -> Any:
-    """A dataclass field for the Kafka setting `name`; `topic` is its name as a topic's override, where it may be one."""
+    """A dataclass field for the Kafka setting `name`; `topic` is its name as a topic override, if it can be one."""
     return field(default=default, metadata={"name": name, "parse": parse, "topic": topic})
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that nobody knows; empty where none is close."""
+    """The end of a sentence about an unknown name; empty if no known name is similar."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -40,7 +40,7 @@ def between(low: int, high: int) -> Parser:
 
 
 def only(value: int, why: str) -> Parser:
-    """For a setting of Kafka's that has one value here; `why` says so to who wants another."""
+    """For a Kafka setting that has only one possible value here; `why` explains that in the error message."""
 
     def parse(text: str) -> int:
         if text != str(value):
@@ -90,7 +90,7 @@ def policies_of_cleanup(text: str) -> str:
 
 
 def zookeeper_servers(text: str) -> str:
-    """`host:port,host:port/chroot`, without spaces; the port is ZooKeeper's 2181 where none is given."""
+    """`host:port,host:port/chroot`, without spaces; the default port is ZooKeeper's 2181."""
     if not text.strip():
         return ""
     servers, _, chroot = text.strip().partition("/")

@@ -1,8 +1,8 @@
-"""Where the broker is reached: listeners by name, as `NAME://host:port`.
+"""Where the broker can be reached: listeners by name, as `NAME://host:port`.
 
-A name says who a listener is for (`INTERNAL` for the other brokers, `PLAINTEXT` for clients of the same network), so that each
-kind of client is told addresses that it can reach. Which security protocol a name means stands in listener.security.protocol.map;
-there is only one here.
+A name tells what a listener is for (`INTERNAL` for the other brokers, `PLAINTEXT` for clients in the same network), so that each
+kind of client is given addresses that it can reach. listener.security.protocol.map maps names to security protocols; only one
+protocol is supported here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One of them. An empty host means every interface, a port of 0 one that the system chooses."""
+    """One listener. An empty host means every interface, port 0 means that the system chooses one."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Listener:
 
 
 def parse_listener(text: str, example: str = _EXAMPLE) -> Listener:
-    """Read one of them."""
+    """Parse one listener."""
     name, separator, address = text.strip().partition("://")
     host, colon, port = address.rpartition(":")
     if not separator or not colon or not port.isdigit() or int(port) > 65535 or not _NAME.fullmatch(name.upper()):
@@ -41,7 +41,7 @@ def parse_listener(text: str, example: str = _EXAMPLE) -> Listener:
 
 
 def parse_listeners(text: str) -> tuple[Listener, ...]:
-    """Read a list of them, each with a name and a port of its own."""
+    """Parse a list of listeners with distinct names and ports."""
     listeners = tuple(map(parse_listener, text.split(",")))
     if len({listener.name for listener in listeners}) < len(listeners):
         raise ValueError("gives one name to two listeners")
@@ -52,7 +52,7 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
 
 
 def parse_advertised(text: str) -> tuple[Listener, ...] | None:
-    """The same for what clients are told; none where there is nothing to say. A port may be told twice: of different hosts."""
+    """The same for advertised addresses; None if the text is empty. A port may occur twice, on different hosts."""
     if not text.strip():
         return None
     listeners = tuple(map(parse_listener, text.split(",")))
@@ -62,7 +62,7 @@ def parse_advertised(text: str) -> tuple[Listener, ...] | None:
 
 
 def parse_metrics_listener(text: str) -> Listener | None:
-    """Where metrics are served, or None for nowhere."""
+    """Where metrics are served; None if they are not."""
     if not text:
         return None
     listener = parse_listener(text, "http://127.0.0.1:9404")
@@ -85,5 +85,5 @@ def parse_protocol_map(text: str) -> str:
 
 
 def mapped_names(protocol_map: str) -> frozenset[str]:
-    """The listeners that have a protocol; the offered protocol's own name needs no entry."""
+    """The listener names that have a protocol; the supported protocol's own name needs no entry."""
     return frozenset({OFFERED_PROTOCOL, *(pair.partition(":")[0] for pair in protocol_map.split(","))})

@@ -1,4 +1,4 @@
-"""From a properties file and `--override key=value` to a BrokerConfig; what cannot be used is named, with what would be close."""
+"""From a properties file and `--override key=value` to a BrokerConfig; errors name the setting, and suggest similar names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse_properties(text: str, *, source: str) -> dict[str, str]:
 
 
 def build_config(values: Mapping[str, str]) -> BrokerConfig:
-    """Turn Kafka-named texts into a BrokerConfig; ConfigError names the first that cannot be used."""
+    """Turn texts under Kafka's names into a BrokerConfig; ConfigError names the first that cannot be used."""
     values = _with_hours_and_minutes(values)
     known = {item.metadata["name"]: item for item in _settings()}
     log_names = {item.name for item in fields(LogConfig)}
@@ -77,7 +77,7 @@ def _with_hours_and_minutes(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_config(file: str | None, overrides: Iterable[str]) -> BrokerConfig:
-    """A configuration file, if any, with `key=value` overrides over it."""
+    """A configuration file, if any, with `key=value` overrides applied."""
     values: dict[str, str] = {}
     if file is not None:
         try:

@@ -1,7 +1,7 @@
-"""Which settings cannot stand together: each rule is a sentence, or nothing.
+"""Which settings contradict each other: each rule returns a sentence, or None.
 
-A value that is wrong by itself is refused where it is read (`config/fields.py`). What a topic sets is checked by the last two
-functions, because it meets its broker's settings and its number of replicas only there.
+A value that is wrong on its own is rejected where it is parsed (`config/fields.py`). Topic settings are checked by
+`check_min_insync` and `check_new_topic`, because only there are the broker's settings and the number of replicas known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OTHER_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def check_together(config: BrokerConfig) -> None:
-    """ConfigError says what cannot be."""
+    """Raises ConfigError with the first contradiction."""
     for rule in _RULES:
         sentence = rule(config)
         if sentence:
@@ -25,7 +25,7 @@ def check_together(config: BrokerConfig) -> None:
 
 
 def check_min_insync(log: LogConfig, *, is_clustered: bool) -> None:
-    """InvalidConfig where acks=all could never be answered because there is one broker."""
+    """InvalidConfig if acks=all could never be answered because there is only one broker."""
     if log.min_insync_replicas > 1 and not is_clustered:
         raise InvalidConfig(
             f"min.insync.replicas={log.min_insync_replicas} with one broker: more than one needs zookeeper.connect"
@@ -33,7 +33,7 @@ def check_min_insync(log: LogConfig, *, is_clustered: bool) -> None:
 
 
 def check_new_topic(log: LogConfig, replication_factor: int) -> None:
-    """InvalidConfig where acks=all could never be answered because the topic has too few replicas. Kafka makes such a topic, and
+    """InvalidConfig if acks=all could never be answered because the topic has too few replicas. Kafka creates such a topic, and
     its first producer finds out."""
     if log.min_insync_replicas > replication_factor:
         raise InvalidConfig(

@@ -1,8 +1,8 @@
 """Every limit and interval of the broker, under Kafka's own configuration names; the unit is in the attribute's name.
 
-A setting is one dataclass field: its Kafka name, how its text is read, its default and the reason for the default stand together.
+A setting is one dataclass field: its Kafka name, its parser, its default and the reason for the default are in one place.
 `BrokerConfig` is the whole broker; `LogConfig` is the part that a topic may override (`retention.ms` for `log.retention.ms`).
-`config/properties.py` reads both from a file, `config/rules.py` says which values cannot stand together.
+`config/properties.py` reads both from a file, `config/rules.py` checks which values contradict each other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """What a partition's log needs to know; every field may be overridden for one topic."""
+    """The settings of a partition's log; every field may be overridden per topic."""
 
     segment_bytes: int = setting(
         "log.segment.bytes", 1 << 30, between(14, INT32_MAX), topic="segment.bytes"
@@ -46,12 +46,12 @@ class LogConfig:
     retention_ms: int = setting("log.retention.ms", 7 * DAY_MS, between(-1, INT64_MAX), topic="retention.ms")  # the paper: 7 days
     retention_bytes: int = setting("log.retention.bytes", -1, between(-1, INT64_MAX), topic="retention.bytes")
     message_bytes_max: int = setting("message.max.bytes", MIB + 12, between(0, INT32_MAX), topic="max.message.bytes")
-    # The loop flushes at once when somebody waits for what is not on disk; these two bound how much and how long it may stay
-    # unflushed while nobody does. A fast producer sends a hundred thousand records in less than the second that an operator
-    # forgives; a flush for every ten thousand was measured to cost a fifth of the CPU.
+    # The loop flushes at once when a request waits for records that are not on disk; these two limit how much, and for how long,
+    # may stay unflushed while none does. A fast producer sends a hundred thousand records in less than the second of loss that an
+    # operator tolerates; a flush for every ten thousand was measured to cost a fifth of the CPU.
     flush_interval_messages: int = setting("log.flush.interval.messages", 100_000, between(1, INT64_MAX), topic="flush.messages")
     flush_interval_ms: int = setting("log.flush.interval.ms", 1_000, between(0, INT64_MAX), topic="flush.ms")
-    # Kafka 4's defaults: any past, one hour of future. One record stamped 2099 must not move every later boundary.
+    # Kafka 4's defaults: anything in the past, one hour ahead. One record dated 2099 must not move every later boundary.
     timestamp_before_ms_max: int = setting(
         "log.message.timestamp.before.max.ms", INT64_MAX, between(0, INT64_MAX), topic="message.timestamp.before.max.ms"
     )
@@ -62,8 +62,8 @@ class LogConfig:
         "log.message.timestamp.type", "CreateTime", one_of("CreateTime", "LogAppendTime"), topic="message.timestamp.type"
     )
     cleanup_policy: str = setting("log.cleanup.policy", "delete", policies_of_cleanup, topic="cleanup.policy")
-    # Kafka's defaults of compaction: a log is cleaned when half of it is dirty, and who reads it from the start has a day to see
-    # a tombstone.
+    # Kafka's defaults for compaction: a log is cleaned when half of it is dirty, and a reader from the start has a day to see a
+    # tombstone.
     min_cleanable_dirty_ratio: float = setting("log.cleaner.min.cleanable.ratio", 0.5, ratio, topic="min.cleanable.dirty.ratio")
     delete_retention_ms: int = setting(
         "log.cleaner.delete.retention.ms", DAY_MS, between(0, INT64_MAX), topic="delete.retention.ms"
@@ -75,15 +75,15 @@ class LogConfig:
         "log.cleaner.max.compaction.lag.ms", INT64_MAX, between(1, INT64_MAX), topic="max.compaction.lag.ms"
     )
     compression_type: str = setting("compression.type", "producer", one_of("producer"), topic="compression.type")
-    # acks=all answers after the write, as in Kafka, where other replicas hold the record as well. Here there are none: true makes
-    # it wait for the disk, so that a power cut loses nothing that was acknowledged. `logbus up`, the demo and the containers set
-    # it; the default stays Kafka's, so that the same settings mean the same.
+    # acks=all answers after the write, as in Kafka, where other replicas hold the record as well. A standalone broker has none:
+    # true makes it wait for the disk, so that a power failure loses nothing that was acknowledged. `logbus up`, the demo and the
+    # containers set it; the default stays Kafka's, so that the same settings mean the same.
     acks_all_waits_for_flush: bool = setting(
         "logbus.acks.all.waits.for.flush", False, boolean, topic="logbus.acks.all.waits.for.flush"
     )
-    # Kafka's. With 2 of 3 replicas one broker may fail and acks=all goes on, and whatever was acknowledged is on two.
+    # Kafka's. With 2 of 3 replicas, one broker may fail and acks=all still works, and every acknowledged record is on two.
     min_insync_replicas: int = setting("min.insync.replicas", 1, between(1, INT32_MAX), topic="min.insync.replicas")
-    # Off as in Kafka: a topic without a leader waits for one that has everything, rather than losing what was acknowledged.
+    # Off as in Kafka: a partition without a leader waits for one that has everything, rather than losing acknowledged records.
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable", False, boolean, topic="unclean.leader.election.enable"
     )
@@ -99,11 +99,11 @@ class LogConfig:
         return "delete" in self.cleanup_policy
 
     def with_topic_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
-        """This configuration with a topic's own settings over it; InvalidConfig names the one that cannot be used."""
+        """This configuration with a topic's own settings applied; InvalidConfig names the one that cannot be used."""
         return self._with(overrides, {item.metadata["topic"]: item for item in fields(LogConfig)}, "topic")
 
     def with_broker_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
-        """The same under the broker's names, for what is changed while it runs."""
+        """The same under the broker's names, for settings changed at run time."""
         return self._with(overrides, {item.metadata["name"]: item for item in fields(LogConfig)}, "dynamic broker")
 
     def _with(self, overrides: Mapping[str, str], known: Mapping[str, Any], kind: str) -> LogConfig:
@@ -124,14 +124,14 @@ class BrokerConfig:
     """The whole broker. Built by `properties.load_config`; tests build it directly."""
 
     broker_id: int = setting("broker.id", 0, between(0, INT32_MAX))
-    cluster_id: str = setting("cluster.id", "", as_written)  # empty: made at the first start and kept in meta.properties
+    cluster_id: str = setting("cluster.id", "", as_written)  # empty: generated at the first start and kept in meta.properties
     rack: str = setting("broker.rack", "", as_written)
     listeners: tuple[Listener, ...] = setting(
         "listeners", (Listener(host="127.0.0.1", port=9092),), parse_listeners
     )  # loopback: there is no authentication
     advertised_listeners: tuple[Listener, ...] | None = setting("advertised.listeners", None, parse_advertised)
     listener_protocols: str = setting("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", parse_protocol_map)
-    # Off unless asked for: two brokers on one machine would want the same port. There is no authentication, so loopback is meant.
+    # Off by default: two brokers on one machine would want the same port. Without authentication it is meant for loopback.
     metrics_listener: Listener | None = setting("logbus.metrics.listener", None, parse_metrics_listener)
     log_dirs: Path = setting("log.dirs", Path("logbus-data"), directory)
     num_partitions: int = setting("num.partitions", 1, between(1, 10_000))
@@ -141,50 +141,50 @@ class BrokerConfig:
     partitions_max: int = setting("logbus.partitions.max", 10_000, between(1, INT32_MAX))  # each holds an open file
     retention_check_interval_ms: int = setting("log.retention.check.interval.ms", 300_000, between(1, INT64_MAX))
     checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms", 60_000, between(1, INT32_MAX))
-    flush_in_kernel: bool = setting("logbus.flush.in.kernel", True, boolean)  # a thread that waits costs a third more CPU
+    flush_in_kernel: bool = setting("logbus.flush.in.kernel", True, boolean)  # a waiting thread costs a third more CPU
     flush_threads: int = setting("logbus.flush.threads", 4, between(1, 64))  # 100 dirty files: 55 ms with one, 14 ms with four
-    # Searches by time, removing files. Kafka's 10 would be ten threads that want the one interpreter lock.
+    # For searches by time and removing files. Kafka's 10 would be ten threads competing for the one interpreter lock.
     background_threads: int = setting("background.threads", 2, between(1, 64))
     frame_bytes_max: int = setting("socket.request.max.bytes", 100 * MIB, between(1024, INT32_MAX))
-    # A megabyte names more topics than a broker may hold; decoded, it takes many times that and a share of the loop's time.
+    # A megabyte can name more topics than a broker may hold; decoded, it takes many times that and a share of the loop's time.
     control_frame_bytes_max: int = setting("logbus.control.request.max.bytes", MIB, between(65_536, INT32_MAX))
-    # Each costs a descriptor and a small buffer. A newcomer beyond the limit may take the place of a connection that has never
-    # asked for anything, or of an idle one of an address that has many more (broker/network/crowd.py).
+    # Each costs a descriptor and a small buffer. A new connection beyond the limit may replace one that has never sent a request,
+    # or an idle one of an address that has many more (broker/network/crowd.py).
     connections_max: int = setting("max.connections", 4_096, between(1, INT32_MAX))
     # Unlimited, as in Kafka: behind loopback or one gateway, every client has the same address.
     connections_per_ip_max: int = setting("max.connections.per.ip", INT32_MAX, between(1, INT32_MAX))
-    # Partial requests and untaken answers of all connections together: beyond it whoever stalls longest is closed, so many slow
-    # senders cannot hold more than a few large requests' worth; one that holds less than its share (by max.connections) is
-    # spared. Kafka's default is no limit; memory is what we sell.
+    # Incomplete requests and unread answers of all connections together: beyond the limit, the connections that have stalled
+    # longest are closed, so many slow senders cannot hold more than a few large requests' worth; one within its share (by
+    # max.connections) is spared. Kafka has no limit by default; low memory use is what we sell.
     held_bytes_max: int = setting("queued.max.request.bytes", 256 * MIB, between(MIB, INT64_MAX))
-    # Every Kafka client asks for the API versions as soon as it is connected. A connection that says nothing for so long belongs
-    # to no client, and takes a place that others need.
+    # Every Kafka client requests the API versions as soon as it is connected. A connection that is silent for this long does not
+    # belong to a client, and takes a slot that others need.
     first_request_ms_max: int = setting("logbus.first.request.max.ms", 10_000, between(1, INT64_MAX))
     connections_idle_ms_max: int = setting("connections.max.idle.ms", 600_000, between(1, INT64_MAX))
     frame_read_ms_max: int = setting(
         "logbus.frame.read.max.ms", 30_000, between(1, INT64_MAX)
-    )  # a begun frame must end: slow senders hold memory
-    # What producers and consumers usually send is handled and answered by short pieces of code: half of the CPU that the
-    # ordinary path takes (docs/decisions/2026-11-23-fast-lane.md). Off, for who suspects it.
+    )  # a frame must be completed within this time: slow senders hold memory
+    # Typical requests of producers and consumers are handled and answered by short pieces of code, with half the CPU time of the
+    # ordinary path (docs/decisions/2026-11-23-fast-lane.md). Can be switched off to rule it out as the cause of a problem.
     fast_lane: bool = setting("logbus.fast.lane", True, boolean)
     output_bytes_max: int = setting("logbus.output.queue.max.bytes", 8 * MIB, between(1024, INT32_MAX))  # reading stops beyond it
     pipelined_requests_max: int = setting("logbus.pipelined.requests.max", 256, between(1, 100_000))
     fetch_bytes_max: int = setting("fetch.max.bytes", 55 * MIB, between(1024, INT32_MAX))
-    # One reader never holds the loop. A little more than the mebibyte of a partition that every client asks for by default: what
-    # stands around the records left some bytes of each such answer to a turn of their own.
+    # So that a single reader never holds up the loop. Slightly more than the mebibyte per partition that clients request by
+    # default: with exactly that, the bytes around the records left a small rest of each such answer to a separate turn.
     send_bytes_per_turn_max: int = setting("logbus.send.max.bytes.per.turn", MIB + MIB // 16, between(4096, INT32_MAX))
-    # Kafka's: the first members of an empty group wait for others, so that ten consumers started together make one rebalance.
+    # Kafka's: the first members of an empty group wait for others, so that ten consumers started together cause one rebalance.
     group_initial_rebalance_delay_ms: int = setting("group.initial.rebalance.delay.ms", 3_000, between(0, INT32_MAX))
     group_session_ms_min: int = setting("group.min.session.timeout.ms", 6_000, between(0, INT32_MAX))
     group_session_ms_max: int = setting("group.max.session.timeout.ms", 1_800_000, between(0, INT32_MAX))
-    group_size_max: int = setting("group.max.size", 1_000, between(1, INT32_MAX))  # the leader is sent all of them at once
-    groups_max: int = setting("logbus.groups.max", 10_000, between(1, INT32_MAX))  # any client can make one, by its name alone
+    group_size_max: int = setting("group.max.size", 1_000, between(1, INT32_MAX))  # the leader gets all of them in one answer
+    groups_max: int = setting("logbus.groups.max", 10_000, between(1, INT32_MAX))  # any client can create one, just by naming it
     groups_bytes_max: int = setting(
         "logbus.groups.max.bytes", 64 * MIB, between(1024, INT64_MAX)
-    )  # what members say about themselves is kept: 2 kB each, more for those who read thousands of partitions
+    )  # members' metadata and assignments are kept: 2 kB each, more for members that read thousands of partitions
     offsets_retention_minutes: int = setting("offsets.retention.minutes", 10_080, between(1, INT32_MAX))  # Kafka's 7 days
     offsets_retention_check_ms: int = setting("offsets.retention.check.interval.ms", 600_000, between(1, INT32_MAX))
-    # Kafka's is 100 MiB. What is not compacted is read record by record at a start: 40,000 commits in this, under a second.
+    # Kafka's is 100 MiB. Whatever is not compacted is read record by record at startup: 40,000 commits in this, under a second.
     offsets_segment_bytes: int = setting("offsets.topic.segment.bytes", 4 * MIB, between(1024, INT32_MAX))
     offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes", 4_096, between(0, 32_767))  # what its record can hold
     producer_ids_max: int = setting("logbus.producer.ids.max", 100_000, between(1, INT32_MAX))  # remembered per partition
@@ -192,64 +192,64 @@ class BrokerConfig:
     producer_expiration_ms: int = setting("producer.id.expiration.ms", DAY_MS, between(1, INT32_MAX))
     producer_expiration_check_ms: int = setting("producer.id.expiration.check.interval.ms", 600_000, between(1, INT32_MAX))
     cleaner_enable: bool = setting("log.cleaner.enable", True, boolean)
-    # Bounds the map of keys while a log is compacted: 160,000 different keys at a time. Kafka's 128 MiB would be four times all
-    # that this broker takes otherwise.
+    # Limits the map of keys while a log is compacted: 160,000 different keys at a time. Kafka's 128 MiB would be four times the
+    # memory that this broker uses otherwise.
     cleaner_dedupe_bytes_max: int = setting("log.cleaner.dedupe.buffer.size", 32 * MIB, between(MIB, INT64_MAX))
     cleaner_backoff_ms: int = setting("log.cleaner.backoff.ms", 15_000, between(1, INT64_MAX))
-    # -- a cluster: all of it is read only where zookeeper.connect is set ------------------------------------------------------
+    # -- a cluster: all of this is used only if zookeeper.connect is set -------------------------------------------------------
     zookeeper_connect: str = setting("zookeeper.connect", "", zookeeper_servers)
-    # How long nothing is written to what a machine led that has vanished, or that stands still. Kafka's 18 s are for the pauses
-    # of a garbage collector, which we do not have. A process that has died is known at once by its closed port.
+    # How long the partitions led by a vanished or frozen machine cannot be written to. Kafka's 18 s allow for the pauses of a
+    # garbage collector, which we do not have. A dead process is noticed at once by its closed port.
     zookeeper_session_ms: int = setting("zookeeper.session.timeout.ms", 6_000, between(1_000, INT32_MAX))
-    # How long a start waits: for a ZooKeeper that is started at the same time, or that elects. A running broker never gives up.
+    # Has no effect: a starting broker waits as long as it takes for a ZooKeeper that is starting too, or electing its leader.
     zookeeper_connection_ms: int = setting("zookeeper.connection.timeout.ms", 18_000, between(1, INT32_MAX))
     zookeeper_consumers: bool = setting("logbus.zookeeper.consumers", True, boolean)
     inter_broker_listener_name: str = setting("inter.broker.listener.name", "", str.upper)
     offsets_replication_factor: int = setting("offsets.topic.replication.factor", 3, between(1, 32_767))
-    offsets_partitions: int = setting("offsets.topic.num.partitions", 50, between(1, 10_000))  # fixed forever once it is made
+    offsets_partitions: int = setting("offsets.topic.num.partitions", 50, between(1, 10_000))  # fixed forever once it is created
     replica_lag_ms_max: int = setting("replica.lag.time.max.ms", 30_000, between(1, INT64_MAX))
     # A follower whose connection has closed is not slow but gone: acks=all waits this long for it, not replica.lag.time.max.ms.
-    # It is enough for a connection that was lost to be made anew.
+    # That is enough to re-establish a lost connection.
     replica_gone_ms: int = setting("logbus.replica.gone.ms", 500, between(1, INT32_MAX))
-    # A leader that has not been confirmed as one for so long acknowledges nothing: no client of a leader that is cut off believes
-    # in vain for longer. `confirm_ms` is what counts.
+    # A leader that has not been confirmed for this long acknowledges nothing: clients of an isolated leader are not misled for
+    # longer than that. `confirm_ms` is the effective value.
     leader_confirm_ms: int = setting("logbus.leader.confirm.ms", 3_000, between(100, INT32_MAX))
     replica_fetch_bytes_max: int = setting("replica.fetch.max.bytes", MIB, between(1, INT32_MAX))
-    # Kafka's is 10 MiB. An answer is checked and written in one turn of the loop, which everybody else waits for: 1 MiB is a
-    # millisecond. With two requests in flight no link is idle for that.
+    # Kafka's is 10 MiB. An answer is checked and written in one turn of the loop, while everything else waits: 1 MiB takes a
+    # millisecond. With two requests in flight, this does not leave the link idle.
     replica_response_bytes_max: int = setting("replica.fetch.response.max.bytes", MIB, between(1, INT32_MAX))
     replica_fetch_wait_ms_max: int = setting("replica.fetch.wait.max.ms", 500, between(1, INT32_MAX))
     replica_fetch_backoff_ms: int = setting("replica.fetch.backoff.ms", 1_000, between(1, INT32_MAX))
-    # Kafka's is 30 s. What a silent peer led is another's after a session; its connection should not outlive that by much, or a
-    # network that is back finds followers that still wait on a dead connection.
+    # Kafka's is 30 s. The partitions of a silent leader have another leader after a session timeout; its connection should not
+    # outlive that by much, or followers still wait on a dead connection when the network is back.
     replica_socket_ms_max: int = setting("replica.socket.timeout.ms", 10_000, between(1_000, INT32_MAX))
     replica_fetchers: int = setting(
         "num.replica.fetchers", 1, only(1, "one loop reads from each leader, and a connection more would not make it faster")
     )
     controlled_shutdown_enable: bool = setting("controlled.shutdown.enable", True, boolean)
-    # A broker that is told to stop waits this long for others to take what it leads; then it stops all the same.
+    # A broker that is asked to stop waits this long for others to take over its leaderships; then it stops anyway.
     controlled_shutdown_ms_max: int = setting("logbus.controlled.shutdown.max.ms", 30_000, between(0, INT32_MAX))
     log: LogConfig = field(default_factory=LogConfig)
 
     @property
     def is_clustered(self) -> bool:
-        """Whether there are other brokers to know of."""
+        """Whether this broker is part of a cluster."""
         return bool(self.zookeeper_connect)
 
     @property
     def confirm_ms(self) -> int:
-        """How long a leader believes in what confirmed it: half a session at most. A process that stands still is given up after
-        two thirds at the earliest (it tells ZooKeeper every third that it lives), so when it goes on it has ceased to believe
-        before another can have begun to lead."""
+        """How long a confirmation of leadership is valid: at most half a session timeout. A frozen process loses its session
+        after two thirds of the timeout at the earliest (it sends ZooKeeper a heartbeat every third), so when it resumes, its
+        confirmation has expired before another broker can have begun to lead."""
         return min(self.leader_confirm_ms, self.zookeeper_session_ms // 2)
 
     @property
     def advertised(self) -> Listener:
-        """What Metadata tells clients of the first listener."""
+        """The address that Metadata returns to clients of the first listener."""
         return self.advertised_at({})[self.listeners[0].name]
 
     def advertised_at(self, ports: Mapping[str, int]) -> dict[str, Listener]:
-        """What clients of each listener are told, by its name; `ports` are those that the system chose. A listener for every
+        """The advertised address of each listener, by name; `ports` are the ports chosen by the system. A listener on every
         interface must be advertised explicitly."""
         told = {listener.name: listener for listener in (*self.listeners, *(self.advertised_listeners or ()))}
         return {

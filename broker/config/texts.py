@@ -1,4 +1,4 @@
-"""What each setting is for: the documentation that DescribeConfigs returns to admin tools, one line each."""
+"""The purpose of each setting: the documentation that DescribeConfigs returns to admin tools, one line each."""
 
 from __future__ import annotations
 

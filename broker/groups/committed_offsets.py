@@ -1,11 +1,11 @@
 """What the groups of one partition of `__consumer_offsets` have committed: a map in memory, rebuilt from the partition's log by
-whoever comes to lead it.
+each new leader.
 
-The lead and this object begin and end together: when the lead is lost the object is dropped, and a new lead begins with a new
-one, however short the time between. So whoever begins something with it, a commit that takes several turns say, learns whether
-all of it happened under one lead.
+Leadership and this object begin and end together: when leadership is lost the object is dropped, and a new leadership begins with
+a new object, however short the time between. So an operation that takes several turns, such as a large commit, can tell whether
+all of it happened under one leadership.
 
-A log is read in slices, each of which looks up its place anew: between two of them the log may be rolled and compacted.
+A log is read in slices, each of which looks up its position again: between two slices the log may be rolled and compacted.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from broker.storage.partition_log import PartitionLog
 
 Change = tuple[OffsetKey, CommittedOffset | None]  # None: forget it
 
-_RECORDS_PER_SLICE = 50  # 2 ms where each was committed alone; together in one batch, 0.5
+_RECORDS_PER_SLICE = 50  # takes 2 ms if each was committed alone, 0.5 ms if they are in one batch
 
 
 class CommittedOffsets:
-    """The newest committed offset of each (group, topic, partition)."""
+    """The latest committed offset of each (group, topic, partition)."""
 
     def __init__(self, index: int, ours_since: float) -> None:
         """`ours_since` is on the monotonic clock."""
         self.index = index
         self.ours_since = ours_since
         self.is_loaded = False
-        self.is_dropped = False  # the lead was lost
-        self.unreadable_records = 0  # found when it was loaded, and left out
-        self.unreadable_reason = ""  # why nothing of it could be read; empty: it could
+        self.is_dropped = False  # leadership was lost
+        self.unreadable_records = 0  # found and skipped while loading
+        self.unreadable_reason = ""  # why the log could not be read; empty if it could
         self._committed: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
 
     def load(self, log: PartitionLog) -> Iterator[None]:
-        """Read what the log holds now, slice by slice; StorageError."""
+        """Read the current content of the log, slice by slice. Raises StorageError."""
         offset, end_offset = log.log_start_offset, log.end_offset
         while offset < end_offset and not self.is_dropped:
             offset = self._load_slice(log, offset)
@@ -59,7 +59,7 @@ class CommittedOffsets:
         try:
             for record in read_records(batch):
                 self._load_record(record)
-        except (InvalidRecord, CorruptMessage):  # what is left of the batch
+        except (InvalidRecord, CorruptMessage):  # the rest of the batch, counted as one
             self.unreadable_records += 1
 
     def _load_record(self, record: Record) -> None:
@@ -71,12 +71,12 @@ class CommittedOffsets:
             self.unreadable_records += 1
 
     def give_up(self, reason: str) -> None:
-        """Nobody knows what was committed."""
+        """The log cannot be read: what was committed is unknown."""
         self._committed.clear()
         self.unreadable_reason = reason
 
     def check_available(self) -> None:
-        """Raises CoordinatorNotAvailable where nobody knows what was committed."""
+        """Raises CoordinatorNotAvailable if what was committed is unknown."""
         if self.unreadable_reason:
             raise CoordinatorNotAvailable(f"committed offsets cannot be read: {self.unreadable_reason}")
 

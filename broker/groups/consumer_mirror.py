@@ -1,7 +1,7 @@
 """What the paper's registries show of the groups that this broker coordinates (`coordination/consumer_registry.py`).
 
-A group is shown once its members know what they read, again with each new generation or member, and no longer when it has none
-or moves. Only groups of consumers can be shown: what other members write for each other is theirs.
+A group is shown once its members have their assignments, again with each new generation or member id, and no longer when it is
+empty or moves. Only consumer groups can be shown: the bytes that other kinds of members exchange are opaque.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from broker.groups.group import Group
 from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL, assigned_partitions, subscribed_topics
 
-_OWNERS_MAX = 1_000  # of a group: at 200 writes in a second, more would never be true
+_OWNERS_MAX = 1_000  # per group: at 200 writes a second, more would never be up to date
 
 _Seen = tuple[int, tuple[str, ...]]  # a generation and its members
 
 
 class ConsumerMirror:
-    """Told of each change of a group or of its offsets; writes nothing itself."""
+    """Notified of each change of a group or of its offsets; writes nothing itself."""
 
     def __init__(self, registry: ConsumerRegistry) -> None:
         self._registry = registry
@@ -43,7 +43,7 @@ class ConsumerMirror:
             self._registry.hide(group_id)
 
     def committed(self, changes: Iterable[Change]) -> None:
-        """Offsets that were forgotten stay where they are shown, as a consumer of the paper's time left them."""
+        """Forgotten offsets stay in the registry, as consumers of the paper's time left them there."""
         for key, value in changes:
             if value is not None:
                 self._registry.committed(key.group, key.topic, key.partition, value.offset)
@@ -59,7 +59,7 @@ def _shown(group: Group) -> Shown:
 
 
 def _is_name(topic: str) -> bool:
-    """Clients may write anything; a znode has a name."""
+    """Clients may write anything as a topic; a znode needs a valid name."""
     try:
         check_topic_name(topic)
     except InvalidTopic:

@@ -1,12 +1,12 @@
-"""All groups that this broker coordinates: found by name, made when somebody joins, woken when their time has come.
+"""All groups that this broker coordinates: found by name, created by the first join, woken at their deadlines.
 
-Groups live in memory. After a restart there are none: members are answered UNKNOWN_MEMBER_ID, join again and go on from the
-committed offsets, which are on disk. A group that was emptied is kept until the next sweep, so that it can be seen.
+Groups live in memory. After a restart there are none: members get UNKNOWN_MEMBER_ID, rejoin and continue from the committed
+offsets, which are on disk. A group that becomes empty is kept until the next sweep, so that it can be described.
 
-Where there are other brokers, `check_mine` says whether this one coordinates a group, and whether it may be sure of that. Every
-request asks it, and so does time: a broker that was stopped for a while must not put out members whose heartbeats another
-coordinator has taken meanwhile. When a group moves, all who wait here are told at once, and it is forgotten: members join it
-again at the new coordinator, as after a restart.
+In a cluster, `check_mine` checks whether this broker coordinates a group, and can be sure of it. It is called for every request,
+and before a group's deadlines are processed: a broker that was suspended for a while must not remove members whose heartbeats
+another coordinator has received in the meantime. When a group moves, all requests that wait here are answered at once, and the
+group is forgotten: members join it again at the new coordinator, as after a restart.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from broker.groups.states import GroupState
 from broker.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
 
 if TYPE_CHECKING:
-    from broker.groups.consumer_mirror import ConsumerMirror  # a broker alone does without it
+    from broker.groups.consumer_mirror import ConsumerMirror  # a standalone broker does without it
 
 logger = logging.getLogger("broker.groups")
 
-_GROUP_ID_BYTES_MAX = 249  # what fits everywhere a topic name fits
+_GROUP_ID_BYTES_MAX = 249  # fits wherever a topic name fits
 _DEFECTIVE_GROUP_PAUSE_SECONDS = 1.0
-_DOUBTFUL_GROUP_PAUSE_SECONDS = 0.1  # before it is asked again whether it is ours
+_DOUBTFUL_GROUP_PAUSE_SECONDS = 0.1  # before checking again whether the group is ours
 _INSTANCE_ID = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -54,15 +54,15 @@ def check_group_id(group_id: str | None) -> str:
 
 
 def check_instance_id(instance_id: str | None) -> None:
-    """InvalidRequest where another member could not be told of it: what one version carries another may not. Kafka's rule is that
-    of a topic's name."""
+    """InvalidRequest if the id could not be sent to other members: what one version can encode, another may not. Kafka's rule is
+    the one for topic names."""
     if instance_id is not None and not _INSTANCE_ID.fullmatch(instance_id):
         raise InvalidRequest("a group instance id is 1 to 249 of [a-zA-Z0-9._-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRules:
-    """What the configuration says about groups."""
+    """The configured limits for groups."""
 
     group: GroupRules
     session_ms_min: int
@@ -72,22 +72,22 @@ class CoordinatorRules:
 
 
 class GroupCoordinator:
-    """Hands each request to its group. `now` is always the monotonic clock, in seconds."""
+    """Passes each request to its group. `now` is always the monotonic clock, in seconds."""
 
     def __init__(
         self, rules: CoordinatorRules, new_id: Callable[[], str], check_mine: Callable[[str], object] = lambda group_id: None
     ) -> None:
-        """`check_mine` raises NotCoordinator, CoordinatorLoadInProgress where the group is not ours, or not yet."""
+        """`check_mine` raises NotCoordinator or CoordinatorLoadInProgress if the group is not ours, or not yet."""
         self._rules = rules
         self._new_id = new_id
         self._check_mine = check_mine
         self._groups: dict[str, Group] = {}
         self._held: dict[str, int] = {}
-        self.held_bytes = 0  # what the members of all groups cost in memory, roughly
+        self.held_bytes = 0  # approximate memory used by the members of all groups
         self._timers = Timers()
-        self.due = NEVER  # when `expire` has something to do: the loop looks at this in every turn
-        self.mirror: ConsumerMirror | None = None  # the paper's registries, where there is a ZooKeeper
-        self._former_generations = 0  # of groups that were removed: a counter must not fall
+        self.due = NEVER  # when `expire` has something to do: the loop checks this in every turn
+        self.mirror: ConsumerMirror | None = None  # the paper's registries, if there is a ZooKeeper
+        self._former_generations = 0  # of removed groups: a counter must not decrease
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
@@ -101,7 +101,7 @@ class GroupCoordinator:
     # -- requests of members -----------------------------------------------------------------------------------------------------
 
     def join(self, group_id: str, request: JoinRequest, ticket: Ticket, now: float) -> list[Answer]:
-        """Group.join, in a group that is made for its first member."""
+        """Group.join, in a group that is created for its first member."""
         self._check_mine(check_group_id(group_id))
         check_instance_id(request.name.instance_id)
         rules = self._rules
@@ -148,7 +148,7 @@ class GroupCoordinator:
             self._wake(group)
 
     def check_commit(self, group_id: str, name: MemberName, generation: int, now: float) -> None:
-        """Group.check_commit; a group without members takes commits that claim none."""
+        """Group.check_commit; a group without members accepts commits that claim no membership."""
         self._check_mine(check_group_id(group_id))
         group = self._groups.get(group_id)
         if group is not None:
@@ -166,7 +166,7 @@ class GroupCoordinator:
     # -- time --------------------------------------------------------------------------------------------------------------------
 
     def _wake(self, group: Group) -> None:
-        """After each change: when must it be looked at again, and what does it hold now?"""
+        """After each change: update the group's next deadline and its memory use."""
         held_bytes = group.members.held_bytes
         self.held_bytes += held_bytes - self._held.get(group.group_id, 0)
         self._held[group.group_id] = held_bytes
@@ -176,7 +176,7 @@ class GroupCoordinator:
             self.mirror.changed(group)
 
     def expire(self, now: float, deliver: Callable[[list[Answer]], None]) -> None:
-        """Let the groups whose time has come do what is due; the answers of each are delivered before the next one's turn."""
+        """Let groups whose deadline has passed do what is due; the answers of each are delivered before the next one's turn."""
         for group_id in self._timers.due(now):
             group = self._groups.get(group_id)
             if group is not None:
@@ -184,7 +184,7 @@ class GroupCoordinator:
         self.due = self._timers.next_deadline()
 
     def _expire_one(self, group: Group, now: float, deliver: Callable[[list[Answer]], None]) -> None:
-        """A group that cannot go on must neither be looked at in every turn nor keep the others from theirs."""
+        """A group that fails must neither be retried in every turn nor keep the others from being processed."""
         try:
             self._check_mine(group.group_id)
         except BrokerError:
@@ -207,7 +207,7 @@ class GroupCoordinator:
         self._forget(group)
 
     def lose(self, is_lost: Callable[[str], bool]) -> list[Answer]:
-        """Others coordinate the groups for which `is_lost` holds: forget them."""
+        """Forget the groups for which `is_lost` holds: other brokers coordinate them now."""
         answers: list[Answer] = []
         for group in [one for one in self if is_lost(one.group_id)]:
             answers += group.move(NotCoordinator(f"this broker coordinates group {group.group_id!r} no longer"))
@@ -227,12 +227,12 @@ class GroupCoordinator:
         return group is not None and group.state is not GroupState.EMPTY
 
     def empty_since(self, group_id: str, ours_since: float) -> float:
-        """Since when the group is known to have no members: at least since it is ours."""
+        """Since when the group is known to have no members: `ours_since` if it is not in memory."""
         group = self._groups.get(group_id)
         return ours_since if group is None else group.empty_since
 
     def reads(self, group_id: str, topic: str) -> bool:
-        """Whether a member may be reading the topic: certain only in a consumer group whose members say what they read."""
+        """Whether a member may be reading the topic: certain only in a consumer group whose members declare what they read."""
         group = self._groups.get(group_id)
         if group is None or not len(group.members):
             return False
@@ -254,14 +254,14 @@ class GroupCoordinator:
 
     @property
     def rebalance_count(self) -> int:
-        """How many rebalances have ended, that is, generations begun."""
+        """How many rebalances have completed, that is, how many generations have begun."""
         return self._former_generations + sum(group.generation for group in self)
 
 
-# When which group has something to do although nobody asks.
+# When each group has something to do even if no request arrives.
 #
-# A heap with at most one live entry for each group: its earliest known deadline. Deadlines that move later (every heartbeat moves
-# one) cost nothing here; the entry comes up too early, and the group is asked again.
+# A heap with at most one live entry per group: its earliest known deadline. Deadlines that move later (every heartbeat moves one)
+# cost nothing here; the entry comes up too early, and the group's deadline is checked again.
 
 NEVER = float("inf")
 
@@ -274,17 +274,17 @@ class Timers:
         self._earliest: dict[str, float] = {}
 
     def schedule(self, key: str, deadline: float | None) -> None:
-        """Wake `key` at `deadline`, unless it is to be woken before anyway."""
+        """Wake `key` at `deadline`, unless it is already scheduled earlier."""
         if deadline is not None and deadline < self._earliest.get(key, NEVER):
             self._earliest[key] = deadline
             heapq.heappush(self._heap, (deadline, key))
 
     def next_deadline(self) -> float:
-        """The earliest of all; a key's entry that an earlier one has replaced counts too, and costs one look."""
+        """The earliest of all; entries replaced by an earlier one count too, and cost one check."""
         return self._heap[0][0] if self._heap else NEVER
 
     def due(self, now: float) -> list[str]:
-        """The keys whose time has come; each must be scheduled anew."""
+        """The keys whose deadline has passed; each must be scheduled again."""
         keys = []
         while self._heap and self._heap[0][0] <= now:
             deadline, key = heapq.heappop(self._heap)

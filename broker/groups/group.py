@@ -1,7 +1,7 @@
-"""One group: what its members, and those who would be, may ask of it. `rebalance.py` has what follows from it.
+"""One group: the requests of its members, and of those that want to join. `rebalance.py` has what follows from them.
 
-A request that is refused has changed nothing, MemberIdRequired excepted, which notes the id that it gives out. Requests that
-have to wait leave a ticket; each method returns the answers that it made possible, its own caller's among them or not.
+A request that fails changes nothing, except MemberIdRequired, which remembers the id that it hands out. Requests that have to
+wait leave a ticket; each method returns all answers that have become possible, possibly including its own caller's.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from broker.groups.members import Member
 from broker.groups.messages import Answer, GroupDescription, JoinRequest, MemberDescription, MemberName, SyncRequest, Ticket
 from broker.groups.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, Generations, GroupRules
 
-_CLIENT_ID_LENGTH_MAX = 255  # of a client's name, in the ids that are made from it
-_NAME_BYTES_MAX = 249  # members of every version are told the protocol, and older ones cannot carry more than 32,767
-_PROTOCOLS_MAX = 64  # clients bring one to four; a join compares them with those of every member
+_CLIENT_ID_LENGTH_MAX = 255  # of a client id, in the member ids generated from it
+_NAME_BYTES_MAX = 249  # the protocol is sent to members of every version, and older ones cannot encode more than 32,767 bytes
+_PROTOCOLS_MAX = 64  # clients send one to four; a join compares them with those of every member
 
 
 class Group(Generations):
-    """The machine. `now` is always the monotonic clock, in seconds; `new_id` gives a text that nobody had before."""
+    """The state machine. `now` is always the monotonic clock, in seconds; `new_id` returns a unique string."""
 
     def __init__(self, group_id: str, rules: GroupRules, new_id: Callable[[], str], now: float) -> None:
         super().__init__(rules, now)
@@ -39,9 +39,9 @@ class Group(Generations):
     # -- joining -----------------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, ticket: Ticket, now: float) -> list[Answer]:
-        """Join, or join again. Raises what the member is refused with; MemberIdRequired gives a new one its id."""
+        """Join, or rejoin. Raises the error for the member; MemberIdRequired gives a new member its id."""
         name = request.name
-        # All that can refuse comes before anything changes: a refused join must leave the others' generation alone.
+        # All checks that can fail come before any change: a failed join must not affect the other members' generation.
         self._check_protocols(request)
         self._check_room(name)
         if name.member_id in self.members.expected and name.instance_id is None:
@@ -81,8 +81,8 @@ class Group(Generations):
         member_id = self._make_id(request.client_id)
         if request.id_comes_first:
             self.members.expected[member_id] = now + request.session_timeout_ms / 1000
-            # KIP-394: a client that never comes back with its id costs an entry of a table until its session is over, and not a
-            # rebalance of everybody.
+            # KIP-394: a client that never returns with its id costs a table entry until its session times out, not a rebalance of
+            # the whole group.
             raise MemberIdRequired(member_id)
         self._add(member_id, request, ticket, now)
 
@@ -101,15 +101,15 @@ class Group(Generations):
         member.joining = ticket
         member.touch(now)
         self.members.add(member)
-        # The first rebalance of a group waits for more to come as long as somebody new came during the last wait; later ones do
-        # not (KIP-134).
+        # The first rebalance of a group is extended as long as new members joined during the last wait; later rebalances are not
+        # (KIP-134).
         self._has_newcomer = self.state is PREPARING
         self._rebalance(now)
 
     def _join_again(self, member: Member, request: JoinRequest, ticket: Ticket, now: float) -> None:
-        """A member that brings nothing new has only missed the answer: it gets it again. Anything else is a rebalance.
+        """A member that joins again without changes has only missed the answer: it gets it again. Any change is a rebalance.
 
-        The leader of a stable group always brings something: it joins again when it has seen that the topics changed.
+        The leader of a stable group always causes one: it rejoins when it has noticed that the topics changed.
         """
         is_news = member.protocols != request.protocols or (self.state is STABLE and member.member_id == self.members.leader_id)
         if self.state is PREPARING or is_news:
@@ -120,21 +120,21 @@ class Group(Generations):
             self._answer(ticket, self._join_answer(member))
 
     def _replace(self, member: Member, member_id: str, request: JoinRequest, ticket: Ticket, now: float) -> None:
-        """A static member is back under a new id: whoever still uses the old one is fenced (KIP-345)."""
+        """A static member has returned under a new id: a process that still uses the old id is fenced (KIP-345)."""
         former_leader_id = self.members.leader_id
-        # Before the rename: what the former process still waits for is answered under the id that it knows.
+        # Before the rename: the former process's waiting requests are answered under the id that it knows.
         self._refuse(member, FencedInstanceId(f"instance {member.instance_id!r} is now member {member_id!r}"))
         self.members.rename(member, member_id)
         self._update(member, request, ticket, now)
-        # The point of a static member: where it brings what it brought before, its assignment still holds and the others notice
-        # nothing.
+        # The point of static membership: if the chosen protocol stays the same, the member's assignment still holds and the
+        # others notice nothing.
         if self.state is not STABLE or self.members.choose_protocol() != self.protocol_name:
             self._rebalance(now)
             return
         member.joining = None
         if request.may_skip_assignment:
             answer = self._join_answer(member, skip_assignment=self.members.leader_id == member_id)
-        else:  # a client that knows no skipping would assign anew if it were told that it leads: it is told that another does
+        else:  # a client without skip_assignment would assign again as leader: the answer names its former id as leader
             answer = self._join_answer(member, leader_id=former_leader_id)
         self._answer(ticket, answer)
 
@@ -148,7 +148,7 @@ class Group(Generations):
     # -- being a member ----------------------------------------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest, ticket: Ticket, now: float) -> list[Answer]:
-        """Ask for one's assignment; the leader brings everybody's. Raises what the member is refused with."""
+        """Request the member's assignment; the leader sends everyone's. Raises the error for the member."""
         member = self.members.find(request.name)
         self._check_generation(request.generation)
         if request.protocol_type not in (None, self.protocol_type) or request.protocol_name not in (None, self.protocol_name):
@@ -159,7 +159,7 @@ class Group(Generations):
         self._answer_sync(member, RebalanceInProgress("the member has asked again since"))
         member.syncing, member.has_synced = ticket, True
         if self.state is COMPLETING and member.member_id == self.members.leader_id:
-            # A leader may leave somebody out: that one is assigned nothing, which is an answer, and not left waiting for one.
+            # A leader may omit a member: that member gets an empty assignment, rather than waiting for an answer.
             for one in self.members:
                 one.assignment = request.assignments.get(one.member_id, b"")
             self._enter(STABLE)
@@ -168,7 +168,7 @@ class Group(Generations):
         return self._take_answers()
 
     def heartbeat(self, name: MemberName, generation: int, now: float) -> None:
-        """A sign of life. Raises RebalanceInProgress where the member should join again."""
+        """Keep the session alive. Raises RebalanceInProgress if the member should rejoin."""
         member = self.members.find(name)
         self._check_generation(generation)
         member.touch(now)
@@ -176,7 +176,7 @@ class Group(Generations):
             raise RebalanceInProgress("members are joining")
 
     def leave(self, name: MemberName, now: float) -> list[Answer]:
-        """A member goes: by id, or (an administrator's request) by instance id alone. Raises UnknownMember, FencedInstanceId."""
+        """A member leaves, named by id or (by an administrator) by instance id only. Raises UnknownMember, FencedInstanceId."""
         if name.member_id in self.members.expected and name.instance_id is None:
             del self.members.expected[name.member_id]
             self._maybe_complete_join(now)
@@ -186,15 +186,15 @@ class Group(Generations):
         return self._take_answers()
 
     def check_commit(self, name: MemberName, generation: int, now: float) -> None:
-        """Check that this commit is allowed: without a generation only while the group has no member. Raises the refusal."""
+        """Check that this commit is allowed: without a generation only while the group is empty. Raises the error if not."""
         if self.state is EMPTY and generation < 0:
             return
         if generation < 0 and not name.member_id and name.instance_id is None:
             raise UnknownMember(f"group {self.group_id!r} has members: only they commit its offsets")
         member = self.members.find(name)
         self._check_generation(generation)
-        # The assignment that the member reads with is not made yet, so what it commits is of its former one, which another may
-        # have by now.
+        # The assignments of this generation do not exist yet, so the commit is for the member's previous one, which another
+        # member may have by now.
         if self.state is COMPLETING:
             raise RebalanceInProgress("assignments are being made")
         member.touch(now)
@@ -211,14 +211,14 @@ class Group(Generations):
         self._enter(DEAD)
 
     def move(self, error: RequestError) -> list[Answer]:
-        """Another broker coordinates the group: whoever waits is told `error`, and joins there."""
+        """Another broker coordinates the group now: waiting members get `error`, and rejoin there."""
         for member in self.members:
             self._refuse(member, error)
         self._enter(DEAD)
         return self._take_answers()
 
     def describe(self) -> GroupDescription:
-        """What administrators see; metadata and assignments are shown while they hold, in a stable group."""
+        """The administrators' view; metadata and assignments are included only while they are valid, in a stable group."""
         is_stable = self.state is STABLE
         return GroupDescription(
             group_id=self.group_id,

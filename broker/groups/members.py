@@ -1,7 +1,7 @@
-"""The members of one group: by id, by instance id, and the ids that were given to members who have yet to join with them.
+"""The members of one group: by id, by instance id, and the ids handed out to members that have yet to join with them.
 
-Members keep the order in which they joined; the first is the leader until it leaves. A protocol can be chosen only if every
-member supports it; among those each member votes for the one it likes best (the first in its list).
+Members are kept in the order in which they joined; the first is the leader until it leaves. A protocol can be chosen only if
+every member supports it; among those each member votes for the one it prefers (the first in its list).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from broker.errors import FencedInstanceId, UnknownMember
 from broker.groups.messages import JoinRequest, MemberName, Protocols, Ticket
 
-_MEMBER_BYTES = 2_000  # of a member without metadata, ids and all
-_EXPECTED_BYTES = 500  # of an id that was given out
+_MEMBER_BYTES = 2_000  # memory of a member without metadata, ids included
+_EXPECTED_BYTES = 500  # memory of an id that was handed out
 
 
 def size_of(protocols: Protocols) -> int:
@@ -21,7 +21,7 @@ def size_of(protocols: Protocols) -> int:
 
 
 class Member:
-    """One member; `joining` and `syncing` hold the ticket of a request that waits."""
+    """One member; `joining` and `syncing` hold the ticket of a waiting request."""
 
     __slots__ = (
         "assignment",
@@ -57,7 +57,7 @@ class Member:
 
     @property
     def held_bytes(self) -> int:
-        """Roughly what the member costs in memory."""
+        """Approximate memory used by the member."""
         return _MEMBER_BYTES + len(self.assignment) + size_of(self.protocols)
 
     @property
@@ -66,11 +66,11 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Who waits for us cannot send heartbeats, and is not expected to."""
+        """A member that waits for our answer cannot send heartbeats, and is not expected to."""
         return self.joining is not None or self.syncing is not None
 
     def touch(self, now: float) -> None:
-        """A sign of life: the session lasts from now."""
+        """The member is alive: its session timeout starts again."""
         self.deadline = now + self.session_timeout_ms / 1000
 
     def metadata(self, protocol_name: str) -> bytes:
@@ -86,7 +86,7 @@ class Members:
     def __init__(self) -> None:
         self._by_id: dict[str, Member] = {}
         self._by_instance: dict[str, Member] = {}
-        self.expected: dict[str, float] = {}  # ids given out, each with the time until which it may be used
+        self.expected: dict[str, float] = {}  # ids handed out, each with the time until which it may be used
         self.leader_id: str | None = None
 
     def __iter__(self) -> Iterator[Member]:
@@ -99,7 +99,7 @@ class Members:
         return member_id in self._by_id
 
     def find(self, name: MemberName) -> Member:
-        """The member so named. Raises UnknownMember, or FencedInstanceId where another process has taken the instance id."""
+        """The member of that name. Raises UnknownMember, or FencedInstanceId if another process has taken the instance id."""
         if name.instance_id is None:
             member = self._by_id.get(name.member_id)
         else:
@@ -129,7 +129,7 @@ class Members:
             self.leader_id = next(iter(self._by_id), None)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member came back as another process: same seat, same role, new id."""
+        """A static member returned as another process: same membership, same role, new id."""
         del self._by_id[member.member_id]
         if self.leader_id == member.member_id:
             self.leader_id = member_id
@@ -137,7 +137,7 @@ class Members:
         self._by_id[member_id] = member
 
     def elect_leader(self) -> bool:
-        """Make sure that the leader is one who has joined; False where nobody has."""
+        """Make sure that the leader is a member that has joined; False if none has."""
         if self.leader_id is not None and self._by_id[self.leader_id].joining is not None:
             return True
         joined = next((member for member in self if member.joining is not None), None)
@@ -147,7 +147,7 @@ class Members:
 
     @property
     def held_bytes(self) -> int:
-        """Roughly what all of them cost in memory."""
+        """Approximate memory used by all of them."""
         return len(self.expected) * _EXPECTED_BYTES + sum(member.held_bytes for member in self)
 
     @property
@@ -160,16 +160,16 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The slowest member decides how long the others wait."""
+        """The member with the longest timeout decides how long the others wait."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def support(self, protocols: Protocols) -> bool:
-        """Whether one of `protocols` is known to every member."""
+        """Whether every member supports at least one common protocol of `protocols`."""
         candidates = {name for name, _ in protocols}
         return bool(self._common(candidates))
 
     def choose_protocol(self) -> str:
-        """The candidate with most votes; at a tie the one that the longest-standing voter prefers."""
+        """The candidate with the most votes; on a tie the one that the longest-standing voter prefers."""
         first = next(iter(self))
         candidates = self._common({name for name, _ in first.protocols})
         votes = Counter(member.vote(candidates) for member in self)

@@ -1,7 +1,7 @@
-"""What goes into the group machine and what comes out: values, free of the wire's versions.
+"""The inputs and outputs of the group state machine: values, independent of protocol versions.
 
-A ticket stands for somebody who waits; the machine only ever hands it back with the answer. Metadata and assignments are bytes
-that members write for each other: the broker carries them unread, which is why any assignor works.
+A ticket represents a waiting request; the state machine only ever hands it back with the answer. Metadata and assignments are
+bytes that members write for each other: the broker passes them on unread, which is why any assignor works.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the preferred one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberName:
-    """How a request names a member: by id, and by instance id where it is static (KIP-345)."""
+    """How a request names a member: by id, and by instance id if it is static (KIP-345)."""
 
     member_id: str
     instance_id: str | None = None
@@ -33,13 +33,13 @@ class JoinRequest:
     protocols: Protocols
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    id_comes_first: bool  # JoinGroup 4 and later: a new member is told its id, and joins with it (KIP-394)
+    id_comes_first: bool  # JoinGroup 4 and later: a new member gets its id first, and joins with it (KIP-394)
     may_skip_assignment: bool  # JoinGroup 9 and later: a returning static leader may keep the assignment (KIP-814)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """One row of what the leader learns."""
+    """One row of the member list that the leader receives."""
 
     member_id: str
     instance_id: str | None
@@ -53,7 +53,7 @@ class JoinAnswer:
     protocol_type: str
     protocol_name: str
     leader_id: str
-    members: tuple[JoinedMember, ...] = ()  # for the leader alone
+    members: tuple[JoinedMember, ...] = ()  # for the leader only
     skip_assignment: bool = False
 
 
@@ -61,7 +61,7 @@ class JoinAnswer:
 class SyncRequest:
     name: MemberName
     generation: int
-    protocol_type: str | None  # None where the version does not carry it
+    protocol_type: str | None  # None if the version does not have it
     protocol_name: str | None
     assignments: Mapping[str, bytes]  # the leader's: member id to assignment
 
@@ -74,7 +74,7 @@ class SyncAnswer:
 
 
 class Answer(NamedTuple):
-    """What somebody who waited gets."""
+    """The answer to a waiting request."""
 
     ticket: Ticket
     outcome: JoinAnswer | SyncAnswer | RequestError

@@ -1,9 +1,9 @@
 """When committed offsets are forgotten: offsets.retention.minutes after the last sign of use (KIP-211), or with their partition.
 
-Use is a commit, or a member. While a group has members nothing expires of the topics that they read, however long ago the commit
-was. Without members both must be over: the time since the commit, on the wall clock that stamped it, and the time since the group
-was last seen with members, on the monotonic clock, which begins anew with each coordinator: never earlier than Apache Kafka, and
-a wall clock that jumps forgets nothing.
+Use is a commit, or a member. While a group has members, the offsets of topics that they read do not expire, however old a commit
+is. Without members, the retention time must have passed twice: since the commit, on the wall clock that stamped it, and since the
+group was last seen with members, on the monotonic clock, which starts again with each coordinator: so offsets never expire
+earlier than in Apache Kafka, and a wall clock that jumps does not expire any.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def expired_offsets(
     now_ms: int,
     retention_ms: int,
 ) -> Iterator[OffsetKey]:
-    """The offsets of the group that may go."""
+    """The offsets of the group that may be forgotten."""
     for (topic, partition), value in offsets.of_group(group).items():
         if not exists(topic, partition):
             yield OffsetKey(group, topic, partition)

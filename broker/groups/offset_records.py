@@ -1,4 +1,4 @@
-"""How a committed offset looks as a record of `__consumer_offsets`: Kafka's own layout, so its tools read ours.
+"""A committed offset as a record of `__consumer_offsets`: Kafka's own layout, so its tools can read ours.
 
 Key: version 1, group, topic, partition. Value: version 3, offset, leader epoch, metadata, commit time. A null value removes
 the entry.
@@ -41,7 +41,7 @@ def encode_key(key: OffsetKey) -> bytes:
 
 
 def decode_key(raw: bytes) -> OffsetKey | None:
-    """The key, or None for a record of another kind (group metadata); ValueError where the bytes are no key at all."""
+    """The key, or None for a record of another kind (group metadata); ValueError if the bytes are not a key."""
     view = memoryview(raw)
     try:
         (version,) = _INT16.unpack_from(view)
@@ -60,7 +60,7 @@ def encode_value(value: CommittedOffset) -> bytes:
 
 
 def decode_value(raw: bytes) -> CommittedOffset:
-    """The value; ValueError where the bytes are none, or one of a version that we do not write."""
+    """The value; ValueError if the bytes are not a value, or one of a version that we do not write."""
     view = memoryview(raw)
     try:
         version, offset, epoch = _VALUE_HEAD.unpack_from(view)

@@ -1,16 +1,15 @@
 """Committed offsets: each change is a record in `__consumer_offsets`, from which the map in memory is rebuilt.
 
-A change without a value is a tombstone: the offset is forgotten. The topic is made when it is first needed, by the brokers alone
-and with settings of its own: compacted, so that it grows with the offsets there are and not with the commits, and never trimmed
+A change without a value is a tombstone: the offset is forgotten. The topic is created when first needed, only by the brokers
+themselves and with its own settings: compacted, so that it grows with the number of offsets, not of commits, and never trimmed
 by time.
 
-A broker alone has all groups in one partition, and reads it at its start. Among others, the leader of a group's partition is the
-group's coordinator: it begins to read when it begins to lead (COORDINATOR_LOAD_IN_PROGRESS meanwhile), and forgets when it does
-not lead any more (NOT_COORDINATOR).
+A standalone broker has all groups in one partition, and reads it at startup. In a cluster, the leader of a group's partition is
+the group's coordinator: it starts reading when it becomes leader (COORDINATOR_LOAD_IN_PROGRESS until that is done), and forgets
+the offsets when it no longer leads (NOT_COORDINATOR).
 
-Where a log cannot be read, nobody knows what was committed: commits and questions are refused with COORDINATOR_NOT_AVAILABLE,
-since a consumer that is told "nothing committed" begins anew, and all else works. A single record that makes no sense is counted
-and left out.
+If a log cannot be read, what was committed is unknown: commits and offset fetches fail with COORDINATOR_NOT_AVAILABLE, because a
+consumer that gets "nothing committed" would start over; everything else works. A single malformed record is counted and skipped.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ class OffsetStore:
         self._partitions = partitions
         self._clock = clock
         self._groups_max = groups_max
-        self._led: dict[int, CommittedOffsets] = {}  # by the partition's index
+        self._led: dict[int, CommittedOffsets] = {}  # by partition index
         self.is_alone = False  # there are no other brokers
-        self.is_topic_wanted = False  # it is being made
-        # Why the leader of a partition cannot be sure that it still leads, if it cannot; None: there are no other brokers.
+        self.is_topic_wanted = False  # it is being created
+        # Returns why this broker cannot be sure that it still leads a partition, or None; not set without other brokers.
         self.why_not: Callable[[Partition], BrokerError | None] | None = None
 
-    # Who coordinates
+    # Which groups are ours
 
     def load(self) -> None:
-        """There are no other brokers: read what was committed, here and now. Called once, at start."""
+        """Without other brokers: read all committed offsets at once. Called once, at startup."""
         self.is_alone = True
         offsets = self.begin(0)
         if self.has_topic:
@@ -65,7 +64,7 @@ class OffsetStore:
         return offsets
 
     def loaded(self, offsets: CommittedOffsets) -> None:
-        """The groups of the partition are ours."""
+        """The groups of the partition are ours from now on."""
         offsets.is_loaded = True
         if offsets.unreadable_reason:
             logger.critical(
@@ -76,19 +75,19 @@ class OffsetStore:
             logger.error("%d records of %s cannot be read: left out", offsets.unreadable_records, OFFSETS_TOPIC)
 
     def drop(self, index: int) -> None:
-        """This broker does not lead the partition any more."""
+        """This broker no longer leads the partition."""
         offsets = self._led.pop(index, None)
         if offsets is not None:
             offsets.is_dropped = True
 
     def index_of(self, group: str) -> int:
-        """The partition that the group is in."""
+        """The index of the group's partition."""
         if self.is_alone or not self.has_topic:
             return 0
         return partition_of_group(group, self._partitions.registry.get(OFFSETS_TOPIC).partition_count)
 
     def ours(self, group: str) -> CommittedOffsets:
-        """Where the group's offsets are; NotCoordinator, CoordinatorLoadInProgress where they are not here, or not yet."""
+        """The offsets that include the group's; NotCoordinator or CoordinatorLoadInProgress if they are not here, or not yet."""
         offsets = self._led.get(self.index_of(group))
         if offsets is None:
             raise NotCoordinator(f"another broker coordinates group {group!r}")
@@ -99,13 +98,13 @@ class OffsetStore:
         return offsets
 
     def readable(self, group: str) -> CommittedOffsets:
-        """The same; CoordinatorNotAvailable where nobody knows what was committed."""
+        """The same; CoordinatorNotAvailable if what was committed is unknown."""
         offsets = self.ours(group)
         offsets.check_available()
         return offsets
 
     def check_room(self, group: str) -> None:
-        """Raises CoordinatorNotAvailable where the group would be one too many."""
+        """Raises CoordinatorNotAvailable if the group would be one too many."""
         if group not in self.ours(group) and (count := sum(map(len, self._led.values()))) >= self._groups_max:
             raise CoordinatorNotAvailable(f"{count} groups have committed offsets already: logbus.groups.max")
 
@@ -125,7 +124,7 @@ class OffsetStore:
 
     @property
     def unreadable_reason(self) -> str:
-        """Why some of what was committed could not be read; empty: it could."""
+        """Why some committed offsets could not be read; empty if all could."""
         return next((offsets.unreadable_reason for offsets in self._led.values() if offsets.unreadable_reason), "")
 
     @property
@@ -137,7 +136,7 @@ class OffsetStore:
             yield from offsets
 
     def all_loaded(self) -> list[CommittedOffsets]:
-        """Those whose groups are ours, in the order in which they became so."""
+        """The partitions whose groups are ours, in the order in which they were won."""
         return [offsets for offsets in self._led.values() if offsets.is_loaded]
 
     def group_ids(self) -> list[str]:
@@ -148,16 +147,16 @@ class OffsetStore:
         return self.of_group(group).get((topic, partition))
 
     def of_group(self, group: str) -> Mapping[tuple[str, int], CommittedOffset]:
-        """What the group has committed, as far as this broker knows: nothing where another coordinates it."""
+        """What the group has committed, as far as this broker knows: nothing if another broker coordinates it."""
         offsets = self._led.get(self.index_of(group))
         return {} if offsets is None else offsets.of_group(group)
 
     # Changing
 
     def stage(self, offsets: CommittedOffsets, changes: Iterable[Change]) -> tuple[Partition, int]:
-        """Stage one batch with all changes, which are of groups of one partition; returns the partition, and the batch's size.
-        Apply them once other replicas have what the turn has written. NotCoordinator: the lead was lost since `offsets` was
-        taken."""
+        """Stage one batch with all changes, which belong to groups of one partition; returns the partition, and the batch's size.
+        Apply them once the other replicas have what the turn has written. NotCoordinator: leadership was lost since `offsets`
+        was obtained."""
         if offsets.is_dropped:
             raise NotCoordinator(f"this broker leads {OFFSETS_TOPIC}-{offsets.index} no longer")
         offsets.check_available()
@@ -177,6 +176,6 @@ class OffsetStore:
         return partition, len(batch)
 
     def applied(self, offsets: CommittedOffsets, changes: Iterable[Change]) -> None:
-        """The changes are in the log of every replica in sync."""
+        """The changes are in the log of every in-sync replica."""
         for key, value in changes:
             offsets.apply(key, value)

@@ -1,12 +1,11 @@
-"""A group's generations: how one begins, how it ends, and what time does to it. Without I/O and without a clock.
+"""A group's generations: how one begins, how it ends, and what timeouts do to it. Without I/O and without a clock.
 
-A rebalance has two halves. Members join; when all have (or the slowest one's rebalance timeout is over) a new generation begins:
-everybody is told the chosen protocol, and the leader who else is there. Members then ask for their assignment and wait until the
-leader brings it. Whatever changes the membership on the way starts the first half again.
+A rebalance has two phases. Members join; when all have (or the longest rebalance timeout is over) a new generation begins: every
+member gets the chosen protocol, and the leader also gets the list of members. Members then request their assignment and wait
+until the leader sends it. Any change of membership on the way starts the first phase again.
 
-Invariants: the generation only rises; everybody of a generation is told the same protocol; whoever waits is answered, at the
-latest when a deadline passes. Step by step this follows what Apache Kafka's coordinator does: its clients were written against
-that.
+Invariants: the generation only increases; all members of a generation get the same protocol; every waiting request is answered,
+at the latest when a deadline passes. Step by step this follows Apache Kafka's coordinator: its clients were written against that.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRules:
-    """What the configuration says about every group."""
+    """The configured rules for every group."""
 
     initial_delay_ms: int  # the first members of a group wait for others: one rebalance instead of many
     size_max: int
 
 
 class Generations:
-    """The state of a group and its way through it. `now` is always the monotonic clock, in seconds."""
+    """The state of a group and its transitions. `now` is always the monotonic clock, in seconds."""
 
     def __init__(self, rules: GroupRules, now: float) -> None:
         self.state = EMPTY
@@ -49,13 +48,13 @@ class Generations:
         self._answers: list[Answer] = []
         self._join_deadline: float | None = None
         self._sync_deadline: float | None = None
-        self._initial_ms_left: int | None = None  # not None: the first members of an empty group are waiting for others
+        self._initial_ms_left: int | None = None  # not None: the first members of an empty group wait for others
         self._has_newcomer = False
 
-    # -- the first half: joining -------------------------------------------------------------------------------------------------
+    # -- the first phase: joining ------------------------------------------------------------------------------------------------
 
     def _rebalance(self, now: float) -> None:
-        """The membership has changed: begin a rebalance, or see whether the one under way can go on."""
+        """The membership has changed: begin a rebalance, or check whether the current one can continue."""
         if self.state is not PREPARING:
             self._prepare(now)
         self._maybe_complete_join(now)
@@ -85,7 +84,7 @@ class Generations:
             self._pass_join_deadline(now)
 
     def _pass_join_deadline(self, now: float) -> None:
-        if self._initial_ms_left and self._has_newcomer:  # others came meanwhile: there may be more
+        if self._initial_ms_left and self._has_newcomer:  # others have joined since: there may be more
             delay_ms = min(self._rules.initial_delay_ms, self._initial_ms_left)
             self._initial_ms_left -= delay_ms
             self._has_newcomer = False
@@ -94,7 +93,7 @@ class Generations:
             self._complete_join(now)
 
     def _complete_join(self, now: float) -> None:
-        """Those who have not joined in time are out, static members excepted: a new generation begins with the others."""
+        """Members that have not joined in time are removed, except static ones: a new generation begins with the others."""
         for member in [one for one in self.members if one.joining is None and not one.is_static]:
             self._remove(member)
         if len(self.members) and not self.members.elect_leader():  # only absent static members: their sessions decide
@@ -136,10 +135,10 @@ class Generations:
             skip_assignment=skip_assignment,
         )
 
-    # -- the second half: assignments --------------------------------------------------------------------------------------------
+    # -- the second phase: assignments -------------------------------------------------------------------------------------------
 
     def _hand_out(self, now: float) -> None:
-        """Everybody who waits for an assignment gets it."""
+        """Send the assignments to all members that wait for one."""
         for member in self.members:
             if member.syncing is not None:
                 member.touch(now)
@@ -151,21 +150,21 @@ class Generations:
             self._sync_deadline = None
 
     def _pass_sync_deadline(self, now: float) -> None:
-        """Who never asked for an assignment is taken for dead, the leader too who never brought any."""
+        """Members that have not sent a SyncGroup are considered dead, including a leader that sent no assignments."""
         self._sync_deadline = None
         self._lose([member for member in self.members if not member.has_synced], now)
 
     # -- time --------------------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `expire` has something to do, if nobody asks for anything until then."""
+        """When `expire` has something to do, if no request arrives before."""
         deadlines = [deadline for deadline in (self._join_deadline, self._sync_deadline) if deadline is not None]
         deadlines += self.members.expected.values()
         deadlines += [member.deadline for member in self.members if not member.is_waiting]
         return min(deadlines, default=None)
 
     def expire(self, now: float) -> list[Answer]:
-        """Do what is due: silent members leave, ids not used are withdrawn, the halves of a rebalance end."""
+        """Do what is due: remove silent members, withdraw unused ids, end the phases of a rebalance."""
         members = self.members
         for member_id in [one for one, until in members.expected.items() if until <= now]:
             del members.expected[member_id]
@@ -190,7 +189,7 @@ class Generations:
         self.members.remove(member)
 
     def _refuse(self, member: Member, error: RequestError) -> None:
-        """Whatever the member waits for, this is the answer."""
+        """Answer whatever the member waits for with this error."""
         if member.joining is not None:
             ticket, member.joining = member.joining, None
             self._answer(ticket, error)

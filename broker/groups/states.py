@@ -1,12 +1,12 @@
-"""The five states of a group and the way between them.
+"""The five states of a group and the transitions between them.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable
       ^            |    ^                  |                |
       +------------+    +------------------+----------------+
 
-A group is Empty without members, prepares while they join, completes while its leader works out who reads what, and is Stable
-once everybody may know. Dead is a group that was removed, or that another broker coordinates now: nobody sees one here, its name
-can be taken again.
+A group is Empty without members, PreparingRebalance while they join, CompletingRebalance while its leader computes the
+assignments, and Stable once the members can get them. Dead is a group that was removed, or that another broker coordinates now:
+it is no longer visible here, and its name can be used again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 
 
 class GroupState(Enum):
-    """Kafka's names, as DescribeGroups and ListGroups give them."""
+    """Kafka's names, as returned by DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"

@@ -1,9 +1,9 @@
-"""What consumers write for each other, as far as the broker looks into it: the topics that one subscribes to, and the partitions
-that it is given. Nobody else's bytes are read.
+"""The part of the consumers' own data that the broker reads: the topics that a consumer subscribes to, and the partitions that it
+is assigned. The bytes of other kinds of members are not read.
 
-Kafka's ConsumerProtocolSubscription begins with a version and an array of topic names in every version, its
+In every version, Kafka's ConsumerProtocolSubscription begins with a version and an array of topic names, and its
 ConsumerProtocolAssignment with a version and an array of topics with their partitions; what follows is not read. Administration
-needs the first: a topic's offsets may not be deleted, and do not expire, while a member reads the topic. The second is shown in
+needs the former: a topic's offsets may not be deleted, and do not expire, while a member reads the topic. The latter is shown in
 the paper's registries.
 """
 
@@ -21,7 +21,7 @@ _COUNT = Struct(">i")
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics, or None where the bytes are of another kind."""
+    """The topics, or None if the bytes have another format."""
     view = memoryview(metadata)
     try:
         _, count = _HEAD.unpack_from(view)
@@ -37,7 +37,7 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def assigned_partitions(assignment: bytes) -> list[tuple[str, int]]:
-    """Topics and partitions; none where the bytes are of another kind."""
+    """Topics and partitions; empty if the bytes have another format."""
     view = memoryview(assignment)
     try:
         _, topic_count = _HEAD.unpack_from(view)

@@ -1,6 +1,6 @@
 """Encoded answers by request: kept until something changes, and never more than a fixed number of entries and bytes.
 
-The keys are what clients sent, so both are bounded: when it is full it begins anew, which costs one encoding for each client.
+The keys are chosen by clients, so both are bounded: a full cache is cleared, which costs one encoding per client.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ Key = tuple[int, bytes, str]
 
 
 class AnswerCache:
-    """Version and body of a request, and the listener that it came through, to the bytes of its answer."""
+    """Maps a request's version, body and listener to the bytes of its answer."""
 
     def __init__(self) -> None:
         self._answers: dict[Key, bytes] = {}
         self.size_bytes = 0
-        self.change = 0  # rises whenever what was kept is true no longer
+        self.change = 0  # incremented whenever cached answers become invalid
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -26,7 +26,7 @@ class AnswerCache:
         return self._answers.get(key)
 
     def put(self, key: Key, answer: bytes) -> None:
-        """Keep it, where it is not too large."""
+        """Keep the answer, unless it is too large."""
         size = len(key[1]) + len(answer)
         if size > BYTES_MAX:
             return
@@ -36,7 +36,7 @@ class AnswerCache:
         self.size_bytes += size
 
     def clear(self) -> None:
-        """Something has changed, or there is no room."""
+        """Drop everything: something has changed, or there is no room."""
         self._answers.clear()
         self.size_bytes = 0
         self.change += 1

@@ -1,7 +1,7 @@
-"""What a broker of a cluster has in the places of what one that is alone keeps on its own disk: topics, settings, producer ids,
-the view of clients, and who makes and changes topics. All of it follows the image.
+"""A clustered broker's counterpart to what a standalone broker keeps on its own disk: topics, settings, producer ids, the view of
+clients, and the making and changing of topics. All of it follows the image.
 
-It is told of each change before the roles are, since a partition that is led belongs to a topic that can be found.
+It is notified of each change before the roles are, because the topic of a led partition must be known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("broker.coordination")
 
 
 class ClusterCoordination:
-    """See the file's theory. `new_id` gives topics their ids, each once."""
+    """See the module docstring. `new_id` returns ids for topics, each of them unique."""
 
     def __init__(self, member: ClusterMember, config: BrokerConfig, new_id: Callable[[], uuid.UUID]) -> None:
         self.member = member
@@ -41,7 +41,7 @@ class ClusterCoordination:
         self._config = config
 
     def open(self, partitions: PartitionManager) -> None:
-        """Which logs this broker should have is only known when it has entered the cluster."""
+        """Nothing to open yet: which logs this broker should have is known only after it has joined the cluster."""
 
     def view(self, partitions: PartitionManager) -> ImageView:
         return ImageView(lambda: self.member.image)
@@ -50,7 +50,7 @@ class ClusterCoordination:
         return ClusterTopics(self.member, self.topics, partitions, self.overrides, self._config)
 
     def follow(self, context: Context) -> None:
-        """From now on, and at once where the image is known."""
+        """Follow the image from now on, starting at once if it is already known."""
 
         def changed(image: Image, news: News) -> None:
             self.topics.image_changed(image, news)
@@ -65,5 +65,5 @@ class ClusterCoordination:
 def _refresh_settings(context: Context) -> None:
     try:
         context.partitions.settings.refresh()
-    except InvalidConfig as error:  # no broker of this version wrote it
+    except InvalidConfig as error:  # not written by a broker of this version
         logger.error("the brokers' settings in ZooKeeper are passed over: %s", error)

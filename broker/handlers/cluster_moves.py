@@ -1,8 +1,8 @@
-"""Reassignments of a cluster, begun and cancelled at any broker: one conditional write of the topic's node (KIP-455).
+"""Reassignments in a cluster, begun and cancelled at any broker: one conditional write of the topic's node (KIP-455).
 
-All partitions of a topic that a request names are moved with one write. Where another broker was quicker, what it wrote is looked
-at once the image shows it, and all is decided anew. The controller does the rest (`controller/reassign.py`); the answer says only
-that it has begun.
+All partitions of a topic that a request names are moved with one write. If another broker wrote first, its change is examined
+once the image shows it, and everything is decided again. The controller does the rest (`controller/reassign.py`); the answer
+only means that the reassignment has begun.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ATTEMPTS = 5
 
 
 def move_partitions(member: ClusterMember, topic: Topic, wanted: Moves, timeout_ms: int) -> Steps:
-    """What `TopicAdmin.reassign` promises."""
+    """Implements `TopicAdmin.reassign`."""
     for _ in range(_ATTEMPTS):
         known = member.image.topics.get(topic.name)
         if known is None or known.topic_id != topic.topic_id:
@@ -61,7 +61,7 @@ def _wait_until(member: ClusterMember, is_so: Callable[[Image], bool], timeout_m
 
 
 def _checked(known: ClusterTopic, wanted: Moves, image: Image) -> tuple[dict[int, BrokerError], dict[int, tuple[int, ...]]]:
-    """What cannot be, and where the others go."""
+    """The partitions that cannot be moved, with the reason, and the target replicas of the others."""
     failed: dict[int, BrokerError] = {}
     targets: dict[int, tuple[int, ...]] = {}
     for index, target in wanted.items():
@@ -89,6 +89,6 @@ def _target(known: ClusterTopic, index: int, target: tuple[int, ...] | None, ima
 
 
 def _is_other(known: ClusterTopic, version: int, image: Image) -> bool:
-    """The topic has this version, or is another."""
+    """Whether the topic has at least this version, or is gone or a different one."""
     topic = image.topics.get(known.name)
     return topic is None or topic.topic_id != known.topic_id or topic.version >= version

@@ -1,13 +1,13 @@
-"""Topics and settings of a cluster, as clients ask for them at any broker.
+"""Changes to a cluster's topics and settings, which clients may request from any broker.
 
-Whoever is asked writes to ZooKeeper (`topic_writes.py`), and answers once its own image shows the change: what it says about the
-topic afterwards is what it was told. Whether a name is free is known there and nowhere else. Nothing waits in a queue, since
-brokers change the same things at the same time anyway, and each write holds only for what its writer saw.
+The broker that gets the request writes to ZooKeeper (`topic_writes.py`), and answers once its own image shows the change: later
+answers of this broker about the topic then agree with it. Only ZooKeeper can decide whether a name is free. Nothing waits in a
+queue, because brokers change the same things concurrently anyway, and each write applies only to the state that its writer saw.
 
-A deleted topic's name is free again when the controller has removed all of it, and that is when the answer leaves.
+A deleted topic's name is free again when the controller has removed all of the topic, and only then is the request answered.
 
-The controller and other brokers need a moment more. A leader that does not have its partition yet is asked again by every
-client, as one that has just changed.
+The controller and other brokers need a moment longer. Clients retry with a leader that does not have its partition yet, as with
+one that has just changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from broker.partitions.topic_admin import DEFAULT, TIMEOUT_MS, Failures, Growth,
 
 logger = logging.getLogger("broker.topics")
 
-_AT_ONCE = 50  # scripts on their way to ZooKeeper: its answer to the last of them must come before the deadline of a request
+_AT_ONCE = 50  # concurrent scripts: ZooKeeper's answer to the last of them must arrive before a request's deadline
 _NO_ID = uuid.UUID(int=0)
 
 Begin = Callable[[Outcome], None]
@@ -46,14 +46,14 @@ Begin = Callable[[Outcome], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """A topic as it would be made."""
+    """A topic as it would be created."""
 
     topic: Topic
     made: ClusterTopic
 
 
 class ClusterTopics:
-    """A `TopicAdmin` of one broker of many."""
+    """The `TopicAdmin` of a broker in a cluster."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ClusterTopics:
         self._config = config
         self._held: tuple[Mapping[str, ClusterTopic], Mapping[int, int]] = ({}, {})
 
-    # Making
+    # Creating
 
     def validate(self, wanted: Iterable[NewTopic | BrokerError]) -> Outcomes:
         plans = yield from self._plans(wanted)
@@ -84,7 +84,7 @@ class ClusterTopics:
 
     def _plans(self, wanted: Iterable[NewTopic | BrokerError]) -> Steps:
         plans: list[_Plan | BrokerError] = []
-        # One room for the whole request: each of its topics would fit alone, and all of them together might not.
+        # One `_Room` for the whole request: each of its topics may fit alone, while all of them together do not.
         room = self._room()
         for one in wanted:
             plan: _Plan | BrokerError
@@ -102,8 +102,8 @@ class ClusterTopics:
             count, factor = self._config.offsets_partitions, self._offsets_factor()
             overrides = self._partitions.internal_settings[wanted.name]
         count = self._config.num_partitions if count == DEFAULT else count
-        # Checked against our image, which may be a moment old. What decides is the transaction: it names the topic's name and
-        # id, and is refused where either is taken by then.
+        # Checked against our image, which may be slightly out of date. The transaction decides: it contains the topic's name and
+        # id, and fails if either is taken by then.
         topic = self._topics.new(wanted.name, count, overrides)
         log = self._partitions.settings.of_topic(overrides)
         if wanted.assignments is not None:
@@ -117,23 +117,23 @@ class ClusterTopics:
         return _Plan(topic=replace(topic, partition_count=len(replicas), replication_factor=len(replicas[0])), made=made)
 
     def _offsets_factor(self) -> int:
-        """Fewer where there never were so many brokers. One that is known and not there just now counts: the first client after
-        a restart must not be the reason why all offsets have one replica forever."""
+        """Less than configured only if the cluster never had that many brokers. Known brokers that are currently down count: the
+        first client after a restart must not leave all offsets with a single replica forever."""
         return min(self._config.offsets_replication_factor, max(1, len(self._member.image.incarnations)))
 
     def _racks(self) -> dict[int, str]:
         return {broker_id: node.rack for broker_id, node in sorted(self._member.image.brokers.items())}
 
     def _candidates(self, factor: int) -> dict[int, str]:
-        """Brokers that are being stopped get replicas only where there would be too few otherwise: they come back."""
+        """Brokers that are shutting down get replicas only if there would be too few brokers otherwise: they will return."""
         racks = self._racks()
         staying = {broker_id: rack for broker_id, rack in racks.items() if broker_id not in self._member.image.leaving}
         return staying if len(staying) >= factor else racks
 
     def _room(self) -> _Room:
         topics = self._member.image.topics
-        # By identity: an image is never changed, each change gives a new one. Counting all replicas of a cluster takes some
-        # milliseconds.
+        # Compared by identity: an image is immutable, each change creates a new one. Counting all replicas of a cluster takes
+        # some milliseconds.
         if self._held[0] is not topics:  # a request may name a thousand topics
             self._held = topics, _counted(brokers for topic in topics.values() for brokers in topic.replicas)
         return _Room(self._held[1], self._config.partitions_max)
@@ -143,8 +143,8 @@ class ClusterTopics:
 
         def state(brokers: tuple[int, ...]) -> PartitionState:
             isr = tuple(broker for broker in brokers if broker in image.brokers)
-            # The first state is written by us and not by the controller: a topic can be written to as soon as it is there,
-            # whoever is the controller, and even while there is none.
+            # The initial state is written here and not by the controller: a topic can be written to as soon as it exists,
+            # whichever broker is the controller, and even while there is none.
             leader = next((broker for broker in isr if broker not in image.leaving), isr[0])
             return PartitionState(leader=leader, leader_epoch=0, isr=isr, version=0)
 
@@ -155,7 +155,7 @@ class ClusterTopics:
 
         def is_there(image: Image) -> bool:
             known = image.topics.get(made.name)
-            # Larger topics are made in several transactions (topic_writes.py): the image shows some of the partitions before
+            # Larger topics are created in several transactions (topic_writes.py): the image shows some of the partitions before
             # the rest.
             return known is not None and known.topic_id == made.topic_id and known.partition_count >= made.partition_count
 
@@ -200,7 +200,7 @@ class ClusterTopics:
         try:
             topic = self._topics.get(growth.name)
             replicas = self._new_replicas(growth, topic, self._room())
-        except BrokerError as error:  # it was changed since it was checked
+        except BrokerError as error:  # the topic has changed since the check
             go_on(None, error)
             return
         topic_id, first = topic.topic_id, topic.partition_count
@@ -240,8 +240,8 @@ class ClusterTopics:
         topic = change.topic
 
         def rewrite(now: Mapping[str, str]) -> Mapping[str, str]:
-            # Called with what ZooKeeper holds now, and again with what another broker has put there meanwhile: two clients that
-            # change different settings of one topic at once both get what they asked for.
+            # Called with what ZooKeeper holds now, and again if another broker has changed it in the meantime: two clients that
+            # change different settings of one topic at the same time both succeed.
             values = change.rewrite(now)
             if not topic.is_internal:
                 check_new_topic(self._partitions.settings.of_topic(values), topic.replication_factor)
@@ -270,28 +270,28 @@ class ClusterTopics:
     def _write(
         self, script: Script[Any], expected: Callable[[Any], Callable[[Image], bool]], timeout_ms: int, go_on: Outcome
     ) -> None:
-        """Run a script, then wait until the image shows what `expected` says of its result."""
+        """Run a script, then wait until the image satisfies the condition that `expected` derives from its result."""
 
         def written(result: Any, error: BrokerError | None) -> None:
             if error is not None:
                 go_on(None, error)
             else:
-                # Not answered before our own image shows it: a client that is told "created" and asks this broker for metadata
-                # next must not be told that there is no such topic.
+                # Not answered before our own image shows it: a client that has created a topic and then requests metadata from
+                # this broker must not get an unknown topic.
                 self._member.when_seen(expected(result), partial(go_on, None), timeout_ms)
 
         ask(self._member.store, script, written)
 
 
 class _Room:
-    """How many partitions each broker may still be given."""
+    """How many more partitions each broker may be assigned."""
 
     def __init__(self, held: Mapping[int, int], partitions_max: int) -> None:
         self._held = dict(held)
         self._max = partitions_max
 
     def take(self, replicas: Iterable[Sequence[int]]) -> None:
-        """InvalidPartitions: one of them would have too many, and none gets any."""
+        """InvalidPartitions: a broker would have too many, and nothing is assigned."""
         added = _counted(replicas)
         for broker, count in added.items():
             before = self._held.get(broker, 0)
@@ -312,9 +312,9 @@ def _counted(replicas: Iterable[Sequence[int]]) -> dict[int, int]:
 
 
 def _together(begins: Sequence[Begin]) -> Steps:
-    """Begin all, some at a time; returns the error of each, or None."""
+    """Run all, a limited number at a time; returns the error of each, or None."""
     errors: list[BaseException | None] = []
-    # Not one after the other, which would take a round trip each, and not all at once: ZooKeeper would answer the last after
+    # Not one after another, which would take a round trip each, and not all at once: ZooKeeper would answer the last one after
     # its client's deadline.
     for first in range(0, len(begins), _AT_ONCE):
         errors += yield Until(partial(_begin_all, begins[first : first + _AT_ONCE]))

@@ -1,12 +1,12 @@
-"""Changes of committed offsets on their way to the disk: staged like a produce, applied when every replica in sync has them.
+"""Changes to committed offsets on their way to the disk: staged like a produce, applied when every in-sync replica has them.
 
-Commits of consumers, deletions by administrators, and what the sweep lets go, all end as records of `__consumer_offsets`.
-Whatever keeps them from being written is COORDINATOR_NOT_AVAILABLE to a client, which tries again: one of the disk's own codes it
-would take for the end. Where this broker does not lead the partition any more it is NOT_COORDINATOR, which makes a client look
-for the one that does.
+Commits by consumers, deletions by administrators and offsets expired by the sweep all become records of `__consumer_offsets`.
+Any failure to write them is COORDINATOR_NOT_AVAILABLE to a client, which retries: it would take one of the disk's own error codes
+as final. If this broker no longer leads the partition, the code is NOT_COORDINATOR, which makes the client look for the broker
+that does.
 
-A commit that other replicas do not get in time is answered, and yet applied when they do: it is in the log, and whoever loads
-that will find it.
+A commit that is not replicated in time is answered with an error, but still applied once it is replicated: it is in the log, and
+the next broker that loads the log will find it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from broker.protocol.produce import ProduceAnswer
 
 logger = logging.getLogger("broker.groups")
 
-_CHANGES_PER_TURN = 500  # 5 ms, most of it the records that are made of them
+_CHANGES_PER_TURN = 500  # takes 5 ms, most of it for building the records
 _REPLICATION_MS_MAX = 5_000  # Kafka's default of offsets.commit.timeout.ms
 
 Finish = Callable[[int], None]
@@ -50,7 +50,7 @@ def write_offsets(offsets: CommittedOffsets, changes: Sequence[Change], context:
 
 
 def _make_topic_and_stage(offsets: CommittedOffsets, changes: Sequence[Change], context: Context, finish: Finish) -> Steps:
-    """The first commit of all; others that come meanwhile find the topic made."""
+    """For the very first commit; others that arrive in the meantime find the topic created."""
     error = yield from make_topic(context)
     if error is not None:
         finish(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -59,18 +59,18 @@ def _make_topic_and_stage(offsets: CommittedOffsets, changes: Sequence[Change], 
 
 
 def make_topic(context: Context) -> Steps:
-    """Make `__consumer_offsets` where there is none yet; returns the error, if any. One of the queued chores."""
+    """Create `__consumer_offsets` if it does not exist yet; returns the error, if any. To be run as a queued chore."""
     if not context.offsets.has_topic:
         (outcome,) = yield from context.topic_changes.create([NewTopic(name=OFFSETS_TOPIC, overrides={})])
         if isinstance(outcome, BrokerError):
-            if not isinstance(outcome, TopicAlreadyExists):  # made by another broker, and not in our image yet
+            if not isinstance(outcome, TopicAlreadyExists):  # created by another broker, and not in our image yet
                 logger.error("%s cannot be made: %s", OFFSETS_TOPIC, outcome)
             return outcome
     return None
 
 
 def want_topic(context: Context) -> None:
-    """Somebody looks for a coordinator, and there can be none without the topic: have it made, once however many ask."""
+    """A client looks for a coordinator, and without the topic there is none: have it created, once however many clients ask."""
     offsets = context.offsets
 
     def make() -> Steps:
@@ -88,7 +88,7 @@ def want_topic(context: Context) -> None:
 
 
 class _Write(Deadline):
-    """Changes that are staged, then written, then waited for."""
+    """Changes that are staged, then written, then replicated."""
 
     __slots__ = ("_changes", "_context", "_finish", "_is_timed", "_offsets", "_partition", "outcome")
 
@@ -135,14 +135,14 @@ class _Write(Deadline):
                 code = ErrorCode.NONE
             else:
                 code = code_of(error)
-        finally:  # whoever waits is answered, whatever happens here
+        finally:  # the waiting client is answered, whatever happens here
             self._end(code)
 
     def expire(self) -> None:
         self._finish(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _end(self, code: int) -> None:
-        if self.is_over:  # answered, its time was over
+        if self.is_over:  # already answered by `expire`
             return
         if self._is_timed:
             self._context.deadlines.cancel(self)
@@ -161,8 +161,8 @@ def _stage(offsets: CommittedOffsets, changes: Sequence[Change], context: Contex
 
 
 def write_in_slices(offsets: CommittedOffsets, changes: Sequence[Change], context: Context) -> Steps:
-    """The same for any number of changes, as a part of a chore: some hundreds in each turn. Returns 0 or an error code: then
-    those before are written."""
+    """The same for any number of changes, as part of a chore: some hundreds per turn. Returns 0 or an error code; on an error,
+    the slices before it are written."""
     for start in range(0, len(changes), _CHANGES_PER_TURN):
         code = yield Until(partial(_write_slice, offsets, changes[start : start + _CHANGES_PER_TURN], context))
         if code:
@@ -180,7 +180,7 @@ def remove_offsets(offsets: CommittedOffsets, keys: Iterable[OffsetKey], context
 
 
 def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -> Steps:
-    """Topics were deleted: a new one of such a name begins at its beginning."""
+    """Topics were deleted: a new topic with the same name must be read from its beginning."""
     for offsets in context.offsets.all_loaded():
         keys: list[OffsetKey] = []
         for group_id in offsets.group_ids():
@@ -190,8 +190,8 @@ def remove_offsets_of_topics(is_gone: Callable[[str], bool], context: Context) -
 
 
 def sweep_groups(context: Context) -> Steps:
-    """Forget offsets that nobody has used for offsets.retention.minutes, and groups of which nothing is left: a chore, a group at
-    a time."""
+    """Forget offsets that have not been used for offsets.retention.minutes, and groups of which nothing is left: a chore, one
+    group at a time."""
     forgotten = 0
     for offsets in context.offsets.all_loaded():
         if not offsets.unreadable_reason:

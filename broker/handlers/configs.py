@@ -1,10 +1,10 @@
-"""The settings of topics and of the broker's logs: looked at, and changed while it runs.
+"""The settings of topics and of the broker's logs: described, and changed at run time.
 
-DescribeConfigs gives every setting with its value, where it comes from and what it is for, so that user interfaces and admin
-tools show something true. ListConfigResources says what has settings.
+DescribeConfigs returns every setting with its value, its source and its documentation, so that user interfaces and admin tools
+show the truth. ListConfigResources lists what has settings.
 
-AlterConfigs names all settings that a resource is to have; IncrementalAlterConfigs changes those that it names. Either way a
-resource is checked as a whole, then stored, then applied to its open logs; one that is refused changes nothing. All topics of a
+AlterConfigs names all settings that a resource should have; IncrementalAlterConfigs changes only those it names. Either way a
+resource is checked as a whole, then stored, then applied to its open logs; a rejected one changes nothing. All topics of a
 request are stored with one write.
 """
 
@@ -38,7 +38,7 @@ ChangesOf = Callable[[Any], list[ConfigChange]]
 
 
 class ResourceType(IntEnum):
-    """Kafka's numbers for what has settings; the others it knows (loggers, groups, client metrics) have none here."""
+    """Kafka's numbers for what has settings; its other types (loggers, groups, client metrics) have none here."""
 
     TOPIC = 2
     BROKER = 4
@@ -82,12 +82,12 @@ def _settings_of(resource_type: int, name: str, context: Context) -> Iterable[De
 
 
 def settings_of_topic(topic: Topic, context: Context) -> Iterable[DescribedSetting]:
-    """Every setting of a topic, those that it does not set itself too."""
+    """Every setting of a topic, including those that it does not set itself."""
     return describe_topic(context.config.log, context.partitions.settings.layers(), topic.overrides)
 
 
 def scope_of(resource_type: int, name: str, context: Context) -> Scope:
-    """Whose settings a resource of the type BROKER means: no name is every broker of the cluster."""
+    """Which brokers a resource of type BROKER refers to: an empty name means every broker of the cluster."""
     if resource_type != ResourceType.BROKER:
         raise InvalidRequest(f"resource type {resource_type} has no settings here: ask for a topic (2) or a broker (4)")
     if name == "":
@@ -114,7 +114,7 @@ def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
 
 
 def handle_list_config_resources(request: Request, context: Context) -> Parts | Pending:
-    """Version 0 asks for client metrics, of which there are none; version 1 for the types it names, or for all."""
+    """Version 0 requests client metrics, of which there are none; version 1 the types it names, or all."""
     message = decode_request(request.api_key, request.version, request.body)
     return in_slices(_list_resources(message, request.version, request.origin.listener, context), context)
 
@@ -137,7 +137,7 @@ def _list_resources(message: Any, version: int, listener: str, context: Context)
 
 
 def handle_alter_configs(request: Request, context: Context) -> Parts | Pending:
-    """Everything that is not named goes back to the setting below it."""
+    """Every setting that is not named falls back to the next layer below."""
     message = decode_request(request.api_key, request.version, request.body)
     return in_turn(_alter(message, request, _replacements, context, keeps=False), context)
 
@@ -187,7 +187,7 @@ def _alter(message: Any, request: Request, changes_of: ChangesOf, context: Conte
 def _rewritten(
     topic: Topic, changes: Sequence[ConfigChange], context: Context, keeps: bool, now: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """What the topic would set instead of what it sets `now`; raises what is wrong with it."""
+    """The topic's new overrides in place of `now`; raises if they are invalid."""
 
     def effective(name: str) -> str | None:
         return next(setting.value for setting in settings_of_topic(topic, context) if setting.name == name)

@@ -1,4 +1,4 @@
-"""What the handlers work with; built once by `node.py`."""
+"""What the handlers work with; built once by `engine.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from broker.partitions.manager import PartitionManager
 from broker.partitions.partition import Partition
 from broker.partitions.topic_admin import TopicAdmin
 
-if TYPE_CHECKING:  # where it is alone, a broker imports nothing of this
+if TYPE_CHECKING:  # a standalone broker imports none of this
     from broker.coordination.member import ClusterMember
     from broker.coordination.producer_id_blocks import ProducerIdBlocks
     from broker.replication.leader import Leader
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # where it is alone, a broker imports nothing of this
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """The rooms below, as the handlers see them."""
+    """The packages below, as the handlers see them."""
 
     config: BrokerConfig
     counters: Counters
@@ -56,7 +56,7 @@ class Context:
     checkpoints: GroupedWrites
     view: ClusterView
     metadata_cache: AnswerCache
-    # Of a broker that is alone there are none of these.
+    # A standalone broker has none of these.
     cluster: ClusterMember | None = None
     leader: Leader | None = None  # the leader's side of replication
     serves_consumers: Callable[[Partition], bool] | None = None

@@ -1,7 +1,7 @@
-"""What a broker asks about topics, settings, producer ids and other brokers, in one place: there are two kinds of it.
+"""The source of topics, settings, producer ids and other brokers, in one interface with two implementations.
 
-A broker that is alone keeps all of it on its own disk: `LocalCoordination`. One of many has it from ZooKeeper
-(`cluster_coordination.py`). The engine is built around either, and handlers do not know which.
+A standalone broker keeps all of it on its own disk: `LocalCoordination`. A broker in a cluster gets it from ZooKeeper
+(`cluster_coordination.py`). The engine is built around either, and handlers do not depend on which.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Coordination(Protocol):
-    """See the file's theory."""
+    """See the module docstring."""
 
     @property
     def topics(self) -> KnownTopics: ...
@@ -48,17 +48,17 @@ class Coordination(Protocol):
         """Open the logs that this broker is known to have."""
 
     def view(self, partitions: PartitionManager) -> ClusterView:
-        """What clients are told."""
+        """The view of the cluster that clients are given."""
 
     def topic_admin(self, partitions: PartitionManager) -> TopicAdmin:
-        """Who makes and changes topics."""
+        """Creates and changes topics."""
 
     def follow(self, context: Context) -> None:
-        """Take over from now on what other brokers change."""
+        """Apply changes made by other brokers from now on."""
 
 
 class LocalCoordination:
-    """That of a broker that is alone."""
+    """The one of a standalone broker."""
 
     member = None
 
@@ -105,4 +105,4 @@ class LocalCoordination:
         )
 
     def follow(self, context: Context) -> None:
-        """Nobody else changes anything."""
+        """No other broker changes anything."""

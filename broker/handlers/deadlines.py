@@ -1,10 +1,10 @@
-"""What ends at a time unless something else ends it before: long polls, and produce requests that wait for the disk or for
-replicas.
+"""Requests that end at a deadline unless something else ends them first: long polls, and produce requests that wait for the disk
+or for replicas.
 
-Long polls lie in a heap, since each says for itself how long it waits. Producers all name the same few timeouts, so those of
-one timeout are in order as they come: a queue for each costs nearly nothing, and a producer that waits for the disk adds to one
-with every request. What ended before its time stays until it is the first, or is swept out where such entries are the greater
-part: a client that opens long polls and leaves must not fill the memory with deadlines that are days away.
+Long polls are in a heap, because each sets its own wait time. Producers all use the same few timeouts, and requests with the same
+timeout arrive in the order of their deadlines: a queue per timeout costs next to nothing, and a producer that waits for the disk
+adds an entry with every request. An entry that ended early stays until it is first in line, or is swept out once such entries
+are the majority: a client that opens long polls and disconnects must not fill the memory with deadlines that are days away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import count
 from math import inf
 
 _STALE_MAX = 64
-_QUEUES_MAX = 16  # clients name few timeouts; who names others gets an entry in the heap
+_QUEUES_MAX = 16  # clients use few timeouts; requests with further ones go into the heap
 
 
 class Deadline:
@@ -28,20 +28,20 @@ class Deadline:
         self.is_over = False
 
     def expire(self) -> None:
-        """Its time has come. Whatever it answers guards itself (`Pending.complete_with`)."""
+        """The deadline has passed. Implementations guard their answers themselves (`Pending.complete_with`)."""
         raise AssertionError("every kind says what happens")
 
 
 class Deadlines:
-    """All that wait; the loop's thread only. `due` says when to call `expire`."""
+    """Everything that waits; on the loop's thread only. `due` is when to call `expire`."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Deadline]] = []
         self._queues: dict[int, deque[Deadline]] = {}  # by timeout
         self._sequence = count()
-        self._count = 0  # entries in all of them
-        self._stale = 0  # entries that wait no longer
-        self.due = inf  # when the first one ends, or earlier: what ended before its time is not looked for
+        self._count = 0  # entries in the heap and all queues
+        self._stale = 0  # entries that no longer wait
+        self.due = inf  # the first deadline, or earlier: entries that ended early are not searched for
 
     def __len__(self) -> int:
         """How many wait."""
@@ -54,7 +54,7 @@ class Deadlines:
             self.due = waiting.deadline
 
     def add_in_order(self, waiting: Deadline, timeout_ms: int) -> None:
-        """One that begins now, and may wait for as long as all that were added with the same timeout."""
+        """Add an entry that starts waiting now, for as long as all others added with the same timeout."""
         queue = self._queues.get(timeout_ms)
         if queue is None:
             if len(self._queues) >= _QUEUES_MAX:
@@ -69,7 +69,7 @@ class Deadlines:
             self.due = waiting.deadline
 
     def cancel(self, waiting: Deadline) -> None:
-        """It is over before its time. Again is harmless."""
+        """The entry ends early. Cancelling twice is harmless."""
         if waiting.is_over:
             return
         waiting.is_over = True
@@ -89,7 +89,7 @@ class Deadlines:
         self._stale = 0
 
     def expire(self, now: float) -> None:
-        """End those whose time has come."""
+        """End entries whose deadline has passed."""
         try:
             heap = self._heap
             while heap and (heap[0][0] <= now or heap[0][2].is_over):

@@ -1,11 +1,12 @@
-"""DeleteRecords: the log's start moves forward, up to what has been acknowledged.
+"""DeleteRecords: the log start offset moves forward, up to what has been acknowledged.
 
-What was acknowledged and is not yet visible counts, as for ListOffsets: the answer waits until it is, so a client may delete what
-it has just sent. The new starts are written to the checkpoint before the answer, all with one write: a crash brings nothing back.
+Records that are acknowledged but not yet visible count, as for ListOffsets: the answer waits until they are visible, so a client
+may delete what it has just sent. The new log start offsets are written to the checkpoint before the answer, all with one write: a
+crash does not bring records back.
 
-Where there are other replicas, those in sync are told at once, and the answer waits until their logs begin there, too: whoever of
-them leads next, nobody reads what was deleted. All of it waits for as long as the request's timeout_ms allows. Then
-REQUEST_TIMED_OUT says of those partitions that are not done that nobody knows, as in Kafka.
+With other replicas, those in sync are notified at once, and the answer waits until their logs start there, too: whichever of them
+leads next, no client reads deleted records. Everything together waits at most the request's timeout_ms. Then the partitions that
+are not done get REQUEST_TIMED_OUT, which means that their outcome is unknown, as in Kafka.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Row:
     topic: str
     index: int
     offset: int = -1
-    partition: Partition | None = None  # None once the row is refused
+    partition: Partition | None = None  # None once the row has failed
     is_done: bool = False
     low_watermark: int = -1
     error: int = ErrorCode.NONE
@@ -69,7 +70,7 @@ def handle_delete_records(message: Any, version: int, context: Context) -> Answe
     if moved:
         try:
             yield Until(context.checkpoints.until_written)
-        except BrokerError as error:  # consumers see the new start, and a crash may bring the records back: say that it failed
+        except BrokerError as error:  # consumers see the new start, but a crash may bring records back: report failure
             for row in moved:
                 row.refuse(error)
     return (yield from _encode(rows, version))
@@ -86,17 +87,17 @@ def _checked(topic: str, part: Any, context: Context) -> tuple[Partition, int]:
 
 
 class _Deletion(Deadline):
-    """The rows of a request on their way: each waits until what it deletes is visible, and then until others have deleted it."""
+    """The rows of a request: each waits until its records are visible, and then until other replicas have deleted them."""
 
     __slots__ = ("_context", "_go_on", "_is_limited", "_is_timed", "_left", "_timeout_ms", "rows", "visible")
 
     def __init__(self, rows: list[_Row], timeout_ms: int, context: Context) -> None:
         super().__init__(context.clock.monotonic() + max(timeout_ms, 0) / 1000)
         self.rows = rows
-        self.visible: deque[_Row] = deque()  # those that can be deleted now
+        self.visible: deque[_Row] = deque()  # rows that can be deleted now
         self.is_over = not rows
         self._left = len(rows)
-        # A broker alone waits for its own disk, however long that takes.
+        # A standalone broker waits for its own disk, however long that takes.
         self._is_limited = any(row.partition is not None and row.partition.replicated is not None for row in rows)
         self._is_timed = False
         self._timeout_ms = timeout_ms
@@ -124,7 +125,7 @@ class _Deletion(Deadline):
             leader.when_deleted(partition, row.offset, partial(self._end, row), self)
 
     def when_stirred(self, go_on: Outcome) -> None:
-        """For a chore that has nothing to do: call `go_on` when there is something to delete, or all is over."""
+        """For a chore with nothing to do: call `go_on` when there is something to delete, or everything is done."""
         self._go_on = go_on
         if self._is_limited and not self._is_timed:
             self._is_timed = True

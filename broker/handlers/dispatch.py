@@ -1,4 +1,4 @@
-"""From api key to handler: a table. What is not in it never gets here, the framing refuses it."""
+"""A table from API key to handler. Keys that are not in it never get here: the framing rejects them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""ElectLeaders: the lead goes to the preferred leaders or, unclean, to whoever is there (KIP-183, KIP-460).
+"""ElectLeaders: elects the preferred leaders or, unclean, any live replica (KIP-183, KIP-460).
 
-Only the controller elects, and it is asked for this in its memory, so another broker answers NOT_CONTROLLER: admin clients send
-it to the controller anyway, and look again for it then. The answer leaves when the image shows the new leaders, or after the
-request's timeout.
+Only the controller elects, and it keeps such a request in memory only, so other brokers answer NOT_CONTROLLER: admin clients send
+it to the controller anyway, and on that error look for it again. The answer is sent when the image shows the new leaders, or
+after the request's timeout.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from broker.handlers.slices import Answering, answered_in_slices, encode_in_slic
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import response_class
 
-if TYPE_CHECKING:  # a broker that is alone imports nothing of a cluster
+if TYPE_CHECKING:  # a standalone broker imports no cluster code
     from broker.coordination.image import Image
 
 _PREFERRED, _UNCLEAN = 0, 1
 
-_OVER = (ElectionNotNeeded, UnknownTopicOrPartition)  # elected, or deleted meanwhile
+_OVER = (ElectionNotNeeded, UnknownTopicOrPartition)  # elected, or deleted in the meantime
 
 Key = tuple[str, int]
 
@@ -75,7 +75,7 @@ def _named(message: Any) -> Iterator[Key]:
 
 
 def _elect(message: Any, is_unclean: bool, context: Context) -> Steps:
-    """What became of each partition. Where all are asked for, those that need nothing are left out, as in Kafka."""
+    """The outcome for each partition. If all are requested, those that need no election are left out, as in Kafka."""
     registry = context.partitions.registry
     is_all = message.topic_partitions is None
     if is_all:
@@ -116,7 +116,7 @@ def _is_elected(one: PartitionView, is_unclean: bool) -> bool:
 
 
 def _wait_for(keys: list[Key], is_unclean: bool, timeout_ms: int, context: Context) -> Steps:
-    """The errors of those that were not elected in time."""
+    """The errors of the partitions without a new leader in time."""
     member = context.cluster
     assert member is not None, "a broker that is alone leads all it has"
 

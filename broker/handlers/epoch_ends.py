@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where an epoch ended, so that a client that read in it learns whether its place still exists
+"""OffsetForLeaderEpoch: where a leader epoch ended, so that a client that read in it can tell whether its position still exists
 (KIP-320).
 """
 

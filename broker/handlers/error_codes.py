@@ -1,7 +1,7 @@
-"""The one table from the broker's errors to Kafka's codes, and how a row of an answer says that it was refused.
+"""The only table from the broker's errors to Kafka's codes, and how a row of an answer reports an error.
 
-Admin requests name many things, and each has a row of its own in the answer: what is wrong with one must not keep the others
-from being done. So a row is made first, as if all were well, and `refusing` writes into it what is raised over it.
+Admin requests name many things, and each has its own row in the answer: an error in one must not keep the others from being done.
+So a row is created first, as if it had succeeded, and `refusing` writes an error raised in its block into it.
 """
 
 from __future__ import annotations
@@ -65,19 +65,18 @@ CODES: dict[type[errors.BrokerError], ErrorCode] = {
 }
 
 
-# Enough for a sentence that quotes a name. Names that clients chose have any length, a string of an older version holds 32,767
-# bytes, and there may be thousands of such texts in one answer.
+# Enough for a sentence that quotes a name. Names chosen by clients may have any length, a string in older versions holds at most
+# 32,767 bytes, and one answer may contain thousands of such texts.
 TEXT_LENGTH_MAX = 300
 
 
 def text_of(error: BaseException) -> str:
-    """What an answer says of an error."""
+    """The error message for an answer."""
     return str(error)[:TEXT_LENGTH_MAX]
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """The wire code of an error, or of the kind of error that it is one of; UNKNOWN_SERVER_ERROR for one that is not in the
-    table."""
+    """The wire code of an error, or of its nearest base class in the table; UNKNOWN_SERVER_ERROR if there is none."""
     return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
@@ -88,7 +87,7 @@ def refuse(row: Any, error: errors.BrokerError) -> None:
 
 @contextmanager
 def refusing(row: Any) -> Iterator[None]:
-    """What is raised within is this row's error. Whatever is not a BrokerError is a defect of ours, and goes on."""
+    """A BrokerError raised inside becomes this row's error. Anything else is a defect of ours, and propagates."""
     try:
         yield
     except errors.BrokerError as error:
@@ -96,6 +95,6 @@ def refusing(row: Any) -> Iterator[None]:
 
 
 def check_named_once(count: int, what: str) -> None:
-    """Raises InvalidRequest where one request names `what` more than once: in which order, nobody could say."""
+    """Raises InvalidRequest if a request names `what` more than once: the order would be undefined."""
     if count > 1:
         raise errors.InvalidRequest(f"{what} is named twice in one request")

@@ -1,23 +1,23 @@
-"""The fast lane: what producers usually send, checked, written and answered by one short piece of code.
+"""The fast lane: typical Produce requests, checked, written and answered by one short piece of code.
 
-Half of the broker's CPU was not what it does but how much code it touches for each batch: beside a busy client all of that is
-cold. So the usual Produce request does not pass through framing, parser, handler, turn and output, but through `take`. It may do
-no more than the ordinary path would do with the same bytes, and it decides nothing: **at the first thing that is unusual or wrong
-it stops, having touched nothing**, and the ordinary path handles the request. Every refusal, error code and text is there, and
-only there. docs/decisions/2026-11-23-fast-lane.md says what may be added here and what may not;
-tests/property/broker/test_fast_lane.py holds both paths against each other.
+Half of the broker's CPU time went not into its work but into the amount of code touched per batch: next to a busy client all of
+that code is cold. So a typical Produce request skips framing, parser, handler, turn and output, and goes through `take`. It may
+do no more than the ordinary path would do with the same bytes, and it decides nothing: **at the first thing that is unusual or
+wrong it stops, having touched nothing**, and the ordinary path handles the request. All refusals, error codes and error texts are
+there, and only there. docs/decisions/2026-11-23-fast-lane.md says what may be added here and what may not;
+tests/property/broker/test_fast_lane.py compares both paths with each other.
 
-    what a request always has   is compared as a whole with what the connection has sent before (protocol/produce_shape.py)
-    a partition                 is found among those that are armed (partitions/armed.py)
-    a batch                     is unpacked once, goes through one chain of comparisons, and its checksum is taken
+    constant part of a request  is compared in one piece with what the connection has sent before (protocol/produce_shape.py)
+    a partition                 is looked up among the armed ones (partitions/armed.py)
+    a batch                     is unpacked once and passes one chain of comparisons; then its checksum is verified
     a whole request passed      its batches are stamped: from here on they are to be written
-    all requests in the buffer  one write for each partition. Where one fails, all of them are taken back and the stamps go: the
-                                ordinary path repeats the requests, and reports what it meets
-    all writes succeeded        offsets, indexes, producers, counters and flusher are brought up to date, then the answers leave.
-                                Where somebody waits for the disk and nobody else has sent anything, the flush begins before that
+    all requests in the buffer  one write per partition. If one fails, all of them are taken back and the stamps undone: the
+                                ordinary path repeats the requests, and reports what it finds
+    all writes succeeded        offsets, indexes, producers, counters and flusher are updated, then the answers are sent. If a
+                                request waits for the disk and no other client has sent anything, the flush begins first
 
-Hot path: measured with perf, an instruction is an instruction, so names that are read twice are local, the records are not looked
-at by anything but the checksum, and the chain of comparisons has the order in which what is unusual is most likely.
+Hot path, measured with perf: every instruction counts, so names that are read twice are local, nothing but the checksum looks at
+the records, and the chain of comparisons starts with what is most likely to be unusual.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from broker.records.compression import CODEC_MAX, DECOMPRESSED_BYTES_MAX, begins
 from broker.records.crc import crc32c
 from broker.records.validation import RECORD_BYTES_MIN
 
-SHAPES_MAX = 16  # remembered for each connection: a producer has one for each topic
-_LEARNT_FROM = 64  # requests in a row that the lane could not take: from then on only every sixteenth is looked at
+SHAPES_MAX = 16  # remembered per connection: a producer has one per topic
+_LEARNT_FROM = 64  # after this many consecutive requests that the lane could not take, only every sixteenth is examined
 _LEARNT_EACH = 16
 _HEADER = Struct(">qiibIhiqqqhii")
 _INDEX_LENGTH = Struct(">ii")
@@ -47,7 +47,7 @@ _INDEX = Struct(">i")
 _PRODUCE = int(ApiKey.PRODUCE)
 _NO_TAGS = b"\0\0\0"  # of the last partition, of the topic, of the request
 
-# Where in the buffer a batch lies, its size, and what its header says.
+# The partition, the batch's position in the buffer, its size, and its header fields.
 Row = tuple[ArmedPartition, int, int, tuple[int, ...]]
 
 
@@ -61,7 +61,7 @@ class _ArmedTopic:
 
 
 class FastLane:
-    """What all connections have in common."""
+    """State shared by all connections."""
 
     def __init__(self, context: Context) -> None:
         self._partitions = context.partitions
@@ -73,20 +73,20 @@ class FastLane:
         self.frame_bytes_max = context.config.frame_bytes_max
         self.fetches = FetchLane(context, self.pass_by)
         self.request = 0  # the number of the request that is being read
-        self.is_alone = False  # whether nobody else has sent anything in this turn
-        self._is_passed_by = False  # whether there is something for the end of the turn since `took_all` was asked last
+        self.is_alone = False  # whether no other client has sent anything in this turn
+        self._is_passed_by = False  # whether there has been work for the end of the turn since the last call of `took_all`
 
     def connect(self) -> ConnectionLane:
         """For a new connection."""
         return ConnectionLane(self)
 
     def took_all(self) -> bool:
-        """Whether nothing was handled since this was asked last but what the lane has taken, and nothing became due by that."""
+        """Whether the lane has taken every request since the last call, and none of them made a flush due sooner."""
         passed, self._is_passed_by = self._is_passed_by, False
         return not passed and not self._flusher.has_news
 
     def pass_by(self) -> None:
-        """A request takes the ordinary path, or leaves something to the end of the turn."""
+        """A request takes the ordinary path, or leaves work for the end of the turn."""
         self._is_passed_by = True
 
     def topic(self, name: str) -> _ArmedTopic:
@@ -101,7 +101,7 @@ class FastLane:
             arm(partition, home)
 
     def write(self, touched: list[ArmedPartition]) -> bool:
-        """Write what is gathered, and let it count. False: nothing of it is stored, and all is as it came."""
+        """Write what was gathered and commit it. False: none of it is stored, and the buffer is as it was received."""
         try:
             for armed in touched:
                 armed.write_ahead(armed.views)
@@ -117,7 +117,7 @@ class FastLane:
             try:
                 self._turn.settle(armed.partition, armed.batches, armed.end_offset, armed.size)
             except Exception as error:
-                failure = error  # a defect: nobody can say what is stored
+                failure = error  # a defect: what is stored is unknown
             armed.reset()
         if failure is not None:
             raise failure
@@ -127,7 +127,7 @@ class FastLane:
 
 
 class ConnectionLane:
-    """What one connection usually sends."""
+    """The typical requests of one connection."""
 
     __slots__ = ("_lane", "_misses", "_shapes", "answers", "fetches", "pass_by")
 
@@ -135,14 +135,14 @@ class ConnectionLane:
         self._lane = lane
         self.pass_by = lane.pass_by  # a request takes the ordinary path
         self.fetches = ConnectionFetchLane(lane.fetches)
-        self._shapes: list[tuple[ProduceShape, _ArmedTopic]] = []  # the one that was sent last is the first
+        self._shapes: list[tuple[ProduceShape, _ArmedTopic]] = []  # most recently used first
         self._misses = 0
-        self.answers: list[bytes] = []  # to what was taken, until the connection sends them
+        self.answers: list[bytes] = []  # to requests taken, until the connection sends them
 
     def take(self, buffer: bytearray, view: memoryview, start: int, end: int, requests_max: int) -> int:
-        """Handle the usual requests that lie in the buffer, up to the first that is not one. Returns where that begins, or what
-        is there of the next one; `answers` has what those before it are answered. An exception: nobody knows what is stored, and
-        none of them is answered."""
+        """Handle the typical requests in the buffer, up to the first other one. Returns where that one, or an incomplete request,
+        begins; `answers` holds the answers to the requests before it. On an exception, what is stored is unknown, and none of
+        them is answered."""
         if not self._shapes:
             return start
         touched: list[ArmedPartition] = []
@@ -165,7 +165,7 @@ class ConnectionLane:
     def _gather(
         self, buffer: bytearray, view: memoryview, start: int, end: int, requests_max: int, touched: list[ArmedPartition]
     ) -> tuple[int, int]:
-        """Gather the batches of usual requests; where the first other one begins, and how many there are."""
+        """Gather the batches of typical requests; returns where the first other one begins, and how many were gathered."""
         lane, answers, count, now_ms = self._lane, self.answers, 0, 0
         shape, topic = self._shapes[0]
         while end - start > CONSTANT_START and count < requests_max:
@@ -178,7 +178,7 @@ class ConnectionLane:
                 if known is None:
                     break
                 shape, topic = known
-            # One look at the clock for all requests of a buffer: they came in one read.
+            # The clock is read once for all requests in a buffer: they arrived in one read.
             now_ms = now_ms or lane.clock.now_ms()
             position = start + CONSTANT_START + len(shape.constant)
             try:
@@ -225,7 +225,7 @@ class ConnectionLane:
         frame_end: int,
         now_ms: int,
     ) -> list[Row] | None:
-        """The batches of a request whose partitions begin at `position`; None where it is unusual in anything."""
+        """The batches of a request whose partitions begin at `position`; None if it is unusual in any way."""
         lane = self._lane
         lane.request += 1
         request, is_flexible, waits = lane.request, shape.is_flexible, shape.acks == -1
@@ -260,8 +260,8 @@ class ConnectionLane:
                 position += 8
             end = position + size
             armed = armed_partitions.get(index)
-            # `request` marks a partition as met in this request. A second batch for it in the same request is refused by the
-            # ordinary path, with the code that Kafka has for it; the mark costs one comparison and needs no set.
+            # `request` marks a partition as seen in this request. A second batch for it in the same request is rejected by the
+            # ordinary path, with Kafka's error code for it; the mark costs one comparison and needs no set.
             if armed is None or armed.request == request or size < BATCH_HEADER_BYTES or end > frame_end:
                 return None
             armed.request = request
@@ -303,10 +303,10 @@ class ConnectionLane:
                     return None
             elif record_count * RECORD_BYTES_MIN > size - BATCH_HEADER_BYTES:
                 return None
-            # What is remembered was judged before: a number or an epoch that cannot be follows nothing.
+            # Remembered sequences were validated when stored: an impossible sequence or epoch does not follow any of them.
             if producer_id != NO_PRODUCER_ID and not armed.partition.producers.follows(producer_id, epoch, sequence):
                 return None
-            # Last, because it alone reads every byte: whatever else is wrong has been found for less.
+            # Last, because only this check reads every byte: any other fault is found more cheaply.
             if crc32c(view[position + CRC_START : end]) != crc:
                 return None
             rows.append((armed, position, size, header))
@@ -320,8 +320,8 @@ class ConnectionLane:
         return rows if position + 3 == frame_end and buffer.startswith(_NO_TAGS, position) else None
 
     def learn(self, request: Request, frame: memoryview) -> None:
-        """A Produce request was handled by the ordinary path: the next one of its kind may be usual. `frame` is without its
-        length."""
+        """A Produce request was handled by the ordinary path: the next one like it may be typical. `frame` excludes the length
+        prefix."""
         self._misses += 1
         if self._misses > _LEARNT_FROM and self._misses % _LEARNT_EACH:
             return

@@ -1,9 +1,9 @@
-"""Fetch: slices of log files behind small headers, at once or when enough has become visible.
+"""Fetch: small headers followed by slices of log files, at once or when enough has become visible.
 
-Hot path. What is visible is what is flushed by every replica in sync; a fetch that finds written but unflushed records asks for
-a flush. The response
-is built when it is sent off, so a waiting fetch holds no file. At least one whole batch is given even where it is larger than
-the limits (KIP-74). From version 13 on partitions are asked for by topic id: one dictionary instead of another.
+Hot path. Records are visible once every in-sync replica has flushed them; a fetch that finds written but unflushed records
+requests a flush. The response is built just before it is sent, so a waiting fetch holds no file. At least one whole batch is
+returned even if it exceeds the limits (KIP-74). From version 13 on, partitions are requested by topic id: one dictionary instead
+of another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.storage.file_slice import FileSlice
 
 
 class _Reading:
-    """One pass over a request's partitions: answers, the slices behind them, and whether anything forbids waiting."""
+    """One pass over a request's partitions: answers, the slices that follow them, and whether a failure forbids waiting."""
 
     __slots__ = ("answers", "byte_count", "failed", "partitions", "slices")
 
@@ -38,7 +38,7 @@ class _Reading:
         self.failed = False
 
     def release(self) -> None:
-        """Nothing of it is sent: the request will wait, so none of its partitions failed."""
+        """None of it will be sent: the request waits, so none of its partitions failed."""
         for partition, piece in zip(self.partitions, self.slices, strict=True):
             if piece is not None:
                 partition.traffic.bytes_out -= piece.length
@@ -68,7 +68,7 @@ def handle_fetch(request: Request, context: Context) -> Parts | Pending:
 def park(
     partitions: list[Partition], bytes_missing: int, wait_ms: int, make: Callable[[Pending], Parts], context: Context
 ) -> Pending:
-    """Wait for so many more bytes of these partitions, at most for so long; then the answer is made."""
+    """Wait for `bytes_missing` more bytes on these partitions, at most `wait_ms`; then build the answer with `make`."""
     pending = Pending(stops_reading=True)
     waiting = WaitingFetch(
         partitions=partitions,
@@ -123,7 +123,7 @@ def _read(fetch: FetchRequest, version: int, listener: str, context: Context) ->
 
 
 def locate(partition: Partition, offset: int, limit: int, *, first: bool) -> FileSlice | None:
-    """The records to send, or None; the first partition with data may pass the limits by one batch, the others may not."""
+    """The records to send, or None; the first partition with data may exceed the limits by one batch, the others may not."""
     if limit <= 0 and not first:
         return None
     piece = partition.log.locate(offset, max(limit, 0), upto_offset=partition.visible_offset, upto_place=partition.visible_place)
@@ -134,7 +134,7 @@ def locate(partition: Partition, offset: int, limit: int, *, first: bool) -> Fil
 
 
 def check_leader_epoch(epoch: int, partition: Partition) -> None:
-    """-1 asks for no check; an older epoch than ours is fenced, a newer one is unknown."""
+    """-1 skips the check; an epoch older than ours is fenced, a newer one is unknown."""
     if epoch == -1 or epoch == partition.leader_epoch:
         return
     raise (FencedLeaderEpoch if epoch < partition.leader_epoch else UnknownLeaderEpoch)(

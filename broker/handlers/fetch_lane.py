@@ -1,20 +1,20 @@
-"""The fast lane of Fetch: what consumers usually ask, read and answered by one short piece of code.
+"""The fast lane for Fetch: typical requests of consumers, read and answered by one short piece of code.
 
-As with Produce (fast_lane.py), most of what a fetch cost was how much code it touched. The rules are the same: `take` does what
-the ordinary path (fetch.py) would do with the same bytes and decides nothing: **at the first thing that is unusual or wrong it
-stops, having touched nothing**, and the ordinary path handles the request. docs/decisions/2026-11-23-fast-lane.md says what may
-be added here and what may not; tests/property/broker/test_fetch_lane.py holds both paths against each other.
+As with Produce (fast_lane.py), most of the cost of a fetch was the amount of code it touched. The rules are the same: `take` does
+what the ordinary path (fetch.py) would do with the same bytes and decides nothing: **at the first thing that is unusual or wrong
+it stops, having touched nothing**, and the ordinary path handles the request. docs/decisions/2026-11-23-fast-lane.md says what
+may be added here and what may not; tests/property/broker/test_fetch_lane.py compares both paths with each other.
 
-    what a request always has   is compared as a whole with what the connection has sent before (protocol/fetch_shape.py)
-    a partition                 is looked up among those that this broker leads now: nothing is remembered of it
-    its records                 are located as ever; at the end of the visible log nothing is located
-    all of a request passed     what leaves is counted and packed at once; or it waits in the purgatory as any other fetch does
-    a fetch that has waited     is read again in the same way, and where that is unusual now, by the ordinary path
+    constant part of a request  is compared in one piece with what the connection has sent before (protocol/fetch_shape.py)
+    a partition                 is looked up among those that this broker leads now: nothing about it is remembered
+    its records                 are located as usual; at the end of the visible log nothing is located
+    a whole request passed      its answer is counted and packed at once, or it waits in the purgatory like any other fetch
+    a fetch that has waited     is read again in the same way, or by the ordinary path if something is unusual by then
 
-A connection's request is taken where it is all there is in the buffer, which it is of every consumer that waits for its answers.
+A request is taken only if it is all the buffer contains, which is so for every consumer that waits for its answers.
 
-Hot path, measured with perf: a fetch that finds nothing took 188,000 instructions of the broker and takes 61,000, its turn
-included; each further partition of it took 43,000 and takes 6,000.
+Hot path, measured with perf: a fetch that finds nothing took 188,000 instructions of the broker and now takes 61,000, its turn
+included; each additional partition took 43,000 and now takes 6,000.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from broker.protocol.fetch_shape import CONSTANT_START, FRAME_HEAD, Asked, Fetch
 from broker.protocol.framing import Origin, Request
 from broker.storage.file_slice import FileSlice
 
-_LEARNT_FROM = 64  # requests in a row that the lane could not take: from then on only every sixteenth is looked at
+_LEARNT_FROM = 64  # after this many consecutive requests that the lane could not take, only every sixteenth is examined
 _LEARNT_EACH = 16
 _FETCH = int(ApiKey.FETCH)
 _NO_BODY = memoryview(b"")
 
 
 class _Unusual(Exception):
-    """The ordinary path is to handle it."""
+    """The ordinary path must handle the request."""
 
 
 class _Reading:
@@ -51,17 +51,17 @@ class _Reading:
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
         self.found: list[tuple[bytes, list[Found]]] = []  # by topic, in the order of `partitions`
-        self.pieces: list[tuple[Partition, FileSlice]] = []  # of those that have any
+        self.pieces: list[tuple[Partition, FileSlice]] = []  # of partitions with records to send
         self.byte_count = 0
 
     def release(self) -> None:
-        """Nothing of it is sent."""
+        """None of it will be sent."""
         for _, piece in self.pieces:
             piece.release()
 
 
 class FetchLane:
-    """What all connections have in common. `passes_by` is called where a request leaves the turn something to do."""
+    """State shared by all connections. `passes_by` is called when a request leaves work for the end of the turn."""
 
     def __init__(self, context: Context, passes_by: Callable[[], None]) -> None:
         self._context = context
@@ -69,7 +69,7 @@ class FetchLane:
         self.frame_bytes_max = context.config.frame_bytes_max
 
     def handle(self, shape: FetchShape, topics: Sequence[Asked], request: Request) -> Parts | Pending | None:
-        """The whole answer, with the frame's head, now or later; None where something is unusual."""
+        """The complete answer, frame header included, now or later; None if anything is unusual."""
         context, settings = self._context, shape.settings
         reading = self._read(shape, topics, request)
         if reading is None:
@@ -78,8 +78,8 @@ class FetchLane:
         context.counters.fetch_lane += 1
         if settings.wait_ms_max <= 0 or reading.byte_count >= settings.bytes_min:
             return self._answer(shape, reading, request)
-        # It will wait, perhaps for half a second, and must not hold descriptors of segments meanwhile: retention could free
-        # nothing. What it gets in the end is located anew in `_answer_waiting`.
+        # It will wait, perhaps for half a second, and must not hold segments' file descriptors during that time: retention could
+        # not free any space. `_answer_waiting` locates the records again.
         reading.release()
         due = context.deadlines.due
         bytes_missing = settings.bytes_min - reading.byte_count
@@ -90,8 +90,8 @@ class FetchLane:
             lambda pending: self._answer_waiting(pending, shape, topics, request),
             context,
         )
-        # A turn of nothing but such requests skips the rest of the turn. Here it may not: either the loop would sleep past the
-        # new deadline, or records wait for a flush that only the turn's end begins.
+        # A turn with only such requests skips its end. In these cases it must not: either the loop would sleep past the new
+        # deadline, or records wait for a flush that only the end of the turn starts.
         if context.deadlines.due < due or any(one.log.end_offset > one.visible_offset for one in reading.partitions):
             self._passes_by()
         return pending
@@ -111,8 +111,8 @@ class FetchLane:
                         raise _Unusual
                     log, visible = partition.log, partition.visible_offset
                     start = log.log_start_offset
-                    # The ordinary path answers each of these with an error of its own; the lane has no errors. An offset between
-                    # the visible offset and the end is no error: its consumer is at the end of what may be seen.
+                    # The ordinary path has a separate error for each of these; the lane has none. An offset between the visible
+                    # offset and the end is not an error: its consumer has read everything that is visible.
                     if log.offline_reason or not start <= offset <= log.end_offset:
                         raise _Unusual
                     if epoch != -1 and epoch != partition.leader_epoch:
@@ -156,7 +156,7 @@ class FetchLane:
 
 
 class ConnectionFetchLane:
-    """What one connection usually asks: the settings that it sent last."""
+    """The typical request of one connection: the settings that it sent last."""
 
     __slots__ = ("_lane", "_misses", "_shape")
 
@@ -168,7 +168,7 @@ class ConnectionFetchLane:
     def take(
         self, buffer: bytearray, view: memoryview, start: int, end: int, origin: Origin
     ) -> tuple[Request, Parts | Pending] | None:
-        """Handle the request that fills the buffer, if it is a usual one. Parts are the whole answer, with the frame's head."""
+        """Handle the request that fills the buffer, if it is typical. Parts are the complete answer, frame header included."""
         shape = self._shape
         if shape is None or end - start < CONSTANT_START:
             return None
@@ -192,8 +192,8 @@ class ConnectionFetchLane:
         return request, answer
 
     def learn(self, request: Request, frame: memoryview) -> None:
-        """A Fetch request was handled by the ordinary path: the next one of its kind may be usual. `frame` is without its
-        length."""
+        """A Fetch request was handled by the ordinary path: the next one like it may be typical. `frame` excludes the length
+        prefix."""
         self._misses += 1
         if self._misses <= _LEARNT_FROM or not self._misses % _LEARNT_EACH:
             self._shape = shape_of(request, frame) or self._shape

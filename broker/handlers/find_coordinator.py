@@ -1,10 +1,10 @@
-"""FindCoordinator: which broker coordinates a group; one that is alone, every group. Transactions have no coordinator here.
+"""FindCoordinator: which broker coordinates a group; a standalone broker, every group. Transactions have no coordinator here.
 
-Among others it is the leader of the group's partition of `__consumer_offsets`. The first question has that topic made; whoever
-asks meanwhile is told COORDINATOR_NOT_AVAILABLE, and asks again.
+In a cluster it is the leader of the group's partition of `__consumer_offsets`. The first request has that topic created; until
+then clients get COORDINATOR_NOT_AVAILABLE and retry.
 
-A client that asks for a transaction's is told TRANSACTIONAL_ID_AUTHORIZATION_FAILED: the code that every client takes for final
-and reports at once. COORDINATOR_NOT_AVAILABLE, the obvious one, is retried for a minute.
+A request for a transaction coordinator gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED: every client takes this code as final and
+reports it at once. COORDINATOR_NOT_AVAILABLE, the obvious choice, would be retried for a minute.
 """
 
 from __future__ import annotations

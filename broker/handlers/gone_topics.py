@@ -1,6 +1,6 @@
-"""Topics that are gone, as the image of a cluster says: each coordinator forgets what its groups have committed for them.
+"""Topics deleted according to the cluster's image: each coordinator forgets what its groups have committed for them.
 
-What a coordinator has not read yet when a topic goes is forgotten with the next sweep.
+Offsets that a coordinator has not loaded yet when a topic is deleted are forgotten with the next sweep.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger("broker.groups")
 
 
 def forget_offsets(context: Context, image: Image, news: News) -> None:
-    """The image is another."""
+    """The image has changed."""
     names = {change.topic for change in news.changes if isinstance(change, DeletionAsked | TopicGone)}
     if names or news.is_everything:
         is_gone = _is_gone_from(image) if news.is_everything else names.__contains__
@@ -30,5 +30,5 @@ def _is_gone_from(image: Image) -> Callable[[str], bool]:
 
 
 def _failed() -> None:
-    """For an exception handler."""
+    """Called inside an exception handler."""
     logger.exception("the offsets of deleted topics could not be forgotten; this is a defect of the broker")

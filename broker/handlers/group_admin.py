@@ -1,7 +1,7 @@
-"""DescribeGroups, ListGroups, DeleteGroups and OffsetDelete: groups as administrators see and clean them.
+"""DescribeGroups, ListGroups, DeleteGroups and OffsetDelete: groups as administrators see and clean them up.
 
-A group without members that has committed offsets is a group too, whether its consumers assign their own partitions or it has
-not been joined since the broker started: Empty, without a protocol.
+Committed offsets without members are a group too, whether its consumers assign their own partitions or no member has joined since
+the broker started: it is Empty, without a protocol.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from broker.handlers.slices import Answering, answered_in_slices, encode_in_slic
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.control import encode_response, response_class
 
-_TYPE = "classic"  # the other types of Kafka's (consumer, share, streams) belong to protocols that are not offered
+_TYPE = "classic"  # Kafka's other types (consumer, share, streams) belong to protocols that are not supported
 
 
 def _describe(group_id: str, context: Context) -> GroupDescription:
@@ -51,7 +51,7 @@ def _describe(group_id: str, context: Context) -> GroupDescription:
 def handle_describe_groups(message: Any, version: int, context: Context) -> Answering:
     response = response_class(ApiKey.DESCRIBE_GROUPS)
     rows = []
-    for group_id in dict.fromkeys(message.groups):  # each once: a short name asks for a long answer
+    for group_id in dict.fromkeys(message.groups):  # each once: a short name may have a long answer
         rows.append(_described(group_id, version, context))
         yield None
     return (yield from encode_in_slices(response(throttle_time_ms=0, groups=rows), version, rows, *(row.members for row in rows)))
@@ -64,7 +64,7 @@ def _described(group_id: str, version: int, context: Context) -> Any:
         found = _describe(group_id, context)
     except BrokerError as error:
         found = GroupDescription(group_id=group_id, state=GroupState.DEAD.value, protocol_type="", protocol_name="", members=())
-        if version >= 6 or not isinstance(error, GroupIdNotFound):  # before, an unknown group was a dead one
+        if version >= 6 or not isinstance(error, GroupIdNotFound):  # before version 6, an unknown group was Dead
             code, text = code_of(error), text_of(error)
     members = [
         row.DescribedGroupMember(
@@ -97,7 +97,7 @@ def handle_list_groups(message: Any, version: int, context: Context) -> Answerin
     group_ids = sorted({*context.offsets.group_ids(), *(group.group_id for group in context.groups)})
     rows = []
     for group_id in group_ids if not types or _TYPE in types else ():
-        with suppress(GroupIdNotFound, NotCoordinator, CoordinatorLoadInProgress):  # deleted, or moved, meanwhile
+        with suppress(GroupIdNotFound, NotCoordinator, CoordinatorLoadInProgress):  # deleted or moved since
             one = _describe(group_id, context)
             if not states or one.state.lower() in states:
                 rows.append(
@@ -115,7 +115,7 @@ def handle_list_groups(message: Any, version: int, context: Context) -> Answerin
 @answered_in_slices
 def handle_delete_groups(message: Any, version: int, context: Context) -> Answering:
     codes: dict[str, int] = {}
-    removed: dict[CommittedOffsets, dict[str, list[OffsetKey]]] = {}  # by partition: each is written, or refused, on its own
+    removed: dict[CommittedOffsets, dict[str, list[OffsetKey]]] = {}  # by partition: each is written, or fails, separately
     for group_id in dict.fromkeys(message.groups_names):
         codes[group_id] = 0
         try:
@@ -133,7 +133,7 @@ def handle_delete_groups(message: Any, version: int, context: Context) -> Answer
 
 
 def _delete(group_id: str, context: Context) -> list[OffsetKey]:
-    """Forget the group's membership; returns the offsets that have to go with it."""
+    """Remove the group; returns the offsets that must be removed with it."""
     _describe(group_id, context)
     group = context.groups.find(group_id)
     if group is not None:
@@ -161,7 +161,7 @@ def handle_offset_delete(message: Any, version: int, context: Context) -> Answer
 
 
 def _of_which_some_may_go(group_id: str, context: Context) -> CommittedOffsets:
-    """A group with members is asked topic by topic, if its members say what they read."""
+    """A group with members is checked topic by topic, provided that its members declare what they read."""
     _describe(group_id, context)
     group = context.groups.find(group_id)
     if group is not None and group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:

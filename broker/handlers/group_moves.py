@@ -1,9 +1,9 @@
-"""Groups come to this broker, and leave it, with the lead of their partition of `__consumer_offsets`.
+"""Groups move to and from this broker with the leadership of their partition of `__consumer_offsets`.
 
-A new coordinator reads what was committed before it serves a group, as a chore: the loop goes on. One log is read after the
-other, however many are won at once. What it reads may be newer than what the last coordinator had acknowledged: the end of the
-log, which other replicas may not have yet. So it waits until they do, or for a while where they do not come: a consumer that is
-told an offset should not be told an older one later, but neither should it stand still for as long as a replica is away.
+A new coordinator reads committed offsets before it serves a group, as a chore: the loop continues. Logs are read one after
+another, however many are won at once. The end of a log may be newer than what the last coordinator had acknowledged, and other
+replicas may not have it yet. So the coordinator waits until they do, but only for a limited time: a consumer that was given an
+offset should not be given an older one later, but neither should it stall for as long as a replica is down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REPLICATION_MS_MAX = 5_000
 
 
 class GroupMoves:
-    """Told of each change of a lead; what is no partition of `__consumer_offsets` is nothing to it."""
+    """Notified of every change of leadership; ignores partitions other than those of `__consumer_offsets`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -43,7 +43,7 @@ class GroupMoves:
             self._context.chores.begin(self._load_all(), self._failed)
 
     def lost(self, partition: Partition) -> None:
-        """It does not lead the partition any more: whoever waits for one of its groups is told at once."""
+        """This broker no longer leads the partition: requests that wait for one of its groups are answered at once."""
         if partition.topic != OFFSETS_TOPIC:
             return
         offsets, index = self._context.offsets, partition.index
@@ -55,7 +55,7 @@ class GroupMoves:
             partition, offsets = self._to_load.popleft()
             try:
                 yield from offsets.load(partition.log)
-            except Exception as error:  # it costs the groups of this partition, not those of the next
+            except Exception as error:  # affects the groups of this partition, not those of the next
                 offsets.give_up(str(error) or type(error).__name__)
                 if not isinstance(error, (BrokerError, OSError)):
                     self._context.health.defect(f"reading {partition.name}", error)
@@ -64,13 +64,13 @@ class GroupMoves:
         self._is_loading = False
 
     def _failed(self) -> None:
-        """For an exception handler."""
+        """Called inside an exception handler."""
         self._is_loading = False
         logger.exception("committed offsets could not be read; this is a defect of the broker")
 
 
 class _Load(Deadline):
-    """What was read waits until other replicas have it."""
+    """Offsets that were read, waiting until the other replicas have them."""
 
     __slots__ = ("_context", "_is_timed", "_offsets", "_partition")
 

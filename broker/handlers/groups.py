@@ -1,8 +1,8 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the wire around the group machine.
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the wire protocol around the group state machine.
 
 A join waits until its generation begins, a sync until the leader has sent the assignments: their Pending is the ticket that the
-machine hands back. What a client has pipelined behind one of them waits unread, as with Apache Kafka: a heartbeat that overtook
-its join would be answered as if the member had not joined.
+state machine hands back. Requests pipelined after one of them wait unread, as with Apache Kafka: a heartbeat that overtook its
+join would be answered as if the member had not joined.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from broker.protocol.api import ApiKey
 from broker.protocol.control import decode_request, encode_response, response_class
 from broker.protocol.framing import Request
 
-_CLIENT_ID_LENGTH_MAX = 255  # is shown to administrators, whose version may not carry what this one does
+_CLIENT_ID_LENGTH_MAX = 255  # shown to administrators, whose request version may allow less than this one
 
 Outcome = JoinAnswer | SyncAnswer | RequestError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitingMember:
-    """The ticket of a join or sync: who waits, and how the answer is written in the version that was asked in."""
+    """The ticket of a join or sync: the pending response, and how to encode the answer in the request's version."""
 
     pending: Pending
     encode: Callable[[Any], bytes]
@@ -40,14 +40,14 @@ class WaitingMember:
 
 
 def deliver(answers: Iterable[Answer]) -> None:
-    """Answer those who waited."""
+    """Answer the waiting members."""
     for answer in answers:
         waiting: WaitingMember = answer.ticket
         waiting.pending.complete_with(partial(waiting.encode_parts, answer.outcome))
 
 
 def _ask(encode: Callable[[Any], bytes], ask: Callable[[WaitingMember], Iterable[Answer]]) -> Parts | Pending:
-    """Put a request to the machine; a refusal is answered at once."""
+    """Pass a request to the state machine; an error is answered at once."""
     pending = Pending(stops_reading=True)
     try:
         deliver(ask(WaitingMember(pending, encode)))

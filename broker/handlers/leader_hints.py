@@ -1,4 +1,4 @@
-"""Who leads a partition that a client has asked for here in vain (KIP-951): what the answer says besides the error."""
+"""The current leader of a partition that a client has requested from the wrong broker (KIP-951), sent along with the error."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ELSEWHERE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADE
 
 
 def leader_hint(error: int, topic: str | bytes, index: int, listener: str, context: Context) -> CurrentLeader | None:
-    """None: the error does not send the client elsewhere, or it is not known where, or this broker is about to lead itself: then
-    the client looks for itself after its back-off. `topic` is a name, or the bytes of an id."""
+    """None if the error does not send the client to another broker, or that broker is unknown, or this broker is about to lead:
+    then the client refreshes its metadata after its back-off. `topic` is a name, or the bytes of an id."""
     if context.cluster is None or error not in _ELSEWHERE:
         return None
-    with suppress(UnknownTopicOrPartition, UnknownTopicId):  # deleted meanwhile
+    with suppress(UnknownTopicOrPartition, UnknownTopicId):  # deleted in the meantime
         (one,) = context.view.partitions(_topic(topic, context), [index])
         if one.leader != context.config.broker_id or error == ErrorCode.FENCED_LEADER_EPOCH:
             for broker_id, host, port, rack in context.view.brokers(listener):

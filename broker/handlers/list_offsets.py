@@ -1,15 +1,14 @@
-"""ListOffsets: the log's start, its end, exactly the first record at or after a time, or the first with the largest time.
+"""ListOffsets: the log start, the log end, exactly the first record at or after a timestamp, or the first with the largest one.
 
-The end is what is visible, but records acknowledged before the question was asked count: the answer waits until they are
-flushed, by every replica in sync. A new leader's answer waits until all is visible that its log held when its epoch began, so
-that what clients are told never goes back (KIP-207). Where a replica keeps that from happening for long, the answer is
-OFFSET_NOT_AVAILABLE: clients ask again, and none takes an older end for the newest. A search by time may have to read and
-decompress a batch, so it runs on a helper thread, some of a request together: most take less time than the way to a thread and
-back. All that is stored is stored here, so the earliest local record (KIP-405) is
-the earliest, and nothing has been moved to another tier.
+The end is the visible offset, but records acknowledged before the request arrived count: the answer waits until every in-sync
+replica has flushed them. A new leader's answer waits until everything is visible that its log held when its epoch began, so that
+the offsets reported to clients never go back (KIP-207). If a replica delays that for long, the answer is OFFSET_NOT_AVAILABLE:
+clients retry, and none takes an older end for the latest one. A search by timestamp may have to read and decompress a batch, so
+it runs on a helper thread, several of a request together: most take less time than the round trip to a thread. All records are
+stored locally, so the earliest local record (KIP-405) is the earliest, and nothing has been moved to another tier.
 
-What is asked for is the log as it was when the question came: what the same client sends behind it, or anybody else meanwhile,
-is not in the answer.
+The answer describes the log as it was when the request arrived: it excludes what the same client sends after it, or what any
+other client sends in the meantime.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from broker.protocol.control import decode_request, encode_response, response_cl
 from broker.protocol.framing import Request
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-_WAIT_MS_MAX = 5_000  # for other replicas; clients' own limits begin at ten seconds
-_NOT_AVAILABLE_SINCE = 5  # version of the request: older clients know LEADER_NOT_AVAILABLE, and ask again likewise
+_WAIT_MS_MAX = 5_000  # for other replicas; clients' own timeouts are at least ten seconds
+_NOT_AVAILABLE_SINCE = 5  # version of the request: older clients know LEADER_NOT_AVAILABLE, and retry likewise
 _OFFERED_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # version of the request
 
 
-# Few enough that a request's cold batches are read by all helpers, and that nobody waits long behind one job.
+# Few enough that all helpers share in reading a request's cold batches, and that no other job waits long for one of these.
 _SEARCHES_AT_ONCE = 16
 
 _Found = tuple[int, int] | None  # offset and timestamp
@@ -58,7 +57,7 @@ class _Row:
 
 
 class _Collected:
-    """Rows that are found one by one; the response leaves with the last."""
+    """Rows that are found one by one; the response is sent with the last."""
 
     def __init__(self, pending: Pending, version: int, helpers: Helpers) -> None:
         self.rows: list[_Row] = []
@@ -73,7 +72,7 @@ class _Collected:
         self._left += 1
 
     def all_begun(self) -> None:
-        """What becomes visible later is searched alone: nobody knows when the next one will."""
+        """Partitions that become visible later are searched one at a time: when the next one follows is unknown."""
         self._searches_at_once = 1
         self._submit()
         self.end()
@@ -120,12 +119,12 @@ def _look_up_all(message: Any, version: int, pending: Pending, context: Context)
 
 
 def _run_all(searches: Sequence[_Search]) -> list[tuple[_Found, BaseException | None]]:
-    """What each has found, or its error; on a helper."""
+    """The result of each search, or its error; runs on a helper thread."""
     outcomes: list[tuple[_Found, BaseException | None]] = []
     for search in searches:
         try:
             outcomes.append((search(), None))
-        except BaseException as error:  # as helpers do: a search that went wrong is its partition's business
+        except BaseException as error:  # as helpers do: a failed search affects only its own partition
             outcomes.append((None, error))
     return outcomes
 
@@ -135,7 +134,7 @@ def _tell_all(
     outcomes: Sequence[tuple[_Found, BaseException | None]] | None,
     failure: BaseException | None,
 ) -> None:
-    """`failure`: the helpers take nothing more, because the broker stops."""
+    """`failure`: the helpers accept no more jobs, because the broker is stopping."""
     for (_, told), (found, error) in zip(searches, outcomes or repeat((None, failure)), strict=False):
         told(found, error)
 
@@ -155,7 +154,7 @@ def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context:
 
 
 class _Lookup(Deadline):
-    """An answer that waits until all is visible that was acknowledged when it was asked for."""
+    """An answer that waits until everything is visible that was acknowledged when the request arrived."""
 
     __slots__ = ("_collected", "_context", "_end_offset", "_is_limited", "_partition", "_row", "_timestamp", "_version")
 
@@ -169,7 +168,7 @@ class _Lookup(Deadline):
         self._version = version
         self._collected = collected
         self._context = context
-        self._is_limited = partition.replicated is not None  # a broker alone waits for its own disk, however long that takes
+        self._is_limited = partition.replicated is not None  # a standalone broker waits for its disk, however long
         self._end_offset = max(partition.replicated_offset, partition.epoch_start_offset)
 
     def begin(self) -> None:

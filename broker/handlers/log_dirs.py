@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what each partition takes on the disk, and how much is left."""
+"""DescribeLogDirs: how much disk space each partition takes, and how much is left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.protocol.control import response_class
 
 @answered_in_slices
 def handle_describe_log_dirs(message: Any, version: int, context: Context) -> Answering:
-    """There is one directory, whatever is asked for; of partitions that are unknown nothing is said, as in Kafka."""
+    """There is one directory, whatever is requested; unknown partitions are left out, as in Kafka."""
     response = response_class(ApiKey.DESCRIBE_LOG_DIRS)
     row = response.DescribeLogDirsResult
     by_topic: dict[str, list[Any]] = {}
@@ -39,7 +39,7 @@ def handle_describe_log_dirs(message: Any, version: int, context: Context) -> An
 
 
 def _asked_for(message: Any, context: Context) -> Iterable[Partition]:
-    partitions = list(context.partitions)  # topics come and go between two slices
+    partitions = list(context.partitions)  # topics may be created and deleted between two slices
     if message.topics is None:
         return partitions
     wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}

@@ -1,7 +1,7 @@
-"""ApiVersions, Metadata and DescribeCluster: what the broker can do, and where everything is.
+"""ApiVersions, Metadata and DescribeCluster: what the broker supports, and where everything is.
 
-A Metadata answer's bytes are kept until a topic changes: making a large one costs some milliseconds, and every client asks
-again and again. A topic that a question makes is there in the answer, which waits for the disk as CreateTopics does.
+The bytes of a Metadata answer are kept until a topic changes: encoding a large one takes some milliseconds, and every client asks
+again and again. A topic that is auto-created by a request is in its answer, which waits for the disk as CreateTopics does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker.protocol.control import decode_request, encode_response, response_cl
 from broker.protocol.framing import Request
 
 _NO_ID = uuid.UUID(int=0)
-_CREATED_PER_REQUEST_MAX = 10  # a question that names thousands by mistake should not make them all; clients ask again
+_CREATED_PER_REQUEST_MAX = 10  # a request that names thousands by mistake should not create them all; clients retry
 
 
 def handle_api_versions(request: Request, context: Context) -> Parts:
@@ -60,7 +60,7 @@ def handle_metadata(request: Request, context: Context) -> Parts | Pending:
 
 
 def _topics_to_make(message: Any, version: int, context: Context) -> list[NewTopic]:
-    """What the question makes, a few topics at a time; clients ask again for the others."""
+    """The topics that the request auto-creates, a few at a time; clients retry for the others."""
     if not (context.config.auto_create_topics_enable and (version < 4 or message.allow_auto_topic_creation)):
         return []
     names = dict.fromkeys(asked.name for asked in message.topics or () if asked.name is not None)
@@ -83,7 +83,7 @@ def _answer_metadata(
     refused: Mapping[str, BrokerError] = MappingProxyType({}),
     may_ask_again: bool = False,
 ) -> Answering:
-    """`refused` says why topics could not be made; `may_ask_again` that others may be, when they are asked for again."""
+    """`refused` holds why topics could not be created; `may_ask_again`: the remaining unknown ones may be, on a retry."""
     change = context.metadata_cache.change
     rows: list[Any] = []
     is_final = True

@@ -1,6 +1,6 @@
-"""OffsetCommit and OffsetFetch: of group members, and of consumers that assign their own partitions.
+"""OffsetCommit and OffsetFetch: by group members, and by consumers that assign their own partitions.
 
-Generation -1 with an empty member id is a simple commit; it is taken while the group has no members.
+Generation -1 with an empty member id is a simple commit; it is accepted while the group has no members.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def handle_offset_commit(message: Any, version: int, context: Context) -> Answer
 
 
 def _admitted(message: Any, version: int, context: Context) -> CommittedOffsets:
-    """Where the commit goes, or what all of it is refused with.
+    """Where the commit goes; raises the error that rejects all of it.
 
-    Only from version 9 on do clients know a group that is not found (KIP-848). Among others, a group that is not found is one
-    whose last coordinator was another broker, and Java's consumers, which expect the new one to know it too, would fail for good:
-    they are told what makes them join again."""
+    Clients know GROUP_ID_NOT_FOUND only from version 9 on (KIP-848). In a cluster, the last coordinator of a group that is not
+    found was another broker, and Java consumers, which expect the new coordinator to know the group, would fail permanently: they
+    get an error that makes them rejoin."""
     name = MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
     generation = message.generation_id_or_member_epoch
     try:
@@ -116,7 +116,7 @@ def _fetch_group(message: Any, version: int, context: Context) -> Answering:
     part_class = topic_class.OffsetFetchResponsePartition
     found = yield from _committed(message, topic_class, part_class, context)
     error, topics = (code_of(found), []) if isinstance(found, BrokerError) else (0, found)
-    if error and version < 2:  # version 1 has room for an error beside each partition alone
+    if error and version < 2:  # version 1 has an error field only per partition
         for topic in message.topics:
             rows = []
             for index in topic.partition_indexes:
@@ -128,9 +128,9 @@ def _fetch_group(message: Any, version: int, context: Context) -> Answering:
 
 
 def _committed(asked: Any, topic_class: Any, part_class: Any, context: Context) -> Steps:
-    """Rows for the partitions asked for, or for all that the group ever committed where none are named; or the error. What is
-    answered in the end was true under one lead: a row that is missing because the lead was lost would send a consumer back to
-    the beginning."""
+    """Rows for the requested partitions, or for all that the group has committed if none are named; or the error. All rows come
+    from a single leadership of this broker: a row that is missing because leadership was lost would send a consumer back to the
+    beginning."""
     try:
         group = check_group_id(asked.group_id)
         offsets = context.offsets.readable(group)

@@ -1,8 +1,8 @@
-"""Produce: check each partition's batch, stage it, and answer when the acknowledgement asked for holds.
+"""Produce: check each partition's batch, stage it, and answer when the requested acknowledgement holds.
 
-acks=0 has no answer (a failure closes the connection), acks=1 answers once the turn's write is done, and acks=all once every
-replica in sync has written it: on one broker that is the leader itself. logbus.acks.all.waits.for.flush makes acks=all wait for
-the disks too. It waits for as long as the request's timeout_ms allows: then REQUEST_TIMED_OUT says that nobody knows, as in
+acks=0 has no answer (a failure closes the connection), acks=1 is answered once the turn's write is done, and acks=all once every
+in-sync replica has written it: with a single broker that is the leader itself. logbus.acks.all.waits.for.flush makes acks=all
+wait for the disks too. It waits at most the request's timeout_ms: then REQUEST_TIMED_OUT means that the outcome is unknown, as in
 Kafka.
 """
 
@@ -37,7 +37,7 @@ from broker.records.validation import require_keys, validate_new_batch
 
 
 class _StagedProduce(StagedRequest):
-    """With what its answer needs."""
+    """A staged request with what its answer needs."""
 
     __slots__ = ("context", "listener", "pending", "timeout_ms", "version")
     context: Context
@@ -116,7 +116,7 @@ def _stage(part: ProducePartition, answer: ProduceAnswer, context: Context, now_
     return partition
 
 
-# Refusals that may be over when the producer's next request arrives, which is on its way already.
+# Refusals that may no longer apply when the producer's next request, already on its way, arrives.
 _PASSING = (NotLeaderOrFollower, NotEnoughReplicas, UnknownTopicOrPartition)
 
 
@@ -126,7 +126,7 @@ def _note_refused(part: ProducePartition, context: Context) -> None:
 
 
 def fail(answer: ProduceAnswer, error: BrokerError, counters: Counters) -> None:
-    """Turn an answer into the error's."""
+    """Turn the answer into an error."""
     answer.error = code_of(error)
     counters.errors[ApiKey.PRODUCE, answer.error] += 1
     answer.base_offset = answer.log_start_offset = -1
@@ -144,7 +144,7 @@ def _complete(done: _StagedProduce) -> None:
             pending.fail_silently()
         else:
             pending.complete([])
-    except Exception:  # here and not by `complete_with`: a closure for each request would cost more than all of this
+    except Exception:  # not through `complete_with`: a closure per request would cost more than all of this
         pending.fail_as_defect()
 
 
@@ -155,12 +155,12 @@ def _add_hints(done: _StagedProduce) -> None:
 
 
 class _Awaited(Deadline):
-    """A produce request whose batches are written, and wait for the disk or for replicas."""
+    """A produce request whose batches are written and wait for the disk or for replicas."""
 
     __slots__ = ("_done", "_left")
 
     def __init__(self, done: _StagedProduce, left: dict[int, tuple[ProduceAnswer, Partition]], now: float) -> None:
-        """`left` are those that wait, by the identity of their answers."""
+        """`left` are the waiting batches, by the identity of their answers."""
         self.deadline = now + max(done.timeout_ms, 0) / 1000
         self.is_over = False
         self._done = done
@@ -177,7 +177,7 @@ class _Awaited(Deadline):
             _complete(self._done)
 
     def expire(self) -> None:
-        """It took too long; what is written stays all the same, and an idempotent producer's retry finds it."""
+        """It took too long. What is written stays nevertheless, and an idempotent producer's retry finds it."""
         text = f"not safe within {self._done.timeout_ms} ms (timeout.ms of the request)"
         for answer, partition in self._left.values():
             error = NotEnoughReplicasAfterAppend(text) if partition.lacks_replicas else RequestTimedOut(text)
@@ -186,8 +186,8 @@ class _Awaited(Deadline):
 
 
 def _finish_when_safe(done: _StagedProduce) -> None:
-    """Answer when all of it is flushed, or written, by every replica in sync. Each batch waits for the log's end as it is now: so
-    one that was there already, whose first answer may not have been given yet, waits at least for what that one waits for."""
+    """Answer when every in-sync replica has flushed, or written, all of it. Each batch waits for the current log end offset: so a
+    duplicate, whose original may still be unanswered, waits at least for what the original waits for."""
     context = done.context
     left = {}
     for one in done.staged:

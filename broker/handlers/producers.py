@@ -1,4 +1,4 @@
-"""InitProducerId: a producer id that nobody had before, for idempotent producers. Transactions are not offered."""
+"""InitProducerId: a producer id that was never used before, for idempotent producers. Transactions are not supported."""
 
 from __future__ import annotations
 

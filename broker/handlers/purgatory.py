@@ -1,6 +1,6 @@
-"""Fetches that wait: until enough new bytes are exposed on their partitions, or their deadline passes.
+"""Waiting fetches: until enough new bytes are exposed on their partitions, or their deadline passes.
 
-A waiting fetch counts only the bytes newly exposed to it; nothing is polled.
+A waiting fetch only counts the bytes that become exposed; nothing is polled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Purgatory:
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
-        self._by_partition: dict[Partition, dict[WaitingFetch, None]] = {}  # in the order in which they came
+        self._by_partition: dict[Partition, dict[WaitingFetch, None]] = {}  # in order of arrival
         self._count = 0
 
     def __len__(self) -> int:
@@ -81,9 +81,9 @@ class Purgatory:
             self.forget(waiting)
 
     def forget(self, waiting: WaitingFetch) -> None:
-        """It waits no longer, and its time is nobody's business any more."""
+        """The fetch no longer waits, and its deadline no longer matters."""
         self._count -= 1
-        waiting.answer = _nothing  # its request must not live as long as its deadline
+        waiting.answer = _nothing  # the request must not be kept alive until its deadline
         for partition in waiting.partitions:
             waiters = self._by_partition.get(partition)
             if waiters is not None:
@@ -93,4 +93,4 @@ class Purgatory:
 
 
 def _nothing() -> None:
-    """What a fetch that waits no longer answers."""
+    """The `answer` of a fetch that no longer waits."""

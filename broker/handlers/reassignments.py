@@ -45,7 +45,7 @@ def handle_alter_partition_reassignments(message: Any, version: int, context: Co
 
 
 def _not_allowed(topic: Topic, asked: Any, may_change_factor: bool) -> dict[int, BrokerError]:
-    """Those that would get another number of replicas, where the request forbids it."""
+    """The partitions whose number of replicas would change although the request forbids it."""
     if may_change_factor:
         return {}
     error = InvalidReplicationFactor(f"topic {topic.name!r} has {topic.replication_factor} replicas of each partition")
@@ -79,7 +79,7 @@ def _topic_row(asked: Any, failed: dict[int, BrokerError]) -> Any:
 
 @answered_in_slices
 def handle_list_partition_reassignments(message: Any, version: int, context: Context) -> Answering:
-    """What does not move, or is unknown, is left out, as in Kafka."""
+    """Partitions that are not being moved, or are unknown, are left out, as in Kafka."""
     response = response_class(ApiKey.LIST_PARTITION_REASSIGNMENTS)
     row = response.OngoingTopicReassignment
     rows = []
@@ -105,7 +105,7 @@ def _asked_for(message: Any, context: Context) -> Iterator[tuple[Topic, list[int
     else:
         asked = [(row.name, row.partition_indexes) for row in message.topics]
     for name, indexes in asked:
-        if name in registry:  # topics come and go between two slices
+        if name in registry:  # topics may be created and deleted between two slices
             topic = registry.get(name)
             every = range(topic.partition_count)
             yield topic, list(every) if indexes is None else [index for index in indexes if index in every]

@@ -1,7 +1,7 @@
-"""Fetch, as other brokers send it: for what they follow. The answer comes when there is something for them, from `Leader`.
+"""Fetch from other brokers, for the partitions they follow. `Leader` answers when there is something for them.
 
-A consumer could say that it is a replica, and what it says it has would count as replicated. There is no authentication yet, so
-a replica has to come by the listener of the brokers, to know the cluster's id, and to be a broker that the cluster has seen.
+A consumer could claim to be a replica, and its claimed offsets would count as replicated. There is no authentication yet, so a
+replica has to use the inter-broker listener, to know the cluster id, and to be a broker that the cluster has seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("broker.handlers")
 
 
 def replica_fetch_of(request: Request) -> ReplicaFetch | None:
-    """The request, if another broker has sent it; consumers pay for one look."""
+    """The parsed request, if another broker sent it; a consumer's request costs one comparison."""
     return parse_replica_fetch(request.body) if request.version == REPLICA_FETCH_VERSION else None
 
 
@@ -37,7 +37,7 @@ def handle_replica_fetch(fetch: ReplicaFetch, request: Request, context: Context
 
 
 def _complete(pending: Pending, parts: Parts) -> None:
-    if not pending.is_cancelled:  # else nobody is there any more, and the files of the answer are let go of with it
+    if not pending.is_cancelled:  # else the connection is gone, and the answer's files are released with it
         pending.complete(parts)
 
 

@@ -1,4 +1,4 @@
-"""What a handler gives back: the parts of a body at once, a Pending to be completed later, or nothing (acks=0).
+"""What a handler returns: the parts of a body at once, a Pending to be completed later, or nothing (acks=0).
 
 A part is bytes or a slice of a log file, which the network sends from the page cache without reading it.
 """
@@ -22,7 +22,7 @@ def part_size(part: Part) -> int:
 
 
 class Pending:
-    """A response that is not there yet. Completed once; cancelled when its connection closes first."""
+    """A response that is not ready yet. Completed once; cancelled if its connection closes first."""
 
     __slots__ = ("closes", "is_cancelled", "is_framed", "on_cancel", "on_complete", "parts", "silent", "stops_reading")
 
@@ -30,11 +30,11 @@ class Pending:
         self.parts: Parts | None = None
         self.on_complete: Callable[[], None] | None = None
         self.on_cancel: Callable[[], None] | None = None
-        self.stops_reading = stops_reading  # a waiting fetch: what is pipelined behind it waits unread
+        self.stops_reading = stops_reading  # a waiting fetch: requests pipelined after it wait unread
         self.silent = silent  # acks=0: completing sends nothing
-        self.closes: str | None = None  # why the closed connection is the only answer: a word of NetworkCounters.closed
-        self.is_framed = False  # `parts` are the whole response, with its head
-        self.is_cancelled = False  # the connection is gone: whoever works on the answer may stop
+        self.closes: str | None = None  # why the connection is closed instead of an answer: a key of NetworkCounters.closed
+        self.is_framed = False  # `parts` are the complete response, frame header included
+        self.is_cancelled = False  # the connection is gone: work on the answer may stop
 
     @property
     def done(self) -> bool:
@@ -47,8 +47,8 @@ class Pending:
             self.on_complete()
 
     def complete_with(self, make: Callable[[], Parts]) -> None:
-        """Complete with what `make` gives. An answer is made long after its request, at the end of a turn that belongs to
-        everybody: one that cannot be made must cost its own connection and nothing else."""
+        """Complete with the result of `make`. An answer is built long after its request, at the end of a turn that all clients
+        share: if that fails, it must cost its own connection and nothing else."""
         try:
             parts = make()
         except Exception:
@@ -57,7 +57,7 @@ class Pending:
         self.complete(parts)
 
     def fail_as_defect(self) -> None:
-        """For an exception handler: whatever was raised, the connection is closed and the log has the traceback."""
+        """To be called in an exception handler: closes the connection and logs the traceback, whatever was raised."""
         logger.exception("an answer could not be made; this is a defect of the broker")
         if self.parts is None:
             self.close_as_defect()

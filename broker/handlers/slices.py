@@ -1,8 +1,8 @@
-"""Requests that name thousands of things, answered by chores: the loop has its turns in between.
+"""Requests that name thousands of things, answered by chores: the loop takes its turns in between.
 
-A handler gives its work as a generator that returns the answer's parts. It begins at once and, where it is short, is done at
-once. What the client sends behind such a request waits unread until it is answered: so the answers are those of a broker that
-handles one request of a connection after the other.
+A handler is a generator that returns the answer's parts. It starts at once and, if it is short, finishes at once. What the client
+sends after such a request waits unread until it is answered: so the answers are those of a broker that handles the requests of a
+connection one after another.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from broker.handlers.reply import Parts, Pending
 from broker.protocol.control import decode_request, encode_response
 from broker.protocol.framing import Request
 
-# Encoding so many rows takes a millisecond or two. More of them are encoded by a helper: it shares the interpreter with the loop,
-# half a millisecond each in turns, instead of holding it for as long as a hundred take.
+# Encoding this many rows takes a millisecond or two. More are encoded by a helper: it alternates with the loop on the interpreter
+# lock, half a millisecond each, instead of blocking the loop for the whole encoding.
 _ROWS_ENCODED_ON_LOOP_MAX = 500
 
 Answering = Generator[Step, Any, Parts]
@@ -27,15 +27,15 @@ Handler = Callable[[Request, Context], Parts | Pending]
 
 
 def in_slices(steps: Answering, context: Context) -> Parts | Pending:
-    """Answer with what `steps` return."""
+    """Answer with the return value of `steps`."""
     pending = Pending(stops_reading=True)
     context.chores.begin(_complete(steps, pending), pending.fail_as_defect)
     return _now_or_later(pending)
 
 
 def in_turn(steps: Answering, context: Context) -> Parts | Pending:
-    """The same for what changes topics or settings: after all such requests that came before. Where other brokers change them as
-    well, a queue would help nobody, and whoever waits for ZooKeeper would hold up all others."""
+    """The same for requests that change topics or settings: after all such requests that arrived earlier. In a cluster, other
+    brokers change them as well: a queue would be useless, and a request that waits for ZooKeeper would hold up all others."""
     pending = Pending(stops_reading=True)
     begin = context.chores.enqueue if context.cluster is None else context.chores.begin
     begin(_complete(steps, pending), pending.fail_as_defect)
@@ -71,7 +71,7 @@ def _now_or_later(pending: Pending) -> Parts | Pending:
 
 
 def encode_in_slices(response: Any, version: int, *rows: Sized) -> Answering:
-    """The answer's parts; `rows` are the lists in it that decide how long encoding takes."""
+    """The answer's parts; `rows` are its lists that determine how long encoding takes."""
     if sum(map(len, rows)) <= _ROWS_ENCODED_ON_LOOP_MAX:
         return [encode_response(response, version)]
     return [(yield partial(encode_response, response, version))]

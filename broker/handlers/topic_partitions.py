@@ -1,6 +1,6 @@
-"""CreatePartitions and DescribeTopicPartitions: how many partitions a topic has, and who has them.
+"""CreatePartitions and DescribeTopicPartitions: how many partitions a topic has, and which brokers hold them.
 
-A topic only grows: records are never moved from one partition to another.
+The number of partitions only grows: records are never moved from one partition to another.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _growth(asked: Any) -> Growth:
 
 @answered_in_slices
 def handle_describe_topic_partitions(message: Any, version: int, context: Context) -> Answering:
-    """Topics in the order of their names, from the cursor on, until the limit is reached; the cursor says where to go on."""
+    """Topics in order of name, from the cursor on, until the limit is reached; the returned cursor is where to continue."""
     response = response_class(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     left = max(1, min(message.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
     rows, cursor = [], None
@@ -81,7 +81,7 @@ def handle_describe_topic_partitions(message: Any, version: int, context: Contex
 
 
 def _from_cursor(message: Any, context: Context) -> Iterator[tuple[str, int]]:
-    """Each name asked for (none asked: all) with the partition to begin at."""
+    """Each requested name (all if none is given) with the partition to start at."""
     names = sorted({row.name for row in message.topics}) or context.partitions.registry.names()
     cursor = message.cursor
     if cursor is None:

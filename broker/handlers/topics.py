@@ -77,7 +77,7 @@ def _refused(name: str, error: BrokerError) -> Any:
 
 
 class _ConfigRows:
-    """All settings of a topic as rows of the answer (KIP-525): made once for all topics that set the same."""
+    """All settings of a topic as rows of the answer (KIP-525): built once for all topics with the same overrides."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -95,7 +95,7 @@ class _ConfigRows:
 
 
 def _made(topic: Topic, configs_of: _ConfigRows) -> Any:
-    """What the topic is, or would be."""
+    """The row of a topic that was created, or would be (validate_only)."""
     return response_class(ApiKey.CREATE_TOPICS).CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -132,7 +132,7 @@ def handle_delete_topics(message: Any, version: int, context: Context) -> Answer
         yield None
     if doomed:
         failed = yield from context.topic_changes.delete(list(doomed.values()), message.timeout_ms)
-        if len(failed) < len(doomed) and context.cluster is None:  # else whoever coordinates a group sees it in the image
+        if len(failed) < len(doomed) and context.cluster is None:  # in a cluster, coordinators see it in the image
             yield from remove_offsets_of_topics({name for name in doomed if name not in failed}.__contains__, context)
         for name, failure in failed.items():
             refuse(rows_of_doomed[name], failure)

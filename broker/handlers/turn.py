@@ -1,10 +1,10 @@
 """The produce requests of one turn of the loop: staged one by one, written together, answered together.
 
-Hot path. Every partition that got batches this turn is written with one write. Where that write fails, the whole turn of that
-partition is taken back and each of its batches is answered with the error; where it took the log offline, whoever waits for
-earlier records of it is told, too. Other partitions are not affected: nothing that one request or one partition does keeps the
-others from being written and answered. The same holds where this broker loses the lead of a partition during the turn, or cannot
-be sure of it when the turn ends: what is staged is not written.
+Hot path. Every partition that received batches in this turn is written with one write. If that write fails, the whole turn of
+that partition is taken back and each of its batches is answered with the error; if it took the log offline, requests that wait
+for earlier records of it are failed, too. Other partitions are not affected: nothing that one request or one partition does keeps
+the others from being written and answered. The same holds if this broker loses leadership of a partition during the turn, or
+cannot be sure of it when the turn ends: staged batches are not written.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ logger = logging.getLogger("broker.handlers")
 
 
 class StagedRequest:
-    """A produce request whose batches are staged: answers by position, with the partition each was staged on. `finish` is called
-    with the request itself once the turn is written: a function and a slot cost less than a closure made for each request."""
+    """A produce request whose batches are staged: answers by position, and the partition each was staged on. `finish` is called
+    with the request itself once the turn is written: a function and a slot cost less than a closure per request."""
 
     __slots__ = ("answers", "finish", "staged")
 
@@ -35,7 +35,7 @@ class StagedRequest:
         self.finish = finish
 
     def fail_as_defect(self) -> None:
-        """`finish` has raised, whatever it is: whoever waits must still learn that there is no answer."""
+        """`finish` raised an exception: the waiting client must still learn that there is no answer."""
 
 
 class ProduceTurn:
@@ -48,7 +48,7 @@ class ProduceTurn:
         self._is_awaited = is_awaited
         self._fail = fail
         self.why_not: Callable[[Partition], BrokerError | None] | None = (
-            None  # why a partition may not be written to, if it may not
+            None  # returns why a partition may not be written to, or None
         )
         self._requests: list[StagedRequest] = []
         self._touched: dict[Partition, int] = {}
@@ -61,7 +61,7 @@ class ProduceTurn:
         self._touched[partition] = self._touched.get(partition, 0) + byte_count
 
     def lose(self, partition: Partition, error: BrokerError) -> None:
-        """Nothing may be written to the partition any more, nor acknowledged: this broker does not lead it."""
+        """This broker no longer leads the partition: nothing more may be written to it or acknowledged."""
         if self._touched.pop(partition, None) is not None:
             partition.discard_staged()
         if self._requests:
@@ -92,8 +92,8 @@ class ProduceTurn:
             logger.exception("nor could its connection be closed; this is a defect of the broker")
 
     def abandon(self) -> None:
-        """A turn ended with an exception that nobody expected. Partitions that were not written take back what was staged, and
-        whoever has no answer yet is told so: nothing is acknowledged that is not in the log."""
+        """A turn ended with an unexpected exception. Partitions that were not written discard what was staged, and unanswered
+        requests get an error: nothing is acknowledged that is not in the log."""
         touched, self._touched = self._touched, {}
         for partition in touched:
             partition.discard_staged()
@@ -123,7 +123,7 @@ class ProduceTurn:
         return failed
 
     def written(self, partition: Partition, record_count: int, byte_count: int) -> None:
-        """So many records were written to the partition's log."""
+        """`record_count` records were written to the partition's log."""
         traffic = partition.traffic
         traffic.messages_in += record_count
         traffic.bytes_in += byte_count
@@ -132,7 +132,7 @@ class ProduceTurn:
             self._want(partition)
 
     def take_back(self, partition: Partition, error: Exception) -> None:
-        """A write of the fast lane has failed, or must not count."""
+        """A write by the fast lane has failed, or must be undone."""
         try:
             partition.take_back(error)
         except StorageError as refused:
@@ -140,8 +140,8 @@ class ProduceTurn:
                 self._went_offline(partition, refused)
 
     def settle(self, partition: Partition, batches: Sequence[tuple[int, int, int]], end_offset: int, byte_count: int) -> None:
-        """The fast lane has written these batches to an online log. StorageError: something failed that nobody expected, and the
-        partition is offline."""
+        """The fast lane has written these batches to an online log. StorageError: an unexpected failure took the partition
+        offline."""
         record_count = end_offset - partition.log.end_offset
         try:
             partition.settle(batches, end_offset)
@@ -151,8 +151,8 @@ class ProduceTurn:
         self.written(partition, record_count, byte_count)
 
     def _refuse(self, why_not: Callable[[Partition], BrokerError | None]) -> None:
-        """Nothing is written to a partition, nor acknowledged, of which this broker cannot be sure that it leads it. That goes
-        for duplicates too: what the first of them was told may not be so any more."""
+        """Write and acknowledge nothing on partitions that this broker cannot be sure to lead. That includes duplicates: the
+        answer to the original may no longer hold."""
         asked = dict.fromkeys(self._touched)
         for request in self._requests:
             asked.update((partition, None) for _, partition in request.staged)

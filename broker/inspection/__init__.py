@@ -1,1 +1,1 @@
-"""Looks at stored files and changes nothing: verify a data directory, print a segment. Commands, not part of a running broker."""
+"""Inspects stored files, changes nothing: verify a data directory, print a segment. Commands, not part of a running broker."""

@@ -1,6 +1,6 @@
-"""Prints what is in a file of a partition, line by line as Apache Kafka's DumpLogSegments does, so that both can be compared.
+"""Prints the content of a partition's file, line by line as Apache Kafka's DumpLogSegments does, so that both can be compared.
 
-A segment is printed up to the first place that is no batch; checksums are computed, records are read only when asked for.
+A segment is printed up to the first position without a batch; checksums are verified, records are read only on request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_SEQUENCE = -1
 
 
 def dump_file(path: Path, filesystem: FileSystem, *, records: bool) -> Iterator[str]:
-    """The lines for one file; ValueError where its name says that it is none of a partition's."""
+    """The lines for one file; ValueError if its name is not that of a partition's file."""
     try:
         dump = _DUMPS[path.suffix]
         base_offset = int(path.name.split(".")[0])
@@ -136,5 +136,5 @@ def _size(value: bytes | None) -> int:
 
 
 def _shown(text: str) -> str:
-    """One line, whatever a producer wrote: nothing that moves a terminal's cursor."""
+    """The text on one line, whatever a producer wrote: without anything that moves a terminal's cursor."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

@@ -1,9 +1,9 @@
-"""Reads every file of a data directory and says what is wrong, with file and position. Changes nothing.
+"""Reads every file of a data directory and reports what is wrong, with file and position. Changes nothing.
 
-A checksum is computed for every batch, which a start does only behind the recovery point: so this is what finds a byte that
-the disk has turned in an old segment. Offsets must ascend, without gaps where compaction has not been; indexes that claim to
-belong to their segment must lead to its batches; checkpoints and snapshots must be readable. The directory may be in use: then
-the end of each log is still being written, segments come and go, and neither is a fault.
+The checksum of every batch is verified, which startup does only after the recovery point: so this finds a byte that the disk has
+corrupted in an old segment. Offsets must ascend, without gaps where nothing was compacted; indexes that claim to belong to their
+segment must lead to its batches; checkpoints and snapshots must be readable. The directory may be in use: then the end of each
+log is still being written, segments are created and deleted, and neither is a fault.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker.storage.time_index import TimeIndex
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not as it must be."""
+    """A violation of what must hold for the files."""
 
     path: Path
     position: int
@@ -44,7 +44,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Verification:
-    """One run over a data directory, or over one partition of it. `faults` yields them; the counts say how much was read."""
+    """One run over a data directory, or over one partition in it. `faults` yields the faults; the counts are what was read."""
 
     path: Path
     filesystem: FileSystem
@@ -54,7 +54,7 @@ class Verification:
     read_bytes: int = field(default=0, init=False)
 
     def faults(self) -> Iterator[Fault]:
-        """Every fault, in the order of the files. OSError where the directory itself cannot be read."""
+        """Every fault, in the order of the files. OSError if the directory itself cannot be read."""
         names = self.filesystem.list_names(self.path)
         is_partition = any(name.endswith(LOG) for name in names)
         root = self.path.parent if is_partition else self.path
@@ -81,9 +81,9 @@ class _PartitionCheck:
         self._filesystem = run.filesystem
         self._directory = directory
         self._may_have_gaps = may_have_gaps
-        self._is_replica = is_replica  # then the last segment too may have what compaction has left at its leader
+        self._is_replica = is_replica  # then even the last segment may have gaps, from compaction at the leader
         self._in_use = in_use
-        self._expected = -1  # the offset that has to come next
+        self._expected = -1  # the offset that must come next
 
     def faults(self, *, recovery_point: int) -> Iterator[Fault]:
         names = self._filesystem.list_names(self._directory)
@@ -135,7 +135,7 @@ class _PartitionCheck:
 
 
 class _IndexCheck:
-    """The indexes of one segment, where their note says that they belong to it."""
+    """The indexes of one segment, checked if their note states that they belong to it."""
 
     def __init__(self, filesystem: FileSystem, directory: Path, base_offset: int, log_bytes: int) -> None:
         self._paths = {suffix: directory / segment_name(base_offset, suffix) for suffix in (INDEX, TIME_INDEX, INDEX_NOTE)}
@@ -167,7 +167,7 @@ class _IndexCheck:
             self._timestamps = {offset: timestamp for timestamp, offset in map(time_index.entry, range(len(time_index)))}
 
     def observe(self, position: int, last_offset: int, max_timestamp: int) -> None:
-        """The next batch."""
+        """Check the index entries of the next batch."""
         relative_offset = last_offset - self._base_offset
         if self._positions.pop(position, relative_offset) != relative_offset:
             self._fault(INDEX, position, f"names another offset than {last_offset} for position {position}")
@@ -187,7 +187,7 @@ class _IndexCheck:
 
 
 def _checkpoints(filesystem: FileSystem, root: Path) -> dict[str, dict[tuple[str, int], int]]:
-    """What can be read of them; `_unreadable` names the others."""
+    """The readable checkpoints; `_unreadable` reports the others."""
     found = {}
     for name in (RECOVERY_POINTS, CLEANED_OFFSETS):
         try:
@@ -206,7 +206,7 @@ def _unreadable(filesystem: FileSystem, root: Path) -> Iterator[Fault]:
 
 
 def _compacted_topics(filesystem: FileSystem, root: Path) -> set[str]:
-    """Whose offsets may have gaps."""
+    """Topics whose offsets may have gaps."""
     try:
         topics = json.loads(filesystem.read_bytes(root / "topics.json"))["topics"]
         return {row["name"] for row in topics if "compact" in row["configs"].get("cleanup.policy", "")}

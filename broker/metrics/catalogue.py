@@ -1,7 +1,7 @@
-"""Every metric with its meaning: one table, from which the scrape and the test of docs/metrics.md are made.
+"""Every metric with its meaning: one table, from which the scrape and the test of docs/metrics.md are derived.
 
-Names beginning with kafka_ are those that the JMX exporter's Kafka rules give to Apache Kafka's own (lower case), so dashboards
-made for Kafka show this broker; names beginning with logbus_ have no counterpart there.
+Names beginning with kafka_ are those that the JMX exporter's Kafka rules give to Apache Kafka's own metrics (in lower case), so
+dashboards made for Kafka work with this broker; names beginning with logbus_ have no counterpart there.
 """
 
 from __future__ import annotations

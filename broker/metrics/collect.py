@@ -1,5 +1,5 @@
-"""From the broker's rooms to samples. Runs on the loop's thread, so what it reads is consistent; per-partition families are
-generators over a list taken at the start, so a topic may come or go while a long page is being sent.
+"""From the broker's state to samples. Runs on the loop's thread, so what it reads is consistent; per-partition families are
+generators over a list taken at the start, so topics may be created or deleted while a long page is being sent.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def metrics_page(engine: Engine) -> Iterator[bytes]:
 
 
 def health(engine: Engine) -> tuple[bool, str]:
-    """Whether all is as it should be, and lines for a person: what is not."""
+    """Whether everything is in order, and readable lines about what is not."""
     lines = []
-    # Worst first: offline partitions lose producers now, the cluster's troubles may do so soon, and what is tried again may
-    # mend itself.
+    # Worst first: offline partitions affect producers now, the cluster's troubles may do so soon, and what is retried may recover
+    # on its own.
     offline = sum(1 for partition in engine.partitions if partition.log.offline_reason)
     if offline:
         lines.append(f"{offline} of {len(engine.partitions)} partitions are offline")
@@ -53,7 +53,7 @@ def health(engine: Engine) -> tuple[bool, str]:
 
 
 def collect(engine: Engine) -> Families:
-    """Every family of the catalogue that has samples now."""
+    """Every family of the catalogue that currently has samples."""
     partitions = list(engine.partitions)
     return {
         **_traffic(engine, partitions),
@@ -72,8 +72,8 @@ def collect(engine: Engine) -> Families:
 def _traffic(engine: Engine, partitions: list[Partition]) -> Families:
     by_topic: dict[str, Traffic] = {}
     total = Traffic()
-    # A counter must never fall: traffic of deleted topics stays in the total, or a rate over a deletion would be negative and
-    # be taken for a restart.
+    # A counter must never decrease: traffic of deleted topics stays in the total, or Prometheus would take a deletion for a
+    # restart and compute a wrong rate.
     total.add(engine.counters.deleted)
     for partition in partitions:
         by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
@@ -123,7 +123,7 @@ def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
     families: Families = {
         names.PARTITIONS: [Sample(len(partitions))],
         names.LEADERS: [Sample(len(partitions) - offline)],
-        # Zeros and ones that say little of a broker that is alone: dashboards made for Kafka ask for these names, and a panel
+        # Zeros and ones that mean little for a standalone broker: dashboards made for Kafka query these names, and a panel
         # without data looks like a broker that is down.
         names.UNDER_REPLICATED: [Sample(0)],
         names.UNDER_MIN_ISR: [Sample(0)],
@@ -144,11 +144,11 @@ def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
 
 
 def _clustered(cluster: Cluster, now: float) -> Families:
-    """What is otherwise where there are other brokers."""
+    """The values that differ in a cluster."""
     image, leader, away_since = cluster.member.image, cluster.leader, cluster.member.away_since
     progress = [led.progress for led in leader.led.values()]
     is_controller = cluster.duty.mandate is not None
-    # Counted by the controller alone, as in Kafka: summed over all brokers, it is the number of partitions.
+    # Counted only by the controller, as in Kafka: the sum over all brokers is the number of partitions without a leader.
     without_leader = sum(1 for topic in image.topics.values() for state in topic.states if state.leader < 0)
     return {
         names.LEADERS: [Sample(len(progress))],
@@ -183,7 +183,7 @@ def _logs(partitions: list[Partition]) -> Families:
 
 
 def _disk(engine: Engine) -> Families:
-    """Absent where the disk does not say: a 0 would be an alarm of another kind."""
+    """Absent if the disk cannot be queried: a 0 would raise the wrong alarm."""
     try:
         total_bytes, usable_bytes = engine.partitions.disk_space()
     except StorageError:
@@ -237,7 +237,7 @@ def _groups(engine: Engine) -> Families:
 
 @cache
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # a start does without it
+    from importlib.metadata import PackageNotFoundError, version  # not needed at startup
 
     try:
         return version("logbus")

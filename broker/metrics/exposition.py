@@ -1,7 +1,7 @@
-"""Prometheus text format 0.0.4, written lazily: a page of a hundred thousand lines is made block by block as it is sent.
+"""Prometheus text format 0.0.4, written lazily: a page of a hundred thousand lines is generated block by block as it is sent.
 
-Nothing here can make a line that a scraper refuses: names come from the catalogue, label values are escaped, a value that is no
-finite number is left out.
+Nothing here can produce a line that a scraper rejects: names come from the catalogue, label values are escaped, and values that
+are not finite numbers are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-BLOCK_BYTES = 16 * 1024  # some 200 lines, a millisecond: the loop turns between two blocks
+BLOCK_BYTES = 16 * 1024  # some 200 lines, about a millisecond: the loop takes turns between blocks
 
 Labels = tuple[tuple[str, str], ...]
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": " ", "\0": " "})
@@ -37,7 +37,7 @@ class Metric:
 
 
 def family(metric: Metric, samples: Iterable[Sample]) -> Iterator[str]:
-    """The family's lines, each with its line end; nothing where it has no samples."""
+    """The family's lines, each with its line end; nothing if it has no samples."""
     started = False
     for sample in samples:
         if not math.isfinite(sample.value):
@@ -49,7 +49,7 @@ def family(metric: Metric, samples: Iterable[Sample]) -> Iterator[str]:
 
 
 def blocks(lines: Iterable[str]) -> Iterator[bytes]:
-    """The lines joined to blocks of about BLOCK_BYTES."""
+    """The lines, joined into blocks of about BLOCK_BYTES."""
     held: list[str] = []
     size = 0
     for line in lines:

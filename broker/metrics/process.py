@@ -1,4 +1,4 @@
-"""The process_* metrics that every Prometheus client exposes, from /proc; where there is none they are left out."""
+"""The process_* metrics that every Prometheus client exposes, from /proc; without it they are left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES_MAX = Metric(name="process_max_fds", kind="gauge", help="How many file des
 
 
 def process_metrics() -> dict[Metric, list[Sample]]:
-    """What the system says of this process now."""
+    """The system's current figures for this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     found = {FILES_MAX: [Sample(limit)]} if limit != resource.RLIM_INFINITY else {}
     try:
@@ -43,6 +43,6 @@ def _boot_time() -> int:
 
 
 def _open_files() -> int:
-    """Linux gives the number as the directory's size since 6.2; before, they are counted."""
+    """Since Linux 6.2 the number is the directory's size; on older kernels the entries are counted."""
     directory = _PROC / "fd"
     return directory.stat().st_size or len(os.listdir(directory)) - 1  # the listing itself holds one open

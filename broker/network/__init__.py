@@ -1,1 +1,1 @@
-"""Sockets, and nothing else has them: one epoll loop, connections, sendfile, back-pressure and deadlines."""
+"""The only package with sockets: one epoll loop, connections, sendfile, back-pressure and deadlines."""

@@ -1,8 +1,8 @@
-"""A listening socket and who may come in: limits overall, per address, and by the descriptors that the log itself needs. Where
-all places are taken, somebody else may have to leave (`crowd.py`).
+"""A listening socket and its limits: connections overall, per address, and by the file descriptors that the log itself needs. At
+the limit, another connection may have to be closed (`crowd.py`).
 
-Out of descriptors, accepting pauses and the newcomers wait in the system's backlog: those who are connected are served on, and
-the loop does not spin over a socket that stays readable.
+When descriptors run out, accepting pauses and new connections wait in the system's backlog: existing connections are still
+served, and the loop does not spin on a socket that stays readable.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from broker.network.poller import READ, Poller
 logger = logging.getLogger("broker.network")
 
 PAUSE_SECONDS = 0.5
-DESCRIPTORS_KEPT = 32  # for new segments, checkpoints and flushes of directories: a crowd must not stop the log
+DESCRIPTORS_KEPT = 32  # for new segments, checkpoints and directory flushes: too many clients must not stop the log
 _ACCEPTED_PER_TURN_MAX = 64
 _BACKLOG = 511
-# Linux reports errors of the new connection through accept (accept(2) lists them): they say nothing about the next one.
+# Linux reports errors of the new connection through accept (listed in accept(2)): the next connection may be fine.
 _ERRORS_OF_ONE = frozenset(
     {errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH}
     | {errno.ENONET, errno.ENOPROTOOPT, errno.EOPNOTSUPP, errno.EPERM, errno.EPROTO}
 )
-_KEEPALIVE_IDLE_SECONDS = 300  # a peer that vanished without a word is noticed in some minutes, also while its fetch waits
+_KEEPALIVE_IDLE_SECONDS = 300  # a peer that vanished silently is noticed within minutes, even while its fetch waits
 
 
 def bind(listener: Listener) -> socket.socket:
-    """A listening socket; StartupError says what to do when the port is taken or the address is not ours."""
+    """Returns a listening socket. StartupError, whose text says what to do, if the port is in use or the address is not ours."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,8 +56,8 @@ def bind(listener: Listener) -> socket.socket:
 
 
 class Acceptor:
-    """Takes connections off the backlog, as many as the limits allow. `make_room` closes another connection for a newcomer of the
-    given address, and says whether it did."""
+    """Accepts as many connections as the limits allow. `make_room` closes another connection in favour of a new one from the
+    given address, and returns whether it did."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Acceptor:
         self._again_at = -math.inf  # when to listen again; infinity while listening
 
     def accept(self, now: float) -> Iterator[tuple[socket.socket, str]]:
-        """The connections that may stay, with their peers' addresses."""
+        """Yields the connections within the limits, with their peers' addresses."""
         for _ in range(_ACCEPTED_PER_TURN_MAX):
             try:
                 sock, address = self._listening.accept()
@@ -121,14 +121,14 @@ class Acceptor:
         self._again_at = now + PAUSE_SECONDS
 
     def resume(self, now: float, ready: Callable[[], None]) -> None:
-        """Listen, at first or after a pause that is over; `ready` is called when somebody knocks."""
+        """Start listening, initially or once a pause is over; `ready` is called when a connection is waiting."""
         if now >= self._again_at:
             self._poller.register(self._listening.fileno(), READ, ready)
             self._again_at = math.inf
 
     @property
     def resumes_at(self) -> float:
-        """When a pause ends; infinity where there is none."""
+        """When the pause ends; infinity if there is none."""
         return self._again_at
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Acceptor:
 
 
 def _prepare(sock: socket.socket) -> bool:
-    """Set up a newcomer's socket; False where the peer has gone again meanwhile."""
+    """Set up a new connection's socket; False if the peer has already disconnected."""
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,17 +1,17 @@
 """One client: bytes in, frames out to the dispatcher, responses back in request order.
 
 Hot path. Bytes are received straight into the connection's own buffer and requests are views of it; they are valid until the
-loop's turn ends, when staged batches have been written. The buffer grows with the bytes that arrived, never with the length
-announced, and never beyond a megabyte: what is left of a larger frame arrives in a mapping of its own (`large_frame.py`).
+loop's turn ends, when staged batches have been written. The buffer grows with the bytes that have arrived, never with the
+announced length, and never beyond a megabyte: the rest of a larger frame is received into a separate mapping (`large_frame.py`).
 
-The socket is read only while nothing in the buffer could be handled instead: what lies there then is the beginning of one frame.
-So a connection holds at most one frame and what one read brings. Reading goes on behind a waiting produce (bounded by the
-pipeline limit), and stops behind a request that is parked (a waiting fetch), behind a full pipeline and behind answers that the
-peer does not take. What the buffer has grown by, what has arrived of a large frame, and untaken answers are counted in
+The socket is read only when nothing in the buffer can be handled: the buffer then holds at most the beginning of one frame. So a
+connection holds at most one frame plus the result of one read. Reading continues after a waiting produce (bounded by the
+pipeline limit), and stops after a parked request (a waiting fetch), when the pipeline is full, or when the peer does not read its
+answers. The growth of the buffer, the received part of a large frame, and unread answers are counted in
 `NetworkCounters.held_bytes`, which the server bounds for all connections together.
 
 Requests are answered as if they had been handled one after the other. A Produce or an OffsetCommit is staged, and written when
-the turn ends; so before any other request of the same connection is handled, what is staged is written (`settle`).
+the turn ends; so staged batches are written (`settle`) before any other request of the same connection is handled.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ logger = logging.getLogger("broker.network")
 
 Dispatch = Callable[[Request], Parts | Pending]
 
-_BUFFER_BYTES_FIRST = 4 * 1024  # whoever only asks and waits needs no more: it was most of what a waiting client cost
+_BUFFER_BYTES_FIRST = 4 * 1024  # enough for a client that only asks and waits, whose cost was mostly its buffer
 _BUFFER_BYTES_EAGER = 512 * 1024  # a busy sender's buffer grows to here without a large frame: fewer turns per byte
-_BUFFER_BYTES_MAX = 1 << 20  # a larger frame is not for the buffer
-_SLICE_SECONDS = 0.003  # how long the requests of one connection are handled before the others have their turn
-_HEADER_BYTES_MAX = 64 * 1024  # a client id is at most half of it, and nobody sends tags in the header
+_BUFFER_BYTES_MAX = 1 << 20  # a larger frame does not go into the buffer
+_SLICE_SECONDS = 0.003  # how long one connection's requests are handled before it is the others' turn
+_HEADER_BYTES_MAX = 64 * 1024  # a client id is at most half of it, and no client sends tags in the header
 _PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 _NO_BODY = memoryview(b"")
 
@@ -95,21 +95,21 @@ class Connection:
         listener: str = "",
         lane: ConnectionLane | None = None,
     ) -> None:
-        """`settle` writes and answers what this turn has staged. `monotonic` is asked when a slice of work is over; by default it
-        never is. `listener` is the name of the one that the peer connected to. `lane` is the short way of usual
+        """`settle` writes and answers what this turn has staged. `monotonic` decides when a slice of work is over; with the
+        default it never is. `listener` is the name of the listener that the peer connected to. `lane` is the shortcut for typical
         Produce requests; without it all take the ordinary path."""
         self.sock = sock
         self.peer = peer
         self.host = peer.rpartition(":")[0]
         self.origin = Origin(self.host, listener)
         self.output = Output()
-        self.output_held = 0  # bytes of it that are counted in held_bytes
-        self.closing: str | None = None  # why, once decided: one word, which is counted
-        self.has_asked = False  # whether a whole request has ever come
+        self.output_held = 0  # how many bytes of it are counted in held_bytes
+        self.closing: str | None = None  # the reason, once decided: one word, used as a counter label
+        self.has_asked = False  # whether a whole request has ever arrived
         self.opened_at = now
-        self.received_at = now  # when something last came
-        self.taken_at = now  # when the peer last took anything
-        self.frame_since: float | None = None  # when the frame that is only partly here began to arrive
+        self.received_at = now  # when something last arrived
+        self.taken_at = now  # when the peer last took any output
+        self.frame_since: float | None = None  # when the incomplete frame began to arrive
         self.interest = 0
         self._dispatch = dispatch
         self._config = config
@@ -122,19 +122,19 @@ class Connection:
         self._buffer = bytearray(_BUFFER_BYTES_FIRST)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
-        self._large: LargeFrame | None = None  # the frame that arrives at present, where it is too large for the buffer
-        self._is_vetted = False  # whether it has been looked at and may go on to arrive
+        self._large: LargeFrame | None = None  # the frame being received, if it is too large for the buffer
+        self._is_vetted = False  # whether the current frame has been checked and may continue to arrive
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
     @property
     def is_parked(self) -> bool:
-        """True behind a request that waits for something to happen, for as long as its client likes."""
+        """True if the last request waits for an event, for as long as its client has asked for."""
         return bool(self._slots) and self._slots[-1][1].stops_reading
 
     @property
     def wants_to_read(self) -> bool:
-        """False behind a parked request, a full pipeline or an output queue that the peer does not empty."""
+        """False after a parked request, with a full pipeline, or with output that the peer does not read."""
         if self._slots and (self._slots[-1][1].stops_reading or len(self._slots) >= self._config.pipelined_requests_max):
             return False
         return self.output.bytes_queued < self._config.output_bytes_max
@@ -142,12 +142,12 @@ class Connection:
     def receive(self, now: float) -> None:
         """Take what the socket has and hand every whole request to the dispatcher. Raises OSError, ProtocolError."""
         if self._slots and not self.wants_to_read:
-            self._on_ready(self)  # the server looks again at what we wait for
+            self._on_ready(self)  # the server then updates which events it watches for
             return
         if self._start == self._end:
             self._start = self._end = 0
         elif self.frame_since is None:
-            self._on_ready(self)  # what lies here comes first
+            self._on_ready(self)  # requests in the buffer come first
             return
         elif self._end == len(self._buffer):
             self._make_room()
@@ -168,9 +168,9 @@ class Connection:
             self.process(now)
 
     def _take_lane(self, lane: ConnectionLane, now: float) -> bool:
-        """Let the lane have the usual requests at the front of the buffer, before which nothing is pending; False where there is
-        none. What follows them is handled before their answers leave: where it ends the connection, they do not, as ever. Raises
-        OSError, ProtocolError."""
+        """Pass the typical requests at the front of the buffer to the lane, with nothing pending before them; False if there are
+        none. The requests after them are handled before their answers are sent: if one of those ends the connection, the answers
+        are dropped, as on the ordinary path. Raises OSError, ProtocolError."""
         start = lane.take(self._buffer, self._view, self._start, self._end, self._config.pipelined_requests_max)
         if start == self._start:
             return False
@@ -191,7 +191,7 @@ class Connection:
         return True
 
     def _take_fetch(self, lane: ConnectionFetchLane, now: float) -> bool:
-        """The same for a usual Fetch request that is all there is. Raises OSError, ShortFile."""
+        """The same for a typical Fetch request that is all the buffer contains. Raises OSError, ShortFile."""
         taken = lane.take(self._buffer, self._view, self._start, self._end, self.origin)
         if taken is None:
             return False
@@ -211,12 +211,12 @@ class Connection:
         return True
 
     def _holds_request(self) -> bool:
-        """Whether a whole one lies at the front of the buffer."""
+        """Whether a whole request is at the front of the buffer."""
         length = frame_length(self._buffer, self._start, self._end, limit=self._config.frame_bytes_max)
         return length is not None and self._end - self._start >= length + 4
 
     def _send_at_once(self, answer: bytes, now: float) -> None:
-        """Nothing precedes it; what the socket does not take waits in the output."""
+        """Send an answer with no output queued before it; what the socket does not accept is queued."""
         try:
             sent = self.sock.send(answer)
         except BlockingIOError:
@@ -244,8 +244,8 @@ class Connection:
             self._forget_bodies()
 
     def process(self, now: float) -> None:
-        """Dispatch the whole requests that are in the buffer, as far as back-pressure allows; no more at once than may be
-        pipelined, and not for long, so that others have their turn."""
+        """Dispatch the whole requests in the buffer, as far as back-pressure allows; no more at once than the pipeline limit, and
+        not for long, so that other connections have their turn."""
         limit = self._config.frame_bytes_max
         until = math.inf
         self.frame_since, since = None, self.frame_since
@@ -260,7 +260,7 @@ class Connection:
                 if length is not None and length > self._config.control_frame_bytes_max and not self._is_vetted:
                     self._is_vetted = self._vet(length)
                 return
-            if count:  # one request at a time costs no look at the clock
+            if count:  # a single request does not need the clock
                 time = self._monotonic()
                 if count == 1:
                     until = time + _SLICE_SECONDS
@@ -280,9 +280,9 @@ class Connection:
         self._on_ready(self)
 
     def _vet(self, length: int) -> bool:
-        """Refuse a large frame before it is here, where its head gives reason; False where too little of it is here to know.
+        """Reject a large frame by its head, before all of it is received; False if too little has arrived to decide.
 
-        Only records are large: names and numbers by the megabyte would be decoded into many times their size, on the loop."""
+        Only records may be large: megabytes of names and numbers would be decoded into many times their size, on the loop."""
         head = self._view[self._start + 4 : self._end]
         if len(head) < 2:
             return False
@@ -295,8 +295,8 @@ class Connection:
         return check_counts(request.body, request.version)
 
     def _make_room(self) -> None:
-        """The buffer is full: move the rest to the front, or to a larger buffer, doubled, so it never grows beyond twice what has
-        arrived. The rest is the beginning of one frame; one that the buffer is not for goes on in a mapping."""
+        """The buffer is full: move the rest to the front, or to a buffer of twice the size, so it never grows beyond twice what
+        has arrived. The rest is the beginning of one frame; a frame too large for the buffer continues in a mapping."""
         held, capacity = self._end - self._start, len(self._buffer)
         if capacity < _BUFFER_BYTES_MAX and (held > capacity // 2 or capacity < _BUFFER_BYTES_EAGER):
             self._replace_buffer(capacity * 2, held)
@@ -318,13 +318,13 @@ class Connection:
         self._start, self._end = 0, held
 
     def give_back(self) -> None:
-        """Let go of a grown buffer that holds nothing. Between turns only."""
+        """Release a grown buffer that is empty. Between turns only."""
         if self._start == self._end and len(self._buffer) > _BUFFER_BYTES_FIRST:
             self._forget_bodies()
             self._replace_buffer(_BUFFER_BYTES_FIRST, 0)
 
     def _forget_bodies(self) -> None:
-        """Of requests that wait for their answers only the head is still needed; a view would keep the whole buffer."""
+        """Requests that wait for their answers need only their header; a view of the body would keep the whole buffer alive."""
         self._slots = deque((request._replace(body=_NO_BODY), pending) for request, pending in self._slots)
 
     # -- answering -------------------------------------------------------------------------------------------------------------
@@ -385,20 +385,20 @@ class Connection:
             self.taken_at = now
 
     def count_output(self) -> None:
-        """Bring `held_bytes` up to date with what the peer has not taken."""
+        """Update `held_bytes` with the output that the peer has not taken."""
         self._network.held_bytes += self.output.bytes_queued - self.output_held
         self.output_held = self.output.bytes_queued
 
     @property
     def held_bytes(self) -> int:
-        """What this connection has in `NetworkCounters.held_bytes`."""
+        """This connection's part of `NetworkCounters.held_bytes`."""
         large = 0 if self._large is None else self._large.arrived
         return len(self._buffer) - _BUFFER_BYTES_FIRST + large + self.output_held
 
     @property
     def stalled_since(self) -> float:
-        """Since when the peer has neither ended its frame nor taken its answers nor let what lies here be handled; infinity where
-        nothing is begun. What lies unread behind a parked request came with the last read: nothing is read in that state."""
+        """Since when the peer has neither finished its frame, nor taken its answers, nor let buffered requests be handled;
+        infinity if nothing is in progress. Requests after a parked one came with the last read: nothing is read while parked."""
         taken_at = self.taken_at if self.output else math.inf
         if self.frame_since is not None:
             return min(taken_at, self.frame_since)
@@ -414,22 +414,22 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """True where nothing has begun and nothing is owed."""
+        """True if no request is incomplete and no answer is owed."""
         return not self._slots and not self.output and self._start == self._end and self._large is None
 
     @property
     def waits_for_us(self) -> bool:
-        """True while an answer is owed that is not there yet: such a connection is not idle, however long it is silent."""
+        """True while an answer is owed that is not ready yet: such a connection is not idle, however long it is silent."""
         return bool(self._slots) and not self.output
 
     @property
     def drains(self) -> bool:
-        """Whether a stopping broker still has something for it: an answer on its way, or one that a flush will give."""
+        """Whether a stopping broker still has something to send: queued output, or an answer that a flush will complete."""
         return bool(self.output) or bool(self._slots and not self._slots[0][1].stops_reading)
 
     def close(self) -> None:
-        """Forget the pipeline (waiting fetches leave the purgatory) and free what was not sent. Raises nothing: often something
-        has failed before."""
+        """Drop the pipeline (waiting fetches leave the purgatory) and release what was not sent. Raises nothing: often something
+        has already failed."""
         self._network.held_bytes -= self.held_bytes
         self.output_held = 0
         self._large = None

@@ -1,16 +1,16 @@
-"""All connections, and which of them is closed when there is no room for a newcomer.
+"""All connections, and which of them is closed when there is no room for a new one.
 
-Where `max.connections` are open, refusing the newcomer would leave the broker to those who came first, whatever they want: a
-crowd that never sends anything would lock everybody out. So two kinds of connections give way:
+When `max.connections` are open, refusing the new connection would reserve the broker for the earliest clients, whatever they
+do: a crowd that never sends anything would lock everyone else out. So two kinds of connections give way:
 
-- the one that has been open longest without a request, where it has had a second: a Kafka client asks for the API
-  versions at once;
-- the one that has been idle longest among those of the address with most connections, where that address has at least twice as
-  many as the newcomer's would have then. So an address gains nothing by connecting again, and behind one gateway, where all
-  clients have the same address, the newcomer is refused.
+- the one that has been open longest without a request, if it has had a second: a Kafka client asks for the API versions
+  immediately;
+- the longest idle one of the address with the most connections, if that address has at least twice as many as the new
+  connection's address would then have. So an address gains nothing by reconnecting, and behind one gateway, where all clients
+  share an address, the new connection is refused.
 
-What a newcomer costs does not grow with the number of connections: those without a request are kept in the order in which they
-came, and the idle ones of the largest address are looked for once a second and then used up.
+The cost of a new connection does not grow with the number of connections: those without a request are kept in order of arrival,
+and the idle ones of the largest address are collected once a second and then used up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from broker.counters import NetworkCounters
 from broker.network.connection import Connection
 
-GIVES_WAY_SECONDS = 1.0  # one that was quiet for less may be about to ask
+GIVES_WAY_SECONDS = 1.0  # one that has been quiet for less may be about to send a request
 _LOOK_SECONDS = 1.0
 _CLEARLY_MORE = 2
 
@@ -35,9 +35,9 @@ class Crowd:
         self._by_host: Counter[str] = Counter()
         self._silent: OrderedDict[Connection, None] = (
             OrderedDict()
-        )  # oldest first; one that has asked is removed when it is found
-        self._largest = ""  # the address with most connections, when it was last looked for
-        self._idle: list[Connection] = []  # its idle ones then, the longest idle last
+        )  # oldest first; one that has sent a request is removed when encountered
+        self._largest = ""  # the address with the most connections at the last check
+        self._idle: list[Connection] = []  # its idle connections at that time, the longest idle last
         self._look_at = 0.0
 
     def add(self, connection: Connection) -> None:
@@ -59,7 +59,7 @@ class Crowd:
         return self._by_host[host]
 
     def silent_since(self, moment: float) -> Iterator[Connection]:
-        """Connections from before `moment` that have not asked for anything yet; oldest first, each once."""
+        """Connections opened before `moment` that have not sent a request yet; oldest first, each once."""
         while (connection := self._longest_silent()) is not None and connection.opened_at < moment:
             del self._silent[connection]
             yield connection
@@ -73,7 +73,7 @@ class Crowd:
         return None
 
     def gives_way(self, host: str, now: float) -> Connection | None:
-        """The connection to close so that a newcomer of that address may stay; None where the newcomer is refused."""
+        """The connection to close in favour of a new one from that address; None if the new one is refused."""
         connection = self._longest_silent()
         if connection is not None and connection.opened_at <= now - GIVES_WAY_SECONDS:
             return connection

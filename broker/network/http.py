@@ -1,9 +1,9 @@
-"""The smallest HTTP server that a scraper needs, on the broker's own loop: GET of a few fixed paths, one answer, goodbye.
+"""The smallest HTTP server that a scraper needs, on the broker's own loop: GET of a few fixed paths, one answer, close.
 
-An answer is an iterator of blocks; the next block is made only when the socket has taken the one before. So a page of any size
-holds one block in memory and the loop for about a millisecond at a time, and a scraper that does not read costs nothing but its
-place. There are few places, and each exchange has a deadline: a slow client loses its own connection. Where all places are taken,
-a newcomer gets that of the oldest exchange that has had a second and has not asked yet.
+An answer is an iterator of blocks; the next block is generated only when the socket has taken the previous one. So a page of any
+size holds one block in memory and the loop for about a millisecond at a time, and a scraper that does not read costs only its
+slot. Slots are few, and each exchange has a deadline: a slow client loses its own connection. When all slots are taken, a new
+connection gets that of the oldest exchange that has had a second and has not sent a request yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.network.poller import READ, WRITE, Poller
 logger = logging.getLogger("broker.http")
 
 EXCHANGES_MAX = 16  # scrapers, and a few people with curl
-ASKING_SECONDS = 1.0  # after this, an exchange without a request gives way to a newcomer
+ASKING_SECONDS = 1.0  # after this, an exchange without a request gives way to a new connection
 EXCHANGE_SECONDS_MAX = 10.0  # Prometheus itself gives up after 10 s
 HEAD_BYTES_MAX = 8 * 1024
 
@@ -40,12 +40,12 @@ Routes = Mapping[str, Callable[[], HttpAnswer]]
 
 
 def text(status: int, line: str) -> HttpAnswer:
-    """A short answer for a person."""
+    """A short human-readable answer."""
     return HttpAnswer(status=status, content_type="text/plain; charset=utf-8", blocks=iter([line.encode()]))
 
 
 def respond(head: bytes, routes: Routes) -> Iterator[bytes]:
-    """The whole response to a request's head, block by block. Pure but for what the route reads."""
+    """The whole response to a request's head, block by block. Pure except for what the route reads."""
     words = head.split(b"\n", 1)[0].decode("latin-1").split()
     method, chunked = (words[0], words[2] == "HTTP/1.1") if len(words) == 3 else ("", False)
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
@@ -59,7 +59,7 @@ def respond(head: bytes, routes: Routes) -> Iterator[bytes]:
 
 
 def _encode(answer: HttpAnswer, *, with_body: bool, chunked: bool) -> Iterator[bytes]:
-    """HTTP/1.1 gets chunks, so that a page cut short is never taken for whole; 1.0 gets the bytes and the connection's end."""
+    """HTTP/1.1 gets chunks, so that a truncated page never passes for a complete one; 1.0 gets the bytes until close."""
     lines = [f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}", f"Content-Type: {answer.content_type}", "Connection: close"]
     lines += ["Allow: GET, HEAD"] if answer.status == 405 else []
     lines += ["Transfer-Encoding: chunked"] if chunked and with_body else []
@@ -112,7 +112,7 @@ class HttpExchange:
 
 
 class HttpEndpoint:
-    """The listening socket and its exchanges, as guests of the server's poller."""
+    """The listening socket and its exchanges, on the server's poller."""
 
     def __init__(self, sock: socket.socket, routes: Routes) -> None:
         self._listening = sock
@@ -127,7 +127,7 @@ class HttpEndpoint:
         return int(self._listening.getsockname()[1])
 
     def attach(self, poller: Poller[Any], now: Callable[[], float]) -> None:
-        """Take part in the loop; what it finds for our sockets is a function to call."""
+        """Join the loop; each of our sockets is registered with a function to call."""
         self._poller = poller
         self._now = now
         self._accept_again()
@@ -189,7 +189,7 @@ class HttpEndpoint:
             self._finish(exchange)
 
     def _finish(self, exchange: HttpExchange) -> None:
-        """Raises nothing, and is done once."""
+        """Raises nothing; a second call does nothing."""
         assert self._poller is not None
         if exchange not in self._exchanges:
             return
@@ -199,7 +199,7 @@ class HttpEndpoint:
             exchange.sock.close()
 
     def sweep(self, now: float) -> None:
-        """End what takes too long, and listen again where descriptors had run out."""
+        """End exchanges that take too long, and listen again if descriptors had run out."""
         for exchange in [exchange for exchange in self._exchanges if exchange.deadline <= now]:
             self._finish(exchange)
         self._accept_again()

@@ -1,9 +1,9 @@
 """One request of more than a megabyte while it arrives.
 
 A bytearray would be cleared and copied as a whole whenever it grows, which touches every page of it in one turn of the loop: for
-a frame of 100 MiB that was half a second for everybody. Pages of an anonymous mapping are lent by the kernel when they are first
-written to, so a turn touches what has arrived in it and nothing else. The mapping is as long as the frame, which costs addresses,
-not memory; it is freed when the last view of it is gone, which is when the turn that handled the request has ended.
+a frame of 100 MiB that held up every client for half a second. The kernel allocates pages of an anonymous mapping when they are
+first written to, so a turn touches only what arrived in it. The mapping is as long as the frame, which costs address space, not
+memory; it is freed with the last view of it, when the turn that handled the request has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _READ_BYTES_MAX = 1 << 20  # in one turn: about half a millisecond, pages includ
 
 
 class LargeFrame:
-    """The content of a frame, without its four length bytes; the first `arrived` bytes of `view` are there."""
+    """The content of a frame, without its four length bytes; the first `arrived` bytes of `view` have been received."""
 
     __slots__ = ("arrived", "view")
 
@@ -29,7 +29,7 @@ class LargeFrame:
         self.arrived = len(begun)
 
     def receive(self, sock: socket.socket) -> int:
-        """Read once, and nothing beyond the frame; how many bytes came. Raises OSError."""
+        """Read once, and nothing beyond the frame; returns how many bytes arrived. Raises OSError."""
         count = sock.recv_into(self.view[self.arrived : self.arrived + _READ_BYTES_MAX])
         self.arrived += count
         return count

@@ -1,9 +1,9 @@
 """What a connection still has to send: bytes gathered into one sendmsg, file slices by sendfile, in order.
 
-Hot path: a slice that is short is read and gathered with what stands before and behind it: one system call less each, and the
-receiver is woken once for all of it. Up to GATHERED_BYTES_MAX that was measured to cost both sides less than not to copy. For
-longer ones MSG_MORE on what precedes them lets the kernel put header and records into one packet. A short file (a segment that
-shrank under us) closes the connection: a client must never see a frame that ends early.
+Hot path: a short slice is read and gathered with the parts before and after it: that saves a system call per slice, and the
+receiver is woken once for all of it. Up to GATHERED_BYTES_MAX, this measured cheaper for both sides than avoiding the copy. For
+longer slices, MSG_MORE on the preceding bytes lets the kernel put header and records into one packet. A short file (a segment
+that shrank under us) closes the connection: a client must never see a truncated frame.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from broker.handlers.reply import Part
 from broker.storage.file_slice import FileSlice
 
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
-_GATHER_MAX = 64  # buffers in one sendmsg; IOV_MAX is 1024, small responses rarely come in larger numbers
+_GATHER_MAX = 64  # buffers in one sendmsg; IOV_MAX is 1024, but more small responses at once are rare
 GATHERED_BYTES_MAX = 128 * 1024  # of file slices in one sendmsg
 
 
 class ShortFile(Exception):
-    """A log file ended before the slice that was promised."""
+    """A log file ended before the end of the slice to send."""
 
 
 class Output:
-    """A queue of parts; `bytes_queued` counts what is held in memory, file slices hold none."""
+    """A queue of parts; `bytes_queued` counts bytes held in memory, which excludes file slices."""
 
     __slots__ = ("_parts", "bytes_queued")
 
@@ -49,7 +49,7 @@ class Output:
                 self.append(part)
 
     def send(self, sock: socket.socket, budget: int) -> int:
-        """Send until the socket is full, the queue is empty or `budget` bytes are gone; how many the socket took."""
+        """Send until the socket is full, the queue is empty or `budget` bytes are sent; returns how many the socket took."""
         left = budget
         try:
             while self._parts and left > 0:
@@ -83,8 +83,8 @@ class Output:
         return sent
 
     def _forget(self, buffers: list[bytes | memoryview], remaining: int) -> None:
-        """So many bytes of the first parts, whose contents are `buffers`, are gone. What was read of a slice is not kept: nothing
-        of it is held for a peer that takes no more."""
+        """Remove the first `remaining` bytes, which were sent, from the queue; `buffers` are the contents of its first parts.
+        Data read from a slice is not kept: no memory is held for a peer that stops reading."""
         for buffer in buffers:
             part, taken = self._parts[0], min(remaining, len(buffer))
             if isinstance(part, FileSlice):
@@ -135,7 +135,7 @@ class Output:
         return sent
 
     def close(self) -> None:
-        """Give back what was not sent."""
+        """Release what was not sent."""
         for part in self._parts:
             if isinstance(part, FileSlice):
                 part.release()

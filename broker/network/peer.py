@@ -1,13 +1,13 @@
-"""Connections to the other brokers, in the same loop as those of clients: a connection to each, made and kept.
+"""Connections to the other brokers, in the same loop as clients' connections: one to each broker, made and kept.
 
-A connection begins with ApiVersions, as every client's does: a broker closes one that says nothing, and the answer proves that a
-broker is there, not only its port. What is lost is tried again at once, because the answer to that attempt says whether the
-process is gone (refused) or only the connection was; after that with growing pauses.
+A connection begins with ApiVersions, like every client's: a broker closes a connection that stays silent, and the answer proves
+that a broker is there, not only an open port. A lost connection is retried at once, because that attempt shows whether the
+process is gone (refused) or only the connection was lost; after that, with growing pauses.
 
-Refused means that all addresses of the broker's name refused. A connection to a port of our own machine that nobody listens on
-may reach itself (TCP's simultaneous open): that is refused, too.
+Refused means that all addresses of the broker's host name refused. A connection to a local port without a listener may connect to
+itself (TCP's simultaneous open): that counts as refused, too.
 
-An answer has memory of its own, a mapping where it is large, so whoever gets it may keep it and nothing is copied twice.
+Each answer has its own memory, a mapping if it is large, so the receiver may keep it and nothing is copied twice.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ logger = logging.getLogger("broker.peers")
 Addresses = Sequence[tuple[int, tuple[Any, ...]]]  # address family and what `connect` takes
 Resolve = Callable[[Endpoint, Callable[[Addresses], None]], None]
 
-CONNECT_SECONDS_MAX = 2.0  # a machine that is gone answers nothing: its network may be back before TCP tries for the third time
+CONNECT_SECONDS_MAX = 2.0  # a dead machine answers nothing: its network may be back before TCP's third attempt
 RETRY_SECONDS_FIRST = 0.05
 RETRY_SECONDS_MAX = 1.0
-_LOOK_SECONDS = 1.0  # how often answers that do not come are looked for
-_BUFFER_BYTES = 256 * 1024  # a larger answer arrives in a mapping
+_LOOK_SECONDS = 1.0  # how often to look for overdue answers
+_BUFFER_BYTES = 256 * 1024  # a larger answer is received into a mapping
 _SEND_BYTES_MAX = 1 << 20
-_WAITING_MAX = 64  # requests of one connection without an answer: a follower has two
+_WAITING_MAX = 64  # unanswered requests on one connection: a follower has two
 _HELLO = PeerRequest(int(ApiKey.API_VERSIONS), 0, b"")
 
 
 def resolver(helpers: Helpers) -> Resolve:
-    """Names are looked up beside the loop: a name server may take seconds."""
+    """Host names are resolved on a helper thread: a name server may take seconds."""
 
     def resolve(endpoint: Endpoint, then: Callable[[Addresses], None]) -> None:
         def found(result: Any, error: BaseException | None) -> None:
@@ -64,7 +64,7 @@ def resolver(helpers: Helpers) -> Resolve:
 
 
 class _Waiting:
-    """A request whose answer is to come."""
+    """A request that is still unanswered."""
 
     __slots__ = ("api_key", "correlation_id", "since", "then", "version")
 
@@ -76,11 +76,11 @@ class _Waiting:
 
 
 class _Link:
-    """One TCP connection: frames out, answers in. What it raises ends it."""
+    """One TCP connection: frames out, answers in. Any exception it raises ends it."""
 
     def __init__(self, sock: socket.socket, client_id: bytes, frame_bytes_max: int) -> None:
         self.sock = sock
-        self.is_open = False  # whether the connection is made; before, nothing can be sent
+        self.is_open = False  # whether the connection is established; nothing can be sent before
         self.output = Output()
         self.waiting: deque[_Waiting] = deque()
         self._client_id = client_id
@@ -99,7 +99,7 @@ class _Link:
         self.output.append(request_frame(request.api_key, request.version, number, self._client_id, request.body))
 
     def receive(self) -> None:
-        """Read once and hand out the answers that are whole. Raises OSError, ProtocolError."""
+        """Read once and deliver the complete answers. Raises OSError, ProtocolError."""
         try:
             if self._large is not None:
                 count = self._large.receive(self.sock)
@@ -147,7 +147,7 @@ class _Link:
         waiting.then(body)
 
     def close(self) -> list[Then]:
-        """Give up the connection; who still waits."""
+        """Close the connection; returns the callbacks of unanswered requests."""
         self.sock.close()
         self.output.close()
         left = [waiting.then for waiting in self.waiting]
@@ -156,7 +156,7 @@ class _Link:
 
 
 class _Peer:
-    """One broker: at most one link to it, or a time at which to try again."""
+    """One broker: at most one link to it, or a time at which to retry."""
 
     __slots__ = ("addresses", "all_refused", "broker", "endpoint", "interest", "is_reached", "link", "pause", "retry_at", "until")
 
@@ -166,16 +166,16 @@ class _Peer:
         self.link: _Link | None = None
         self.is_reached = False
         self.interest = 0
-        self.addresses: Addresses = ()  # those of this attempt that are still to be tried
-        self.all_refused = False  # whether each address that this attempt has tried refused
+        self.addresses: Addresses = ()  # not tried yet in this attempt
+        self.all_refused = False  # whether every address tried in this attempt refused
         self.pause = RETRY_SECONDS_FIRST
-        self.retry_at = -math.inf  # infinity while an attempt is under way, or has succeeded
-        self.until = math.inf  # when the attempt is given up
+        self.retry_at = -math.inf  # infinity while an attempt is in progress, or has succeeded
+        self.until = math.inf  # when the attempt times out
 
 
 class PeerConnections:
-    """Implements `replication.peers.Peers`. `jitter` returns numbers from 0 to 1: brokers that lost a third at the same moment
-    should not all come back in the same one."""
+    """Implements `replication.peers.Peers`. `jitter` returns numbers from 0 to 1: brokers that lost the same peer at the same
+    moment should not all reconnect at the same moment."""
 
     def __init__(
         self,
@@ -199,11 +199,11 @@ class PeerConnections:
         self._frame_bytes_max = config.frame_bytes_max
         self._client_id = f"broker-{me}".encode()
         self._peers: dict[int, _Peer] = {}
-        self._unsent: dict[_Peer, None] = {}  # those with something to send
+        self._unsent: dict[_Peer, None] = {}  # peers with something to send
         self._unanswerable: list[Then] = []
         self._look_at = math.inf
 
-    # -- what replication calls ------------------------------------------------------------------------------------------------
+    # -- called by replication -------------------------------------------------------------------------------------------------
 
     def know(self, addresses: Mapping[int, Endpoint]) -> None:
         for broker, peer in list(self._peers.items()):
@@ -247,7 +247,7 @@ class PeerConnections:
         self._set_due()
 
     def close(self) -> None:
-        """Say goodbye to everybody; nobody is told."""
+        """Close all connections without calling back."""
         for peer in self._peers.values():
             self._drop(peer)
         self._peers.clear()
@@ -267,14 +267,14 @@ class PeerConnections:
 
     def _resolved(self, peer: _Peer, addresses: Addresses) -> None:
         if self._peers.get(peer.broker) is not peer or peer.link is not None or peer.retry_at != math.inf:
-            return  # forgotten, or given up, while the name was looked up
+            return  # removed, or given up, while the name was being resolved
         peer.addresses = addresses
         if not addresses:
             peer.all_refused = False
         self._try_next(peer)
 
     def _try_next(self, peer: _Peer) -> None:
-        """Try one address after the other until there is a connection under way."""
+        """Try one address after another until a connection attempt is in progress."""
         while peer.addresses:
             (family, address), *peer.addresses = peer.addresses
             sock = None
@@ -288,7 +288,7 @@ class PeerConnections:
                     self.due = min(self.due, peer.until)
                     peer.link = _Link(sock, self._client_id, self._frame_bytes_max)
                     return
-            except OSError as error:  # no more descriptors, no such family: says nothing of the peer
+            except OSError as error:  # out of descriptors, no such family: no evidence about the peer
                 code = error.errno or errno.EIO
             if sock is not None:
                 sock.close()
@@ -306,7 +306,7 @@ class PeerConnections:
         logger.debug("broker %d at %s:%d: %s", peer.broker, peer.endpoint.host, peer.endpoint.port, why)
 
     def _connected(self, peer: _Peer, link: _Link) -> None:
-        """The attempt on one address has ended, one way or the other."""
+        """The attempt on one address has succeeded or failed."""
         code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code == 0:
             try:
@@ -352,7 +352,7 @@ class PeerConnections:
             peer.interest = wanted
 
     def _guard(self, peer: _Peer, action: Callable[[_Peer, _Link], None]) -> None:
-        """Whatever goes wrong costs this connection, and no other."""
+        """Any failure costs this connection, and no other."""
         link = peer.link
         if link is None:
             return

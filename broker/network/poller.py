@@ -1,7 +1,7 @@
-"""Who is told when a descriptor is ready: epoll, and a table from descriptor to owner.
+"""epoll, and a table from descriptor to the owner to call when it is ready.
 
-The selectors module would do the same and costs 2 us a turn. The server's loop reads `epoll` and `owners` directly. epoll
-reports errors and resets whatever was asked for, also where nothing was.
+The selectors module would do the same and costs 2 us per turn. The server's loop reads `epoll` and `owners` directly. epoll
+reports errors and resets whatever events were requested, even if none were.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
-PEER_END = select.EPOLLRDHUP  # the peer has ended its side; seen without reading what it sent before
-RESET = select.EPOLLERR | select.EPOLLHUP  # never asked for, and always told
+PEER_END = select.EPOLLRDHUP  # the peer has shut down its side; reported without reading what it sent before
+RESET = select.EPOLLERR | select.EPOLLHUP  # never requested, and always reported
 
 Owner = TypeVar("Owner")
 
 
 class Poller(Generic[Owner]):
-    """An owner is whatever the loop knows to serve, or a function to call."""
+    """An owner is an object that the loop can serve, or a function to call."""
 
     def __init__(self) -> None:
         self.epoll = select.epoll()
         self.owners: dict[int, Owner | Callable[[], None]] = {}
 
     def register(self, descriptor: int, events: int, owner: Owner | Callable[[], None]) -> None:
-        """Raises OSError: the kernel's table of what is watched may be full."""
+        """Raises OSError: the kernel's watch table may be full."""
         self.epoll.register(descriptor, events)
         self.owners[descriptor] = owner
 
@@ -35,14 +35,14 @@ class Poller(Generic[Owner]):
         self.epoll.modify(descriptor, events)
 
     def unregister(self, descriptor: int) -> None:
-        """Before the descriptor is closed: its number may be another's soon. Raises nothing: what is closed, the kernel
-        forgets."""
+        """Call this before closing the descriptor: its number may be reused soon. Raises nothing: the kernel drops closed
+        descriptors itself."""
         self.owners.pop(descriptor, None)
         with contextlib.suppress(OSError, ValueError):
             self.epoll.unregister(descriptor)
 
     def rest(self, seconds: float) -> None:
-        """Let time pass, whatever is ready."""
+        """Sleep, whatever is ready."""
         select.poll().poll(seconds * 1000)
 
     def close(self) -> None:

@@ -1,15 +1,15 @@
 """The loop: accept, read, end the turn, send, expire. One thread owns all state.
 
 A turn reads every readable connection once, then calls `end_turn` (which writes each partition's staged batches with one
-write and completes what that answers), then sends. Flushes and searches run beside the loop and come back through the wake-up
-pipe. Whatever one peer does ends at most its own connection; what all of them make the broker hold together is bounded by
-closing those who stall longest.
+write and completes the requests that this answers), then sends. Flushes and searches run in other threads and report back
+through the wake-up pipe. Whatever one peer does ends at most its own connection; the memory that all of them together occupy is
+bounded by closing those that have stalled longest.
 
-Each step of a turn is guarded by itself, so that the other steps still happen. An exception raised while a connection is served
-closes that connection; any other is logged as a defect, and the step is tried again in the next turn. Where this repeats, the
-loop rests between such turns, because epoll reports again at once what was not handled.
+Each step of a turn is guarded separately, so that the other steps still run. An exception raised while a connection is served
+closes that connection; any other is logged as a defect, and the step is retried in the next turn. If this repeats, the loop
+pauses between such turns, because epoll immediately reports unhandled events again.
 
-Hot path: epoll is used directly, without the selectors module, which costs 2 us a turn.
+Hot path: epoll is used directly, without the selectors module, which costs 2 us per turn.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from broker.storage.kernel_sync import KernelSync
 
 logger = logging.getLogger("broker.network")
 
-_SWEEP_SECONDS = 1.0  # how often idle and slow connections are looked for
-_BUFFER_IDLE_SECONDS = 5.0  # a grown buffer that stays empty this long is given back
-_RELIEF_PART = 16  # this part of queued.max.request.bytes is freed at once, so that the next look is not a request away
-_ROUNDS_PER_TURN_MAX = 4  # how often a turn goes on with requests that lie in buffers already: others wait meanwhile
-_REST_SECONDS = 0.05  # between two turns that both failed: some answer each time, and the log is told twenty times a second
-_DRAIN_SECONDS = 3.0  # how long a stopping broker waits for flushes and for peers to take their answers
+_SWEEP_SECONDS = 1.0  # how often to look for idle and slow connections
+_BUFFER_IDLE_SECONDS = 5.0  # a grown buffer that stays empty this long is released
+_RELIEF_PART = 16  # 1/16 of queued.max.request.bytes is freed at once, or the very next request would exceed it again
+_ROUNDS_PER_TURN_MAX = 4  # how often a turn continues with requests already in buffers: other connections wait for that
+_REST_SECONDS = 0.05  # between two failed turns: some requests are still answered, with at most twenty log lines a second
+_DRAIN_SECONDS = 3.0  # how long a stopping broker waits for flushes and for peers to read their answers
 
 
 class Turn(Protocol):
@@ -59,14 +59,14 @@ class Turn(Protocol):
 
 
 def log_defect(what: str, error: BaseException) -> None:
-    """Tell an exception that nobody expected."""
+    """Log an unexpected exception."""
     logger.error("%s failed; this is a defect of the broker", what, exc_info=error)
 
 
 class Server:
-    """Owns the listening sockets, which come by their listeners' names, and every connection. `each_sweep` is called about once a
-    second, `defect` with what failed that belongs to no connection, `on_closed` with the origin of a connection that is closed.
-    Where it is not `is_open` from the beginning, `open` lets clients in."""
+    """Owns the listening sockets, given by listener name, and every connection. `each_sweep` is called about once a second,
+    `defect` with failures that belong to no connection, `on_closed` with the origin of a connection that was closed. With
+    `is_open=False`, clients are accepted only after `open`."""
 
     def __init__(
         self,
@@ -118,10 +118,10 @@ class Server:
         ]
         self._ready: set[Connection] = set()
         self._next_sweep = 0.0
-        self._deadline = 0.0  # until when there is nothing to do but what sockets bring
+        self._deadline = 0.0  # until when there is nothing to do but socket events
         self._was_short = False
-        self._now = clock.monotonic()  # read once a turn
-        self._has_failed = False  # whether something failed in this turn that belongs to no connection
+        self._now = clock.monotonic()  # read once per turn
+        self._has_failed = False  # whether this turn had a failure that belongs to no connection
         self._failed_at = -math.inf
         self.stopping = False
         self._poller.register(wakeup.fileno(), READ, wakeup.drain)
@@ -132,7 +132,7 @@ class Server:
             endpoint.attach(self._poller, lambda: self._now)
 
     def run(self) -> None:
-        """Serve until `stop`; then what is answered, or will be by a flush under way, is still sent."""
+        """Serve until `stop`; then still send the answers that are ready or that a flush in progress completes."""
         while not self.stopping:
             try:
                 self._turn_once(self._timeout())
@@ -149,7 +149,7 @@ class Server:
         self._poller.close()
 
     def open(self) -> None:
-        """Take connections from now on, where that was not so from the beginning: who knocked before is still there."""
+        """Accept connections from now on, if it was not open from the start: earlier clients are still in the backlog."""
         self._is_open = True
         self._resume()
 
@@ -166,7 +166,7 @@ class Server:
         if self._lane is not None:
             self._lane.is_alone = len(ready) == 1
         for descriptor, events in ready:
-            owner = owners.get(descriptor)  # nobody, where it was closed for a newcomer in this turn
+            owner = owners.get(descriptor)  # None if it was closed in this turn to make room for a new connection
             try:
                 if isinstance(owner, Connection):
                     self._serve(owner, events)
@@ -180,9 +180,9 @@ class Server:
             self._end_turn()
 
     def _may_be_short(self, lane: FastLane) -> bool:
-        """Whether a turn in which only clients were served may end here: nothing but what the lane has written and answered was
-        done, nobody has anything left to do, and what the time brings is not due yet. Measured: the rest of a turn that finds
-        nothing to do costs as much as a batch."""
+        """Whether a turn that served only clients may end here: the lane has handled every request, no connection has anything
+        left to do, and no timer is due yet. Measured: the rest of a turn, finding nothing to do, costs as much as handling a
+        batch."""
         return (
             lane.took_all()
             and not self._ready
@@ -202,7 +202,7 @@ class Server:
         self._failed_at = self._clock.monotonic()
 
     def _timeout(self) -> float:
-        """How long there is nothing to do. Called once a turn, so the loop's working time is read off here as well."""
+        """How long there is nothing to do. Called once per turn, so the loop's busy time is measured here as well."""
         now = self._clock.monotonic()
         self._network.busy_seconds += now - self._now
         if self._was_short:
@@ -219,7 +219,7 @@ class Server:
         return max(self._deadline - now, 0.0)
 
     def _drain(self) -> None:
-        """Nobody new, nothing more read."""
+        """Accept no new connections and read nothing more."""
         until = self._clock.monotonic() + _DRAIN_SECONDS
         self._was_short = False
         for acceptor in self._acceptors:
@@ -259,7 +259,7 @@ class Server:
                 connection.interest = READ
             except Exception as error:
                 self._fail(connection, error)
-                connection.close()  # also where it is none of the crowd's yet
+                connection.close()  # even if the crowd does not have it yet
         self._next_sweep = min(self._next_sweep, acceptor.resumes_at)
 
     def _make_room(self, host: str) -> bool:
@@ -271,13 +271,13 @@ class Server:
         return True
 
     def _serve(self, connection: Connection, events: int) -> None:
-        # Neither a reset nor the peer's end counts as reading or writing: whichever of the two is waited for finds out.
+        # Neither a reset nor the peer's end is a read or write event: the read or write that is waited for reports it.
         if events & ~WRITE and connection.interest & READ:
             self._guard(connection, connection.receive)
         elif events & PEER_END:
-            connection.closing = "peer"  # asked for behind a parked request only: nobody waits for it any more
+            connection.closing = "peer"  # watched for only after a parked request: the client no longer waits for it
         elif events & RESET and not connection.output:
-            connection.closing = "network"  # with output, sending finds out
+            connection.closing = "network"  # with output, sending reports it
         if events & ~READ or connection.closing:
             self._ready.add(connection)
 
@@ -291,7 +291,7 @@ class Server:
             self._ready.add(connection)
 
     def _blame(self, connection: Connection, error: Exception) -> None:
-        """Decide why the connection that was being served when this was raised is closed."""
+        """Decide from the exception why the connection that was being served is closed."""
         connection.closing = "defect"
         peer = {"peer": connection.peer}
         if isinstance(error, ProtocolError):
@@ -310,7 +310,7 @@ class Server:
             logger.error("a request could not be handled; this is a defect of the broker", exc_info=error, extra=peer)
 
     def _fail(self, connection: Connection, error: Exception) -> None:
-        """The same where nothing of it will be served any more in this turn."""
+        """The same, but close it here: the connection is not visited again in this turn."""
         self._blame(connection, error)
         self._close(connection, connection.closing or "defect")
 
@@ -325,7 +325,7 @@ class Server:
             self._turn.end_turn()
         except Exception as error:
             self._defect("the end of a turn", error)
-        for _ in range(_ROUNDS_PER_TURN_MAX):  # an answer may let requests go on that are in a buffer; no socket is read here
+        for _ in range(_ROUNDS_PER_TURN_MAX):  # an answer may unblock requests in a buffer; no socket is read here
             if not self._ready:
                 break
             ready = list(self._ready)
@@ -353,7 +353,7 @@ class Server:
             self._close(connection, connection.closing)
             return
         reads = connection.wants_to_read and not self.stopping
-        if connection.has_unread_requests and reads and connection.frame_since is None:  # else there is a part of a request only
+        if connection.has_unread_requests and reads and connection.frame_since is None:  # else it is an incomplete request
             self._guard(connection, connection.process)
             reads = connection.wants_to_read
         wanted = (READ if reads else PEER_END if connection.is_parked else 0) | (WRITE if connection.output else 0)
@@ -367,8 +367,8 @@ class Server:
         connection.interest = wanted
 
     def _close(self, connection: Connection, reason: str) -> None:
-        """Raises nothing, and is done once. Whatever happens, the descriptor goes: what is ready and belongs to nobody would be
-        ready again in each turn."""
+        """Raises nothing, and takes effect once. Whatever happens, the descriptor is unregistered: without an owner it would be
+        reported as ready in every turn."""
         if connection not in self._connections:
             return
         try:
@@ -384,8 +384,8 @@ class Server:
     # -- limits ----------------------------------------------------------------------------------------------------------------
 
     def _relieve(self) -> None:
-        """Too much is held: give back what is empty, then close the connections that stall longest until it fits with some room
-        to spare, because each look costs time. A connection that holds no more than its share is spared: another holds more."""
+        """Too much memory is held: release empty buffers, then close the connections that have stalled longest until it fits
+        with some room to spare, because each check costs time. Connections within their share are spared: others hold more."""
         for connection in self._connections:
             connection.give_back()
         config = self._config

@@ -1,4 +1,4 @@
-"""How a helper thread or a signal handler gets the loop out of its wait: one byte through a socket pair."""
+"""How a helper thread or a signal handler wakes the loop: one byte through a socket pair."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wakeup:
                 pass
 
     def wait(self, seconds: float) -> None:
-        """Until somebody wakes us, or so long; for whoever has no loop any more."""
+        """Block until `wake` is called or `seconds` have passed; for use when the loop has ended."""
         self._receiver.settimeout(max(seconds, 0.001))
         with contextlib.suppress(TimeoutError):
             self._receiver.recv(4096)

@@ -1,7 +1,7 @@
-"""Which APIs the broker offers, in which versions, and from which version on their encoding is flexible (KIP-482).
+"""Which APIs the broker supports, in which versions, and from which version on their encoding is flexible (KIP-482).
 
-Only what is implemented is offered; a range never has gaps. The lower ends are Kafka 4's minimum (KIP-896) or lower where a
-client of today still sends less.
+Only what is implemented is advertised; a range never has gaps. The lower ends are Kafka 4's minimum (KIP-896), or lower if a
+current client still sends an older version.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiRange:
-    """Versions offered, both ends included, and the first whose encoding is flexible."""
+    """Supported versions, both ends included, and the first whose encoding is flexible."""
 
     first: int
     last: int

@@ -1,9 +1,9 @@
-"""The control plane's codec: the message classes of the rare or small requests behind four functions.
+"""The control plane's codec: four functions around the message classes of rare or small requests.
 
-Produce and fetch have codecs of their own. The classes are made from Kafka's public descriptions (schema.py, message_code.py) at
-the first request of their API, so that a start pays for none. Whatever hostile bytes make a decoder raise becomes a
-ProtocolError; a null is refused where the description has none, as Kafka does: so no handler meets a None that its message does
-not have, nor more elements than a broker has partitions.
+Produce and fetch have their own codecs. The classes are generated from Kafka's public descriptions (schema.py, message_code.py)
+at the first request of their API, so that they cost no startup time. Any exception that hostile bytes cause in a decoder becomes
+a ProtocolError; a null is rejected where the description does not allow it, as Kafka does: so no handler meets an unexpected
+None, or more elements than a broker has partitions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from broker.protocol.api import ApiKey
 from broker.protocol.message_code import DECODE_ERRORS, message_class
 from broker.protocol.schema import describe
 
-# In all lists and tag sections of one request together; twice the default logbus.partitions.max: who names more means harm, or
-# another broker. So many short names take the loop tens of milliseconds to read, and a handler makes up to a kilobyte of each.
+# In all lists and tag sections of one request together; twice the default logbus.partitions.max: a request with more is hostile,
+# or meant for another broker. Reading this many short names takes the loop tens of milliseconds, and a handler turns each into up
+# to a kilobyte.
 ELEMENTS_MAX = 20_000
 
 
 def response_class(api_key: int) -> Any:
-    """The message class of an API's response; its nested classes are attributes of it."""
+    """The message class of an API's response; nested structs are attributes of it."""
     return _class(api_key, "Response")
 
 
@@ -37,7 +38,7 @@ def _class(api_key: int, kind: str) -> Any:
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Any:
-    """Read a request's body (after its header); ProtocolError where the bytes make no sense."""
+    """Read a request's body (after its header); ProtocolError if the bytes are malformed."""
     try:
         return request_class(api_key).decode(bytes(body), version=version, elements_max=ELEMENTS_MAX)
     except DECODE_ERRORS as error:

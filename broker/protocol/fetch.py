@@ -1,11 +1,11 @@
 """Fetch, versions 4 to 17, by hand.
 
-Why by hand: the response is a header and then bytes that never enter this process. The encoder therefore yields, for each
-partition, its small header as bytes, and the caller puts the file slice behind it, to be sent by sendfile. One microsecond
+Why by hand: the response is a header followed by bytes that never enter this process. The encoder therefore returns a small
+header as bytes for each partition, and the caller puts the file slice after it, to be sent by sendfile. It takes one microsecond
 for one partition.
 
-From version 13 on a topic is named by the 16 bytes of its id instead of its name: `topic` is then those bytes, in the request
-and in the answer, and costs no more than a name. From 15 on the replica's id is a tagged field, which only followers send.
+From version 13 on, a topic is identified by the 16 bytes of its id instead of its name: `topic` is then those bytes, in the
+request and in the answer, and costs no more than a name. From 15 on, the replica id is a tagged field that only followers send.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from broker.protocol.primitives import (
 
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
-RACK_FROM = 11  # the consumer's rack, and in the answer the replica that is nearer to it
+RACK_FROM = 11  # the consumer's rack, and in the answer the preferred read replica
 REPLICA_TAGGED_FROM = 15
 _ENDPOINTS_FROM = 16
 _LEADER_TAG = 1
@@ -73,11 +73,11 @@ class FetchAnswer(NamedTuple):
     high_watermark: int
     log_start_offset: int
     size: int
-    leader: CurrentLeader | None = None  # with an error that sends the client elsewhere, where it is known
+    leader: CurrentLeader | None = None  # with an error that sends the client elsewhere, if known
 
 
 def parse_fetch(body: memoryview, version: int) -> FetchRequest:
-    """Read a request of any offered version."""
+    """Read a request of any supported version."""
     try:
         request, position = _parse(body, version)
     except StructError as error:
@@ -180,9 +180,9 @@ def _skip_forgotten(body: memoryview, position: int, version: int) -> int:
 def encode_fetch_response(
     answers: list[FetchAnswer], version: int, *, error: int = 0, read_committed: bool = False
 ) -> list[bytes]:
-    """One piece of bytes before each partition's records, and a last one behind them all: len(answers) + 1 pieces.
+    """One piece of bytes before each partition's records, and a last one after them all: len(answers) + 1 pieces.
 
-    Partitions of one topic must stand together. The session id is always 0: no sessions (KIP-227 allows it).
+    Partitions of one topic must be adjacent. The session id is always 0: no sessions (KIP-227 allows it).
     """
     flexible = version >= FLEXIBLE_FROM
     topics: list[list[FetchAnswer]] = []

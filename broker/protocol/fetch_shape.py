@@ -1,11 +1,11 @@
-"""What stays the same from one usual Fetch request of a connection to the next, for the fast lane (handlers/fetch_lane.py).
+"""What stays the same from one typical Fetch request of a connection to the next, for the fast lane (handlers/fetch_lane.py).
 
-Usual is: version 9 or later, no session, nothing forgotten, no tags, so no replica either. Then all that precedes the topics and
-all that follows them has the same bytes each time: both are compared as a whole, and what they mean was read once. Between them
-lie the topics, each with rows of one size: which partitions are asked for, and from where, changes with each request. Nothing
-here judges a request: what has another shape is for `parse_fetch`.
+Typical means: version 9 or later, no session, no forgotten topics, no tags, hence not a replica. Then the bytes before the topics
+and the bytes after them are the same each time: both are compared in one piece, and were parsed once. Between them are the
+topics, each with rows of fixed size: the partitions and offsets change with each request. Nothing here judges a request: any
+other shape is left to `parse_fetch`.
 
-The answers are those of `encode_fetch_response`, byte for byte, with the frame's head before them.
+The answers are those of `encode_fetch_response`, byte for byte, preceded by the frame header.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from broker.protocol.fetch import (
 from broker.protocol.framing import Request
 from broker.protocol.primitives import read_compact_string, read_string, write_uvarint
 
-FIRST_VERSION = 9  # the first with a leader's epoch; today's clients send 11 to 17
-CONSTANT_BYTES_MAX = 512  # remembered of a connection; clients' names and racks are shorter
+FIRST_VERSION = 9  # the first with a leader epoch; current clients send 11 to 17
+CONSTANT_BYTES_MAX = 512  # remembered per connection; client ids and racks are shorter
 ROWS_MAX = 1_000  # of one topic
 FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
 CONSTANT_START = FRAME_HEAD.size
-_struct = lru_cache(Struct)  # a few, for all connections: each is larger than all else that a connection remembers
+_struct = lru_cache(Struct)  # a few, shared by all connections: each is larger than everything else that a connection remembers
 _ANSWER_HEAD = Struct(">ii")
 _COUNT = Struct(">i")
 _NAME = Struct(">h")
@@ -43,14 +43,14 @@ _SINGLE_BYTE = 0x7F
 _TOPIC_ID_BYTES = 16
 _SETTINGS_BYTES = 25  # replica id, four settings, session id and epoch
 
-Row = tuple[int, int, int, int, Any]  # partition, leader's epoch, offset, how many bytes at most, and its tags: usually none
-Asked = tuple[str | bytes, bytes, list[Row]]  # a topic, the same as it came, and its rows
-Found = tuple[int, int, int, int]  # partition, visible offset, log's start, size of its records
-Answered = tuple[bytes, Sequence[Found]]  # a topic as it came, and its rows
+Row = tuple[int, int, int, int, Any]  # partition, leader epoch, offset, maximum bytes, and tags: usually none
+Asked = tuple[str | bytes, bytes, list[Row]]  # a topic, its bytes as received, and its rows
+Found = tuple[int, int, int, int]  # partition, visible offset, log start offset, size of its records
+Answered = tuple[bytes, Sequence[Found]]  # a topic's bytes as received, and its rows
 
 
 class FetchShape:
-    """See the file. `api`, `constant` and `tail` are what a request is compared with; `settings` is what they say."""
+    """See the module docstring. Requests are compared with `api`, `constant` and `tail`; `settings` is what those mean."""
 
     __slots__ = (
         "_empty_end",
@@ -78,9 +78,9 @@ class FetchShape:
         self.settings = settings
         self.is_flexible = is_flexible = version >= FLEXIBLE_FROM
         self.has_ids = version >= TOPIC_IDS_FROM
-        # Left out: the last fetched epoch and the log's start of a follower. An older version has no tags: empty ones.
+        # Skipped: a follower's last fetched epoch and log start offset. Versions without tags get empty ones.
         self.rows = _struct(">iiq12xiB" if is_flexible else ">iiq8xi0s")
-        # No transaction was aborted; no other replica is preferred.
+        # No aborted transactions; no preferred read replica.
         if is_flexible:
             self._middle = (b"\x01" if settings.read_committed else b"\0") + b"\xff\xff\xff\xff"
         else:
@@ -93,18 +93,18 @@ class FetchShape:
         self.set_tail(b"")
         self._empty_end = self._middle + (b"\x01\0" if is_flexible else bytes(4))
         self._empty_row = _struct(f">ihqqq{len(self._empty_end)}s")
-        # What came between the settings and the rows where one topic was asked for; the answer has the same bytes there.
+        # The bytes between the settings and the rows of a request for one topic; the answer has the same bytes there.
         self._known: tuple[bytes, str | bytes, bytes, int] = b"", "", b"", 0
 
     def set_tail(self, tail: bytes) -> None:
-        """This follows the topics."""
+        """Set the bytes that follow the topics."""
         self.tail, self._end = tail, self._row_end + tail
 
     def topics(self, buffer: bytearray, view: memoryview, position: int, frame_end: int) -> list[Asked] | None:
-        """What a request asks for, whose topics begin at `position`; None where it is unusual in anything. StructError,
-        IndexError, ValueError: likewise."""
+        """The topics of a request, which begin at `position`; None if it is unusual in any way. StructError, IndexError,
+        ValueError: likewise."""
         lead, topic, raw, count = self._known
-        if lead and buffer.startswith(lead, position):  # as many partitions of the same one topic as last time
+        if lead and buffer.startswith(lead, position):  # the same single topic and number of partitions as last time
             position += len(lead)
             end = position + count * self.rows.size
             if end + len(self._end) != frame_end or not buffer.startswith(self._end, end):
@@ -160,7 +160,7 @@ class FetchShape:
                 (count,) = _COUNT.unpack_from(buffer, position)
                 position += 4
             end = position + count * size
-            if not 0 < count <= ROWS_MAX or end > len(view) or raw == before:  # neighbours are answered as one topic
+            if not 0 < count <= ROWS_MAX or end > len(view) or raw == before:  # adjacent equal topics are answered as one
                 return None, position
             topics.append((topic, raw, list(self.rows.iter_unpack(view[position:end]))))
             before, position = raw, end
@@ -171,7 +171,7 @@ class FetchShape:
         return topics, position
 
     def request(self, topics: Sequence[Asked]) -> FetchRequest:
-        """What `parse_fetch` would have given."""
+        """What `parse_fetch` would have returned."""
         rows = [
             FetchPartition(topic, index, offset, bytes_max, epoch)
             for topic, _, asked in topics
@@ -180,12 +180,12 @@ class FetchShape:
         return self.settings._replace(partitions=rows)
 
     def answer(self, correlation_id: int, topics: Sequence[Answered]) -> list[bytes]:
-        """The whole answer, its length included, without the records: a piece of bytes before those of each partition that has
-        any, and a last one, perhaps empty, behind them all."""
+        """The whole answer, length included, without the records: a piece of bytes before those of each partition that has any,
+        and a last one, perhaps empty, after them all."""
         is_flexible, pack, middle, row_end = self.is_flexible, self._row.pack, self._middle, self._row_end
         pieces: list[bytes] = []
         lead, _, raw, _ = self._known
-        if raw is topics[0][0]:  # it is the request that `topics` has read last
+        if raw is topics[0][0]:  # this answers the request that `topics` read last
             text, usual = self._head + lead, True
         else:
             text, usual = self._head + self._count(len(topics)), False
@@ -202,7 +202,7 @@ class FetchShape:
                     text = row_end
                 else:
                     text += self._empty_row.pack(index, 0, visible, visible, log_start, self._empty_end)
-            text += row_end  # of a topic: the same
+            text += row_end  # the end of a topic is the same
         text += row_end
         pieces.append(text)
         pieces[0] = _ANSWER_HEAD.pack(total + len(text), correlation_id) + pieces[0]
@@ -213,7 +213,7 @@ class FetchShape:
 
 
 def shape_of(request: Request, frame: memoryview) -> FetchShape | None:
-    """The shape of a request that was handled, `frame` without its length; None where it is not a usual one."""
+    """The shape of a request that was handled, `frame` without its length; None if it is not typical."""
     try:
         return _shape_of(request, frame) if request.version >= FIRST_VERSION else None
     except (StructError, IndexError, ValueError, ProtocolError):
@@ -236,7 +236,7 @@ def _shape_of(request: Request, frame: memoryview) -> FetchShape | None:
 
 
 def _is_plain(tail: bytes, version: int) -> bool:
-    """Whether nothing follows the topics but a rack: no forgotten partitions, and no tags, which say that a broker asks."""
+    """Whether only a rack follows the topics: no forgotten partitions, and no tags, which would mark a broker's request."""
     view = memoryview(tail)
     if len(tail) > CONSTANT_BYTES_MAX:
         return False

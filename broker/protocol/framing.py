@@ -1,6 +1,6 @@
 """Frames and request headers: four length bytes, then api key, version, correlation id, client id and, if flexible, tags.
 
-Everything here is judged before anything is allocated: a length that lies closes the connection, it never reserves memory.
+Everything here is validated before anything is allocated: a false length closes the connection, it never reserves memory.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from broker.protocol.primitives import skip_tags
 FRAME_LENGTH = Struct(">i")
 _HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
 _HEAD = Struct(">ii")
-# ApiVersions always answers with the old header: a client that asks does not know yet what the broker speaks.
+# ApiVersions is always answered with the old header: the client does not know yet what the broker supports.
 _FLEXIBLE_RESPONSE_FROM = {int(key): 1 << 15 if key == ApiKey.API_VERSIONS else api.flexible_from for key, api in APIS.items()}
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
 
 
 class Origin(NamedTuple):
-    """Where requests of a connection come from: the peer's address, and the listener that it connected to. One for each
-    connection, so that a request costs no more for it."""
+    """Where a connection's requests come from: the peer's address, and the listener that it connected to. One object per
+    connection, so that it adds no cost per request."""
 
     host: str
     listener: str
@@ -32,7 +32,7 @@ NOWHERE = Origin("", "")
 
 
 class Request(NamedTuple):
-    """One framed request; `body` is a view of the connection's buffer and ends with the loop's turn unless copied."""
+    """One framed request; `body` is a view of the connection's buffer, valid until the end of the loop's turn."""
 
     api_key: int
     version: int
@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
 
 def frame_length(buffer: bytearray, start: int, end: int, *, limit: int) -> int | None:
-    """Length of the frame beginning at `start`, without its four length bytes; None while fewer than four are there."""
+    """Length of the frame beginning at `start`, without its four length bytes; None while fewer than four have arrived."""
     if end - start < 4:
         return None
     length: int = FRAME_LENGTH.unpack_from(buffer, start)[0]
@@ -54,7 +54,7 @@ def frame_length(buffer: bytearray, start: int, end: int, *, limit: int) -> int 
 
 
 def read_request(frame: memoryview, origin: Origin = NOWHERE) -> Request:
-    """Read the header; ProtocolError where it makes no sense, UnsupportedVersion where the API or version is not offered."""
+    """Read the header; ProtocolError if it is malformed, UnsupportedVersion if the API or version is not supported."""
     try:
         api_key, version, correlation_id, name_length = _HEADER.unpack_from(frame)
     except Exception as error:
@@ -71,9 +71,9 @@ def read_request(frame: memoryview, origin: Origin = NOWHERE) -> Request:
         raise ProtocolError("a client id longer than its frame")
     client_id = None if name_length < 0 else str(frame[_HEADER.size : position], "utf-8", "replace")
     if version >= api.flexible_from:
-        has_none = position < len(frame) and not frame[position]  # the usual case; a call costs more than looking
+        has_none = position < len(frame) and not frame[position]  # the usual case; a call costs more than this check
         position = position + 1 if has_none else skip_tags(frame, position)
-    # Once for every request: the class itself would call this, in twice the time.
+    # Runs once per request: calling the class would end up here too, in twice the time.
     return tuple.__new__(Request, (api_key, version, correlation_id, client_id, frame[position:], True, origin))
 
 
@@ -86,7 +86,7 @@ def response_head(request: Request, body_bytes: int) -> bytes:
 
 
 def request_frame(api_key: int, version: int, correlation_id: int, client_id: bytes, body: bytes) -> bytes:
-    """A whole request, as a client sends it: here, a broker that asks another."""
+    """A whole request, as a client sends it; here, the client is a broker that sends it to another."""
     tags = b"\0" if version >= APIS[api_key].flexible_from else b""
     length = _HEADER.size + len(client_id) + len(tags) + len(body)
     head = FRAME_LENGTH.pack(length) + _HEADER.pack(api_key, version, correlation_id, len(client_id))

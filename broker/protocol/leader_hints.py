@@ -1,6 +1,6 @@
 """Leader hints (KIP-951): an answer that says "not here" also says where, in tagged fields of Produce 10 and Fetch 12 and up.
 
-A client that knows them asks the other broker at once, instead of asking for metadata first; all others skip them.
+A client that supports them contacts the other broker at once, instead of requesting metadata first; all others skip them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 from broker.protocol.primitives import write_compact_string, write_uvarint
 
 _LEADER = Struct(">ii")
-_LEADER_BYTES = _LEADER.size + 1  # with its own tags, of which there are none
+_LEADER_BYTES = _LEADER.size + 1  # with its own, empty tag section
 _INT32 = Struct(">i")
 _ENDPOINTS_TAG = 0
 _NO_TAGS = b"\0"
 
 
 class CurrentLeader(NamedTuple):
-    """Who leads a partition, in which epoch, and where that broker is reached."""
+    """The broker that leads a partition, in which epoch, and its address."""
 
     broker_id: int
     leader_epoch: int
@@ -29,7 +29,7 @@ class CurrentLeader(NamedTuple):
 
 
 def write_leader_tags(leader: CurrentLeader, tag: int) -> bytes:
-    """The tags of a partition's answer; `tag` is the number that the message gives to CurrentLeader."""
+    """The tags of a partition's answer; `tag` is the tag number of CurrentLeader in that message."""
     head = write_uvarint(1) + write_uvarint(tag) + write_uvarint(_LEADER_BYTES)
     return head + _LEADER.pack(leader.broker_id, leader.leader_epoch) + _NO_TAGS
 

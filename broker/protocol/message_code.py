@@ -1,13 +1,14 @@
-"""Message classes, and their decoders and encoders, made from Kafka's descriptions: one function for each struct and version.
+"""Message classes with decoders and encoders, generated from Kafka's descriptions: one function for each struct and version.
 
-A function is Python source that is written here and compiled once: neighbours of fixed size are one `struct` call, and nothing is
-looked up while a message is read. The source holds names and numbers of the descriptions only, never a peer's bytes.
+A function is Python source that is generated here and compiled once: adjacent fields of fixed size are one `struct` call, and
+nothing is looked up while a message is read. The source contains names and numbers from the descriptions only, never a peer's
+bytes.
 
 A decoder takes (data, position, budget) and returns (message, next position). `budget` is a list of two numbers: how many
-elements all lists and tag sections of this request may still have, and how many they might have at first. It is charged before
-anything is read for a count. Tags that are unknown are stepped over, not copied. Where the bytes make no sense a decoder raises
-one of DECODE_ERRORS. Measured against kafka-python's classes, instructions for a request and its answer: 39 % of a Heartbeat,
-43 % of an OffsetCommit of ten partitions, 35 % of an OffsetFetch, 47 % of a Metadata.
+elements all lists and tag sections of this request may still have, and the initial limit. A count is charged before any of its
+elements are read. Unknown tags are skipped, not copied. On malformed bytes a decoder raises one of DECODE_ERRORS. Instructions
+for a request and its answer, compared with kafka-python's classes: 39 % for a Heartbeat, 43 % for an OffsetCommit of ten
+partitions, 35 % for an OffsetFetch, 47 % for a Metadata.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _UNSET: Any = object()
 
 
 class Message:
-    """A message or a struct in one: its fields are attributes, its structs are classes in its class."""
+    """A message or a nested struct: its fields are attributes, its structs are classes inside its class."""
 
     __slots__ = ()
     fields: ClassVar[tuple[Field, ...]] = ()
@@ -35,7 +36,7 @@ class Message:
 
     @classmethod
     def decode(cls, data: bytes, *, version: int, elements_max: int = 1 << 31) -> Any:
-        """Read a body; DECODE_ERRORS where the bytes make no sense."""
+        """Read a body; raises DECODE_ERRORS if the bytes are malformed."""
         return reader(cls, version)(bytes(data), 0, [elements_max, elements_max])[0]
 
     def encode(self, *, version: int) -> bytes:
@@ -55,7 +56,7 @@ class Message:
 
 
 def message_class(description: Description) -> type[Message]:
-    """The class of a message, with those of its structs as attributes."""
+    """The class of a message, with the classes of its structs as attributes."""
     return _class(description.name, description.fields, description.flexible)
 
 
@@ -63,8 +64,8 @@ def _class(name: str, fields: tuple[Field, ...], flexible: Any) -> type[Message]
     names: dict[str, Any] = {"_UNSET": _UNSET}
     arguments, lines = [], []
     for field in fields:
-        # A list as a default would be shared by every message that was made without one. So a missing list is made anew in
-        # each, and the default in the description is an empty tuple, which cannot be changed by mistake.
+        # A list as a default would be shared by all messages created without one. So each message creates its own list, and the
+        # default in the description is an empty tuple, which cannot be changed by mistake.
         fresh = field.default == () and field.is_array
         names[f"d_{field.name}"] = _UNSET if fresh else field.default
         arguments.append(f"{field.name}=d_{field.name}")
@@ -82,7 +83,7 @@ def _class(name: str, fields: tuple[Field, ...], flexible: Any) -> type[Message]
 
 
 def reader(kind: Any, version: int) -> Callable[[bytes, int, list[int]], tuple[Any, int]]:
-    """The decoder of a class in a version; made at its first use."""
+    """The decoder of a class in a version; generated at its first use."""
     found = kind.readers.get(version)
     if found is None:
         found = kind.readers[version] = _make_reader(kind, version)
@@ -90,7 +91,7 @@ def reader(kind: Any, version: int) -> Callable[[bytes, int, list[int]], tuple[A
 
 
 def writer(kind: Any, version: int) -> Callable[[bytearray, Any], None]:
-    """The encoder of a class in a version; made at its first use."""
+    """The encoder of a class in a version; generated at its first use."""
     found = kind.writers.get(version)
     if found is None:
         found = kind.writers[version] = _make_writer(kind, version)
@@ -116,7 +117,7 @@ def _tags(kind: Any, version: int) -> list[Field]:
 
 
 def _runs(fields: list[Field]) -> list[list[Field]]:
-    """Neighbours of fixed size together, each other field alone."""
+    """Adjacent fields of fixed size together, every other field alone."""
     runs: list[list[Field]] = []
     for field in fields:
         if runs and _is_fixed(field) and _is_fixed(runs[-1][0]):
@@ -153,7 +154,7 @@ _INT16, _INT32 = struct.Struct(">h").unpack_from, struct.Struct(">i").unpack_fro
 
 
 def _length(data: bytes, at: int, unpack: Any) -> tuple[int, int]:
-    """A length or count in the message's encoding: unpack is None in the flexible one. -1 is null, less is nonsense."""
+    """A length or count in the message's encoding: `unpack` is None in the flexible one. -1 is null, less is invalid."""
     if unpack is None:
         size, at = _uvarint(data, at)
         return size - 1, at
@@ -177,7 +178,7 @@ def _blob(data: bytes, at: int, unpack: Any, name: str, nullable: bool) -> tuple
 
 def _text(data: bytes, at: int, unpack: Any, name: str, nullable: bool) -> tuple[Any, int]:
     raw, at = _blob(data, at, unpack, name, nullable)
-    if raw is not None and len(raw) > 0x7FFF:  # in the flexible encoding only; no answer of another version could hold it
+    if raw is not None and len(raw) > 0x7FFF:  # only in the flexible encoding; an answer in an older version could not hold it
         raise ValueError(f"whose {name} has {len(raw)} bytes")
     return (None if raw is None else raw.decode()), at
 
@@ -208,8 +209,8 @@ _READ_NAMES: dict[str, Any] = {
 
 
 def _make_reader(kind: Any, version: int) -> Any:
-    # The object is made without its __init__, which would set every field twice; so what this version does not have on the wire
-    # gets its default here, line by line.
+    # The object is created without calling __init__, which would set every field twice; so fields that this version does not have
+    # on the wire get their defaults here, line by line.
     names: dict[str, Any] = {**_READ_NAMES, "kind": kind, "new": kind.__new__}
     lines = ["message = new(kind)"]
     present = _plain(kind, version)
@@ -236,7 +237,7 @@ def _reading(kind: Any, field: Field, version: int, names: dict[str, Any]) -> li
     if not field.is_array:
         if field.fields and nullable:
             lines = _one_read(kind, field, version, names, "item", nullable=False)
-            # -1 is written for null; Kafka reads any negative byte so.
+            # Null is written as -1; Kafka reads any negative byte as null.
             return ["there = data[at]", "at += 1", f"if there > 127: {target} = None", "else:", *_in(lines), f" {target} = item"]
         return _one_read(kind, field, version, names, target, nullable=nullable)
     null = f"{target} = None" if nullable else f"raise ValueError('whose {field.name} is null')"
@@ -248,8 +249,8 @@ def _reading(kind: Any, field: Field, version: int, names: dict[str, Any]) -> li
     ]
     if field.kind in _FIXED:
         size = struct.calcsize(">" + _FIXED[field.kind])
-        # One call for all numbers of a list. The count was charged before: unpack_from fails on too few bytes before it makes
-        # anything, so a count of two thousand million costs nothing.
+        # One call for all numbers of a list. The count has been charged, and unpack_from fails on too few bytes before it
+        # allocates anything, so a count of two billion costs nothing.
         reading = [f"{target} = list(unpack_from(f'>{{count}}{_FIXED[field.kind]}', data, at))", f"at += count * {size}"]
         return [*lines, *_in(reading)]
     one = _one_read(kind, field, version, names, "item", nullable=False)
@@ -280,8 +281,8 @@ def _reading_tags(kind: Any, version: int, names: dict[str, Any]) -> list[str]:
     ]
     for field in _tags(kind, version):
         lines += [f" if tag == {field.tag}:", *_in(_in(_reading(kind, field, version, names)))]
-        # A field that ends elsewhere than its tag says means that the sender's idea of the version is another one: what follows
-        # would be read out of step.
+        # If a field does not end where its tag says, the sender has a different idea of the version: what follows would be read
+        # out of step.
         lines += ["  if at != end: raise ValueError('a tag of another length than its field')"]
     return [*lines, " at = end"]
 
@@ -341,7 +342,7 @@ def _writing(kind: Any, field: Field, version: int, names: dict[str, Any]) -> li
 
 
 def _or_null(lines: list[str], source: str, width: str | None) -> list[str]:
-    """Null where the description has it; elsewhere a None is a fault of ours, and the length of None a TypeError."""
+    """Null where the description allows it; elsewhere a None is our own bug, and its length raises a TypeError."""
     return [f"if {source} is None: put_length(out, -1, {width})", "else:", *_in(lines)]
 
 
@@ -363,13 +364,13 @@ def _one_written(kind: Any, field: Field, version: int, names: dict[str, Any], s
 
 
 def _writing_tags(kind: Any, version: int, names: dict[str, Any]) -> list[str]:
-    """A tag is written where its field has not its default."""
+    """A tag is written only if its field differs from its default."""
     fields = _tags(kind, version)
     if not fields:
         return ["out.append(0)"]
-    # Tags are counted before they are written, and how many there are is known only afterwards: they are gathered beside the
-    # message, each behind its own length. The generated lines call every buffer that they write to `out`, so `out` changes its
-    # meaning here: the message, all tags, one tag.
+    # The count precedes the tags on the wire but is known only after them: they are gathered in a separate buffer, each preceded
+    # by its length. The generated lines always write to a buffer called `out`, so `out` changes its meaning here: the message,
+    # all tags, one tag.
     lines = ["count, whole, out = 0, out, bytearray()", "tags = out"]
     for field in fields:
         names[f"d_{field.name}"] = [] if field.default == () else field.default

@@ -10,10 +10,10 @@ from struct import Struct
 from broker.errors import ProtocolError
 
 _INT16 = Struct(">h")
-STRING_BYTES_MAX = 0x7FFF  # Kafka's own limit, also where a length has more than two bytes
-TAGS_MAX = 16  # in one section; today's messages know five. Each takes two bytes of the request and far more of our time
-# In one Produce or Fetch: as many as logbus.partitions.max by default. Each takes a few bytes of the request and some ten
-# microseconds of everybody's time.
+STRING_BYTES_MAX = 0x7FFF  # Kafka's own limit, even where the length field is wider than two bytes
+TAGS_MAX = 16  # in one section; current messages have at most five. Each takes two bytes of the request and far more CPU time
+# In one Produce or Fetch: the default of logbus.partitions.max. Each takes a few bytes of the request and some ten microseconds
+# of the loop's time.
 PARTITIONS_MAX = 10_000
 
 
@@ -71,7 +71,7 @@ def _text(view: memoryview, position: int, length: int) -> tuple[str | None, int
 
 
 def skip_tags(view: memoryview, position: int) -> int:
-    """Step over a tagged-field section: unknown tags are legal and ignored."""
+    """Skip a tagged-field section: unknown tags are legal and ignored."""
     count, position = read_uvarint(view, position)
     if count > TAGS_MAX:
         raise ProtocolError(f"{count} tagged fields (accepted: {TAGS_MAX})")
@@ -85,7 +85,7 @@ def skip_tags(view: memoryview, position: int) -> int:
 
 
 def check_partitions(count: int, before: int = 0) -> None:
-    """Refuse a count of topics or partitions, with those there were before, while it is nothing but a number."""
+    """Reject a count of topics or partitions, added to those read `before`, that is too high, before reading any of them."""
     if count > PARTITIONS_MAX - before:
         raise ProtocolError(f"{before + count} topics or partitions in one request (accepted: {PARTITIONS_MAX})")
 

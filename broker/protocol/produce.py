@@ -1,13 +1,13 @@
 """Produce, versions 3 to 12, by hand.
 
-Why by hand: a general codec copies the records and costs a multiple of everything else on the path. Here the records stay
-views of the connection's buffer, and parsing costs one to three microseconds whatever their size. From version 9 on it is
-flexible (compact lengths, tags); its usual shape, one batch for one partition and no tags, is read straight through: all before
-the records is the same from one request of a producer to the next, so it is looked up. Versions 10 to 12 have the same bytes: 10
-may name another leader in tagged fields of the answer (leader_hints.py), 11 and 12 are about transactions.
+Why by hand: a general codec copies the records and costs a multiple of everything else on the path. Here the records stay views
+of the connection's buffer, and parsing takes one to three microseconds whatever their size. From version 9 on the encoding is
+flexible (compact lengths, tags); its typical shape, one batch for one partition and no tags, is read straight through: everything
+before the records is the same from one request of a producer to the next, so it is looked up in a cache. Versions 10 to 12 have
+the same bytes: 10 may name another leader in tagged fields of the answer (leader_hints.py), 11 and 12 are about transactions.
 
-Counts that are too high are refused before anything is allocated for them. Names are echoed as they came, whatever their length,
-but only those that may exist are cached.
+Counts that are too high are rejected before anything is allocated for them. Names are echoed as received, whatever their length,
+but only valid topic names are cached.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from broker.protocol.primitives import (
 )
 
 FLEXIBLE_FROM = 9
-LEADERS_FROM = 10  # a refusal may say who leads
+LEADERS_FROM = 10  # an error may name the current leader
 _LEADER_TAG = 0
-MESSAGE_CHARACTERS_MAX = 300  # of an error in an answer: enough for a sentence, also where it quotes what a client sent
-_NAME_CHARACTERS_MAX = 249  # of a topic's name; longer ones exist in requests only
+MESSAGE_CHARACTERS_MAX = 300  # of an error message: enough for a sentence, even one that quotes what a client sent
+_NAME_CHARACTERS_MAX = 249  # of a topic name; longer ones exist in requests only
 _UVARINT_BYTES_MAX = 5
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -72,7 +72,7 @@ class ProduceAnswer:
     log_append_time: int = -1
     log_start_offset: int = -1
     message: str | None = None
-    leader: CurrentLeader | None = None  # with NOT_LEADER_OR_FOLLOWER, where it is known
+    leader: CurrentLeader | None = None  # with NOT_LEADER_OR_FOLLOWER, if known
 
 
 def parse_produce(body: memoryview, version: int) -> ProduceRequest:
@@ -93,8 +93,8 @@ def parse_produce(body: memoryview, version: int) -> ProduceRequest:
 
 
 def check_counts(body: memoryview, version: int) -> bool:
-    """Look at the beginning of a request, of which the rest may not be here yet: ProtocolError where it already names too many
-    topics or partitions. False where too little is here to know."""
+    """Examine the beginning of a request, the rest of which may not have arrived yet: ProtocolError if it already names too many
+    topics or partitions. False if too little has arrived to decide."""
     try:
         return _check_flexible(body) if version >= FLEXIBLE_FROM else _check_classic(body)
     except (StructError, IndexError):
@@ -124,14 +124,14 @@ def _check_flexible(body: memoryview) -> bool:
 
 
 def _uvarint_of_part(body: memoryview, position: int) -> tuple[int, int]:
-    """The end of what is here is not the end of the request: IndexError, where read_uvarint would blame the client."""
+    """More of the request may still arrive: raises IndexError at its end, where read_uvarint would blame the client."""
     if position + _UVARINT_BYTES_MAX > len(body):
         raise IndexError
     return read_uvarint(body, position)
 
 
 def _skipped(length: int) -> int:
-    """How many bytes a compact string takes whose length, plus one, was read."""
+    """How many bytes a compact string takes, given its encoded length (plus one)."""
     if length > STRING_BYTES_MAX + 1:
         raise ProtocolError(f"a string of {length - 1} bytes (accepted: {STRING_BYTES_MAX})")
     return max(length - 1, 0)
@@ -142,7 +142,7 @@ def _parse_classic(body: memoryview) -> tuple[ProduceRequest, int]:
     transactional_id, position = read_string(body, 0)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
     (topic_count,) = _INT32.unpack_from(body, position + 6)
-    if topic_count > 1:  # mostly there is one topic and one partition, and a call costs more than both comparisons
+    if topic_count > 1:  # mostly one topic and one partition, and a call costs more than both comparisons
         check_partitions(topic_count)
     position += 10
     partitions: list[ProducePartition] = []
@@ -165,7 +165,7 @@ def _parse_classic(body: memoryview) -> tuple[ProduceRequest, int]:
 
 def _parse_usual(body: memoryview) -> ProduceRequest | None:
     """One batch for one partition, no transaction, no tags; None for anything else, well-formed or not."""
-    # Before it: 1 byte transactional id, 2 acks, 4 timeout, 1 topic count, the name and its length, 1 partition count, 4 index.
+    # It follows: 1 byte transactional id, 2 acks, 4 timeout, 1 topic count, the name and its length, 1 partition count, 4 index.
     length_at = body[8] + 13
     head = _usual_head(bytes(body[:length_at]))
     if head is None:
@@ -181,9 +181,9 @@ def _parse_usual(body: memoryview) -> ProduceRequest | None:
 
 @lru_cache(maxsize=4096)
 def _usual_head(raw: bytes) -> tuple[int, int, str, int] | None:
-    """Acks, timeout, topic and partition index from what precedes the records; None where it is anything but the usual.
+    """Acks, timeout, topic and partition index from what precedes the records; None if it is unusual in any way.
 
-    Clients choose what is remembered here, but not how much: `raw` has at most 268 bytes, since one byte says how long it is."""
+    Clients choose what is cached here, but not how much: `raw` has at most 268 bytes, because its length comes from one byte."""
     name_length = raw[8]
     count_at = name_length + 8
     if raw[0] or raw[7] != 2 or not 1 < name_length < 0x80 or len(raw) != count_at + 5 or raw[count_at] != 2:
@@ -197,7 +197,7 @@ def _usual_head(raw: bytes) -> tuple[int, int, str, int] | None:
 
 
 def _parse_flexible(body: memoryview) -> tuple[ProduceRequest, int]:
-    """Empty tag sections are stepped over in place: they are nearly all there are, and a call costs more than they do."""
+    """Empty tag sections are skipped inline: nearly all are empty, and a call would cost more."""
     size = len(body)
     transactional_id, position = (None, 1) if body[0] == 0 else read_compact_string(body, 0)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
@@ -250,13 +250,13 @@ def encode_produce_response(answers: Sequence[ProduceAnswer], version: int) -> b
 
 
 def _write_topic_head(topic: str, topic_count: int, partition_count: int, version: int) -> bytes:
-    """Topic count (where this topic is the first), name and partition count."""
+    """Topic count (if this topic is the first), name and partition count."""
     flexible = version >= FLEXIBLE_FROM
     head = _count(topic_count, flexible) if topic_count else b""
     return head + (write_compact_string(topic) if flexible else write_string(topic)) + _count(partition_count, flexible)
 
 
-# The same bytes for every request of a producer. Only for names that may exist: others would be kept at any length, for nobody.
+# The same bytes for every request of a producer. Only for valid names: others could have any length, and caching them is useless.
 topic_head = lru_cache(maxsize=4096)(_write_topic_head)
 
 
@@ -271,7 +271,7 @@ def _encode_answer(row: ProduceAnswer, version: int) -> bytes:
     if version < 8:
         return head
     if version < FLEXIBLE_FROM:
-        return head + b"\0\0\0\0" + write_string(_message(row))  # no single-record errors: a batch is taken or refused whole
+        return head + b"\0\0\0\0" + write_string(_message(row))  # no record errors: a batch is accepted or rejected as a whole
     if row.message is None:
         return head + b"\x01\0\0"
     tags = b"\0" if row.leader is None or version < LEADERS_FROM else write_leader_tags(row.leader, _LEADER_TAG)
@@ -279,5 +279,5 @@ def _encode_answer(row: ProduceAnswer, version: int) -> bytes:
 
 
 def _message(row: ProduceAnswer) -> str | None:
-    """Cut to what fits: it may quote a name of any length."""
+    """Truncated: it may quote a name of any length."""
     return None if row.message is None else row.message[:MESSAGE_CHARACTERS_MAX]

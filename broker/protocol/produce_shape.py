@@ -1,10 +1,10 @@
-"""What stays the same from one usual Produce request of a connection to the next, for the fast lane (handlers/fast_lane.py).
+"""What stays the same from one typical Produce request of a connection to the next, for the fast lane (handlers/fast_lane.py).
 
-Usual is: one topic, any number of its partitions, no transaction, no tags, acks of 0, 1 or -1, names of a length that may exist.
-From the length of the client id to the topic's name such a request has the same bytes each time: they are compared as a whole,
-and what they mean was read once. Nothing here judges a request: what has another shape is for `parse_produce`.
+Typical means: one topic, any number of its partitions, no transaction, no tags, acks of 0, 1 or -1, names of valid length. From
+the length of the client id to the topic name such a request has the same bytes each time: they are compared in one piece, and
+were parsed once. Nothing here judges a request: one of any other shape is left to `parse_produce`.
 
-The answers are those of `encode_produce_response` for batches that were taken, byte for byte.
+The answers are those of `encode_produce_response` for accepted batches, byte for byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.protocol.api import APIS, ApiKey
 from broker.protocol.primitives import read_compact_string, read_string
 from broker.protocol.produce import FLEXIBLE_FROM, topic_head
 
-CONSTANT_BYTES_MAX = 512  # remembered for each shape of a connection; clients' names are shorter
+CONSTANT_BYTES_MAX = 512  # remembered per shape of a connection; client ids and topic names are shorter
 FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
 CONSTANT_START = FRAME_HEAD.size
 _API = Struct(">HH")
@@ -29,7 +29,7 @@ _NO_LOG_APPEND_TIME = -1
 
 
 class ProduceShape:
-    """See the file. `api` and `constant` are what a request is compared with; the rest is what they say."""
+    """See the module docstring. Requests are compared with `api` and `constant`; the rest is what those mean."""
 
     __slots__ = (
         "_answer",
@@ -54,17 +54,17 @@ class ProduceShape:
         self.is_flexible = is_flexible = version >= FLEXIBLE_FROM
         self._version = version
         self._has_start = version >= 5
-        # Of the row: no errors of single records and no message, where the version has them; of the answer: no throttling.
+        # Of a row: no record errors and no error message, where the version has them; of the answer: no throttling.
         self._row_end = b"\x01\0\0" if is_flexible else b"\0\0\0\0\xff\xff" if version >= 8 else b""
         self._end = bytes(6) if is_flexible else bytes(4)
         self._row = Struct(f">ihqq{'q' if self._has_start else ''}{len(self._row_end)}s")
         head = self._head(1)
-        # Nearly every answer has one row: packed at once.
+        # Nearly every answer has one row: packed with one call.
         self._answer = Struct(f">ii{len(head)}sihqq{'q' if self._has_start else ''}{len(self._row_end) + len(self._end)}s")
         self._answer_bytes = self._answer.size - 4, head, self._row_end + self._end
 
     def answer(self, correlation_id: int, index: int, base_offset: int, log_start_offset: int) -> bytes:
-        """The whole answer, its length included, to a request for one partition."""
+        """The whole answer, length included, to a request for one partition."""
         length, head, end = self._answer_bytes
         if self._has_start:
             return self._answer.pack(
@@ -73,7 +73,7 @@ class ProduceShape:
         return self._answer.pack(length, correlation_id, head, index, 0, base_offset, _NO_LOG_APPEND_TIME, end)
 
     def answer_all(self, correlation_id: int, rows: Sequence[tuple[int, int, int]]) -> bytes:
-        """The same for several: index, base offset and log start offset of each."""
+        """The same for several partitions: index, base offset and log start offset of each."""
         parts = [self._head(len(rows))]
         for index, base_offset, log_start_offset in rows:
             start = (log_start_offset,) if self._has_start else ()
@@ -88,7 +88,7 @@ class ProduceShape:
 
 
 def shape_of(frame: memoryview) -> ProduceShape | None:
-    """The shape of a request, given without its length; None where it is not a usual one."""
+    """The shape of a request, given without its length prefix; None if it is not typical."""
     try:
         return _shape_of(frame)
     except (StructError, IndexError, ProtocolError):

@@ -1,15 +1,15 @@
-"""Fetch version 17 between brokers, both sides of it, by hand: what a follower asks of its leader, and what it is answered.
+"""Fetch version 17 between brokers, both sides of it, by hand: the follower's request and the leader's answer.
 
 It is Kafka's Fetch, in Kafka's bytes: topics by id, incremental sessions (KIP-227), `cluster_id` and `replica_state` as tagged
 fields of the request (KIP-903), `diverging_epoch` as one of the answer (KIP-595). Two tagged fields are our own, with numbers
 far from Kafka's, which every other decoder skips:
 
-    request, partition   flushed_offset   what the follower has on its disk; the fetch offset itself is only written
-    answer, partition    wanted_offset    up to where somebody at the leader waits for a flush: the follower flushes now
+    request, partition   flushed_offset   what the follower has on its disk; up to the fetch offset it has only written
+    answer, partition    wanted_offset    up to where a request at the leader waits for a flush: the follower flushes now
 
-Why by hand: a round of an idle or a busy follower names one or two partitions and comes a thousand times a second, and records
-must reach the socket without being copied. As in `fetch.py` the answer's encoder yields the bytes before each partition's
-records, and the caller puts a file slice behind them. The parser of the answer gives records as views of its buffer.
+Why by hand: an idle or busy follower sends a thousand requests a second that name one or two partitions each, and records must
+reach the socket without being copied. As in `fetch.py`, the answer's encoder returns the bytes before each partition's records,
+and the caller puts a file slice after them. The parser of the answer returns records as views of its buffer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker.protocol.primitives import (
 )
 
 REPLICA_FETCH_VERSION = 17
-NO_OFFSET = -1  # of an offset that is not said
+NO_OFFSET = -1  # an offset that is not given
 FIRST_SESSION_EPOCH = 0  # opens a session
 FINAL_SESSION_EPOCH = -1  # closes it
 _SESSION_EPOCH_MAX = 0x7FFFFFFF
@@ -51,20 +51,20 @@ _TAG_CLUSTER_ID, _TAG_REPLICA_STATE, _TAG_DIVERGING_EPOCH, _TAG_OWN_OFFSET = 0, 
 _OWN_OFFSET_HEAD = write_uvarint(_TAG_OWN_OFFSET) + b"\x08"
 _ONLY_OWN_OFFSET = b"\x01" + _OWN_OFFSET_HEAD  # a section of one tag: nearly every request
 _DIVERGING_HEAD = b"\0\x0d"
-# Where the last tag of a request is `replica_state`, as in every request that a broker sends, it stands this far from the end.
+# If the last tag of a request is `replica_state`, as in every request sent by a broker, it is this far from the end.
 _REPLICA_STATE_BYTES = 15
 _REPLICA_STATE_HEAD = b"\x01\x0d"
 # One partition, with its flushed offset: a request up to the end of its topics; an answer up to its records' size.
 _ONE_PARTITION = Struct(">iiibii B16sB iiqiqi 4sqB")
 _ONE_ANSWER = Struct(">ihi B16sB ihqqq 5s")
-_ONE = 2  # how a count of one is written
-_NO_ABORTED = b"\0\xff\xff\xff\xff"  # transactions, and no replica that a consumer should rather ask
+_ONE = 2  # the compact encoding of a count of one
+_NO_ABORTED = b"\0\xff\xff\xff\xff"  # no aborted transactions, and no preferred read replica
 _NO_TAGS = b"\0\0\0"  # of the partition, of the topic, of the answer
 _REQUEST_END_BYTES_MAX = 128
 
 
 class ReplicaPartition(NamedTuple):
-    """What a follower wants of one partition, and what it has. `leader_epoch` is that of the leader it believes in."""
+    """What a follower requests of one partition, and what it has. `leader_epoch` is that of the leader it follows."""
 
     topic_id: bytes
     partition_index: int
@@ -77,7 +77,7 @@ class ReplicaPartition(NamedTuple):
 
 
 class ReplicaFetch(NamedTuple):
-    """A follower's request. In a session `partitions` are those that are new or moved, `forgotten` those it gives up."""
+    """A follower's request. In a session, `partitions` are those that are new or have moved, `forgotten` those it drops."""
 
     replica_id: int
     replica_epoch: int
@@ -92,7 +92,7 @@ class ReplicaFetch(NamedTuple):
 
 
 class ReplicaAnswer(NamedTuple):
-    """The leader's side of one partition's answer; `size` bytes of records follow the piece that it becomes."""
+    """One partition's answer, as the leader builds it; `size` bytes of records follow its encoded piece."""
 
     topic_id: bytes
     partition_index: int
@@ -100,12 +100,12 @@ class ReplicaAnswer(NamedTuple):
     visible_offset: int
     log_start_offset: int
     size: int = 0
-    diverging_epoch: tuple[int, int] | None = None  # the epoch, and where it ends here
+    diverging_epoch: tuple[int, int] | None = None  # the epoch, and where it ends in the leader's log
     wanted_offset: int = NO_OFFSET
 
 
 class ReplicaRecords(NamedTuple):
-    """The follower's side of it; `records` are a view of the buffer that was parsed."""
+    """One partition's answer, as the follower parses it; `records` are a view of the parsed buffer."""
 
     topic_id: bytes
     partition_index: int
@@ -118,7 +118,7 @@ class ReplicaRecords(NamedTuple):
 
 
 class ReplicaFetched(NamedTuple):
-    """The whole answer. `error` stands for all of it; a session id of 0 means that there is no session (any more)."""
+    """The whole answer. `error` applies to all of it; a session id of 0 means that there is no session, or no longer one."""
 
     error: int
     session_id: int
@@ -126,7 +126,7 @@ class ReplicaFetched(NamedTuple):
 
 
 def next_session_epoch(epoch: int) -> int:
-    """What follows an epoch: 0 opens a session, so it begins again with 1."""
+    """The next session epoch: 0 opens a session, so it wraps around to 1."""
     return 1 if epoch == _SESSION_EPOCH_MAX else epoch + 1
 
 
@@ -134,7 +134,7 @@ def next_session_epoch(epoch: int) -> int:
 
 
 def encode_replica_fetch(fetch: ReplicaFetch) -> bytes:
-    """The body of a request. Partitions of one topic should stand together: each run of them costs its topic's id."""
+    """The body of a request. Partitions of one topic should be adjacent: each run of them repeats the topic id."""
     end = _request_end(fetch.cluster_id, fetch.replica_id, fetch.replica_epoch)
     if len(fetch.partitions) == 1 and not fetch.forgotten and fetch.partitions[0].flushed_offset != NO_OFFSET:
         return _encode_one(fetch, fetch.partitions[0]) + b"\x01" + end
@@ -187,7 +187,7 @@ def _request_end(cluster_id: str | None, replica_id: int, replica_epoch: int) ->
 
 
 def parse_replica_fetch(body: memoryview) -> ReplicaFetch | None:
-    """Read a request of version 17, or say with None that a consumer sent it: those pay for one look near its end."""
+    """Read a request of version 17; None if a consumer sent it, which costs one comparison near its end."""
     if bytes(body[-_REPLICA_STATE_BYTES : 2 - _REPLICA_STATE_BYTES]) != _REPLICA_STATE_HEAD:
         return None
     try:
@@ -203,7 +203,7 @@ def parse_replica_fetch(body: memoryview) -> ReplicaFetch | None:
 
 
 def _parse_one(body: memoryview) -> ReplicaFetch | None:
-    """One partition, and none that is forgotten; None for anything else."""
+    """A request with one partition and no forgotten ones; None for anything else."""
     end = bytes(body[_ONE_PARTITION.size :])
     if not 0 < len(end) <= _REQUEST_END_BYTES_MAX:
         return None
@@ -224,14 +224,14 @@ def _parse_one(body: memoryview) -> ReplicaFetch | None:
 
 @lru_cache(maxsize=64)
 def _parse_end(raw: bytes) -> tuple[str | None, int, int] | None:
-    """Who sends a request, from what follows its topics; None where that is not all there is, or no broker sends it. Clients
-    choose what is remembered here, but not how much."""
+    """A request's sender, from the bytes after its topics; None if there is anything else, or the sender is not a broker.
+    Clients choose what is cached here, but not how much."""
     body = memoryview(raw)
     try:
         forgotten, position = _parse_forgotten(body, 0)
         sender, position = _parse_sender(body, position)
     except (StructError, ProtocolError):
-        return None  # the general way says what is wrong
+        return None  # the general parser reports what is wrong
     return sender if not forgotten and position == len(raw) and sender[1] >= 0 else None
 
 
@@ -258,7 +258,7 @@ def _parse_request(body: memoryview) -> tuple[ReplicaFetch, int]:
 
 
 def _parse_sender(body: memoryview, position: int) -> tuple[tuple[str | None, int, int], int]:
-    """The rack, which nobody asks for, and what tags say: cluster, broker, and its process."""
+    """Reads the rack, which is unused, and the tags: cluster id, broker id and broker epoch."""
     _, position = read_compact_string(body, position)
     cluster_id, replica_id, replica_epoch = None, -1, -1
     tags, position = _read_tags(body, position)
@@ -307,7 +307,7 @@ def _parse_forgotten(body: memoryview, position: int) -> tuple[list[tuple[bytes,
 
 
 def encode_replica_answer(answers: Sequence[ReplicaAnswer], *, session_id: int, error: int = 0) -> list[bytes]:
-    """One piece of bytes before each partition's records, and a last one behind them all: len(answers) + 1 pieces."""
+    """One piece of bytes before each partition's records, and a last one after them all: len(answers) + 1 pieces."""
     if len(answers) == 1:
         (row,) = answers
         head = _ONE_ANSWER.pack(
@@ -352,7 +352,7 @@ def _answer_tags(row: ReplicaAnswer) -> bytes:
 
 
 def parse_replica_answer(body: memoryview) -> ReplicaFetched:
-    """Read an answer of version 17. Its records are not looked into."""
+    """Read an answer of version 17. Its records are not examined."""
     try:
         usual = _parse_one_answer(body)
         if usual is not None:
@@ -366,7 +366,7 @@ def parse_replica_answer(body: memoryview) -> ReplicaFetched:
 
 
 def _parse_one_answer(body: memoryview) -> ReplicaFetched | None:
-    """Of one partition, and without tags; None for anything else."""
+    """An answer for one partition without tags; None for anything else."""
     if len(body) <= _ONE_ANSWER.size:
         return None
     _, error, session_id, topics, topic_id, count, index, code, visible, _, log_start, middle = _ONE_ANSWER.unpack_from(body)
@@ -416,14 +416,14 @@ def _parse_row(body: memoryview, position: int, topic_id: bytes) -> tuple[Replic
     return ReplicaRecords(topic_id, index, error, visible, log_start, records, diverging_epoch, wanted), position
 
 
-# What both share
+# Shared by both
 
 
 Row = TypeVar("Row", ReplicaPartition, ReplicaAnswer)
 
 
 def _runs(rows: Iterable[Row]) -> list[list[Row]]:
-    """The rows in their order, with neighbours of one topic together."""
+    """The rows in their order, with adjacent rows of one topic grouped."""
     runs: list[list[Row]] = []
     for row in rows:
         if runs and runs[-1][0].topic_id == row.topic_id:

@@ -1,8 +1,8 @@
-"""Kafka's public description of a message, as a tree of fields: what there is in which version, what may be null, what is a tag.
+"""Kafka's public description of a message, as a tree of fields: which versions have it, where it may be null, where it is a tag.
 
-The descriptions are Kafka's own JSON files, which kafka-python carries as package data. Only `_DESCRIPTIONS` knows where they
-lie; no code of that package runs (importing it would take half of the broker's start). A release that moves or changes them fails
-tests/unit/broker/protocol/test_schema.py with a sentence.
+The descriptions are Kafka's own JSON files, which kafka-python ships as package data. Only `_DESCRIPTIONS` knows where they are;
+no code of that package runs (importing it would take half of the broker's startup time). A release that moves or changes them
+fails tests/unit/broker/protocol/test_schema.py with a clear message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WORD = re.compile(r"(?<!^)(?=[A-Z])")  # before each capital but the first
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """An inclusive range of versions; empty where last < first."""
+    """An inclusive range of versions; empty if last < first."""
 
     first: int
     last: int
@@ -34,7 +34,7 @@ NO_VERSIONS = Versions(0, -1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field. `kind` is its type, or that of its elements; a struct has `fields`. A tag is one in `tagged` versions."""
+    """One field. `kind` is its type, or that of its elements; a struct has `fields`. It is a tag in the `tagged` versions."""
 
     name: str
     kind: str
@@ -49,7 +49,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """One message: its name, in which versions it is flexible (KIP-482), and its fields."""
+    """One message: its name, the versions in which it is flexible (KIP-482), and its fields."""
 
     name: str
     flexible: Versions
@@ -64,7 +64,7 @@ def describe(name: str) -> Description:
 
 
 def read_description(name: str) -> str:
-    """The JSON of a message, with its comments; FileNotFoundError where the installed release has it elsewhere."""
+    """The JSON of a message, with its comments; FileNotFoundError if the installed release has it elsewhere."""
     spec = find_spec(_PACKAGE)
     places = spec.submodule_search_locations if spec else None
     try:

@@ -1,12 +1,12 @@
-"""The 61-byte header of a v2 record batch, the unit in which records travel, are stored and are sent again unchanged.
+"""The 61-byte header of a v2 record batch, the unit in which records are sent, stored and sent again unchanged.
 
 Layout (big-endian): base offset 8, length 4 (of all that follows), leader epoch 4, magic 1, CRC-32C 4, attributes 2, last
 offset delta 4, base and largest timestamp 8 + 8, producer id 8, producer epoch 2, base sequence 4, record count 4; then the
-records. The checksum covers everything from the attributes on, so the two fields that a broker decides, base offset and leader
-epoch, are patched in place without computing it again.
+records. The checksum covers everything from the attributes on, so the two fields that the broker sets, base offset and leader
+epoch, are patched in place without recomputing it.
 
-Hot path: one header is read per batch produced. A NamedTuple is built in 0.3 us; a frozen dataclass of 13 fields takes 2 us. Its
-class is called by `tuple.__new__`, which is what `_make` ends in, two calls of Python later.
+Hot path: one header is read per batch produced. A NamedTuple is built in 0.3 us; a frozen dataclass of 13 fields takes 2 us. It
+is created with `tuple.__new__`, which `_make` also ends in, after two more Python calls.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MAGIC = 2
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
-NO_EPOCH = -1  # of a leader: no batch, so none
+NO_EPOCH = -1  # leader epoch of a log without batches
 
 COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40  # set by compaction: the base timestamp says when the batch's tombstones may go (KIP-534)
+DELETE_HORIZON_BIT = 0x40  # set by compaction: the base timestamp is when the batch's tombstones may be removed (KIP-534)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -39,7 +39,7 @@ _LEADER_EPOCH_POSITION = 12
 
 
 class BatchHeader(NamedTuple):
-    """What a batch says about itself; nothing is checked yet."""
+    """The fields of a batch header; nothing is checked yet."""
 
     base_offset: int
     length: int
@@ -57,7 +57,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch in bytes."""
         return self.length + LENGTH_END
 
     @property
@@ -84,12 +84,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the tombstones in this batch may go; None: compaction has not met them yet."""
+        """When the tombstones in this batch may be removed; None if compaction has not seen them yet."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def timestamp_type_is_append(self) -> bool:
-        """Whether every record carries the broker's time of append, which is `max_timestamp`."""
+        """Whether the timestamp of every record is the broker's time of append, which is `max_timestamp`."""
         return bool(self.attributes & TIMESTAMP_TYPE_BIT)
 
     def stamped(self, base_offset: int, leader_epoch: int) -> BatchHeader:
@@ -98,7 +98,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; struct.error where fewer than BATCH_HEADER_BYTES bytes remain."""
+    """The header at `position`; struct.error if fewer than BATCH_HEADER_BYTES bytes remain."""
     return tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
 
 
@@ -108,6 +108,6 @@ def write_header(buffer: bytearray | memoryview, header: BatchHeader, position: 
 
 
 def stamp(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write the two fields that a broker decides into the batch at the buffer's start."""
+    """Write the two fields that the broker sets into the batch at the buffer's start."""
     _BASE_OFFSET.pack_into(buffer, 0, base_offset)
     _LEADER_EPOCH.pack_into(buffer, _LEADER_EPOCH_POSITION, leader_epoch)

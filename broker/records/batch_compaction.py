@@ -1,14 +1,14 @@
 """One batch, compacted: the records that are still the last of their key, in a batch that keeps its place in the log.
 
-Base offset, last offset and producer fields stay as they are, so offsets are never given twice and a producer's sequence can
-still be read from the batch. A tombstone (null value) that is the last of its key stays until its horizon, so that who reads
-the log from the start learns of it; the horizon is set when compaction first meets it (KIP-534). A batch of which nothing is
-left vanishes, unless its header is still needed: then it stays without records. Pure; all as Apache Kafka writes it.
+Base offset, last offset and producer fields stay as they are, so offsets are never assigned twice and a producer's sequence can
+still be read from the batch. A tombstone (null value) that is the last of its key stays until its horizon, so that a reader of
+the log from the start sees it; the horizon is set when compaction first sees the tombstone (KIP-534). A batch without remaining
+records is removed, unless its header is still needed: then it stays without records. Pure; all as Apache Kafka writes it.
 
-A producer wrote these records, perhaps before the topic was compacted, when nobody had looked at them. What compaction does not
-need, values and headers, is copied as it is; what it needs and cannot read is an InvalidRecord or CorruptMessage, and the whole
-pass is given up for it, with the log as it was. To leave out such a batch alone would not do: an older value of one of its keys
-could outlive the tombstone that deletes it. A batch may hold millions of records, so of each only a flag is kept.
+A producer wrote these records, perhaps before the topic was compacted, when nothing checked them. What compaction does not need,
+values and headers, is copied as it is; what it needs and cannot read is an InvalidRecord or CorruptMessage, which aborts the
+whole pass and leaves the log as it was. Skipping only such a batch would be wrong: an older value of one of its keys could
+outlive the tombstone that deletes it. A batch may hold millions of records, so only a flag is kept for each.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from broker.records.varint import write_varint
 from broker.records.walk import read_keys, record_bytes, record_heads, wrapped
 
 IsNewest = Callable[[bytes | None, int], bool]
-_HORIZON_MS_MAX = (1 << 63) - 1  # what a header can hold, for a delete.retention.ms that means "never"
+_HORIZON_MS_MAX = (1 << 63) - 1  # the most a header can hold, for a delete.retention.ms that means "never"
 
 
 def compact_batch(batch: bytes, *, is_newest: IsNewest, now_ms: int, delete_retention_ms: int, header_needed: bool) -> bytes:
-    """What is left of the batch: the same bytes where nothing changes, none where it may vanish. `is_newest(key, offset)` says
+    """What is left of the batch: the same bytes if nothing changes, none if it may be removed. `is_newest(key, offset)` returns
     whether no later record has that key."""
     header = read_header(batch)
     if header.is_control:
@@ -64,8 +64,8 @@ def _without_records(header: BatchHeader) -> bytes:
 
 
 def _rewritten(header: BatchHeader, data: bytes, kept: bytearray, *, horizon_ms: int | None) -> bytes:
-    """The batch with the kept records. A new horizon takes the place of the base timestamp, so each record states its difference
-    anew; what follows in it is the same."""
+    """The batch with the kept records. A new horizon replaces the base timestamp, so each record's timestamp delta is written
+    again; the rest of the record is unchanged."""
     payload, largest = bytearray(), -(1 << 63)
     for stays, (start, end, timestamp_delta, offset_delta, position) in zip(kept, record_heads(data, header), strict=True):
         if not stays:

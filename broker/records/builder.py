@@ -68,7 +68,7 @@ def build_batch(
 
 
 def seal(batch: bytearray | memoryview, header: BatchHeader) -> BatchHeader:
-    """Write `header` over the batch's own with the checksum that belongs to it; returns the header as written."""
+    """Overwrite the batch's header with `header` and the matching checksum; returns the header as written."""
     write_header(batch, header)
     sealed = header._replace(crc=crc32c(memoryview(batch)[CRC_START:]))
     write_header(batch, sealed)
@@ -83,7 +83,7 @@ def _encode_records(records: list[NewRecord], base_timestamp: int) -> bytearray:
 
 
 def _encode_record(record: NewRecord, timestamp_delta: int, offset_delta: int) -> bytearray:
-    """With its length before it."""
+    """The record, preceded by its length."""
     body = _encode_body(record, timestamp_delta, offset_delta)
     encoded = bytearray()
     write_varint(encoded, len(body))

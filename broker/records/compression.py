@@ -1,8 +1,8 @@
 """The codecs of a batch's records, bounded: a batch of 1 MB may claim to hold gigabytes, so output beyond a limit is an error.
 
-Output is written into one anonymous mapping of the limit's size: the system lends its pages only as they are touched, so a
-large limit costs nothing for a small batch (a bytearray would be cleared first, 15 ms for 64 MiB). Never called by the loop for
-a client's batch: decompression takes as long as the client likes.
+Output is written into one anonymous mapping of the limit's size: the kernel allocates its pages only as they are touched, so a
+large limit costs nothing for a small batch (a bytearray would be cleared first, 15 ms for 64 MiB). While it handles a request,
+the loop calls this only with a much smaller limit (`validation.py`): the client decides how long decompression takes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_MAX = ZSTD
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
-# 64 MiB: sixty times the default max.message.bytes. Log text packs to a tenth or less; what grows a thousandfold is an attack.
+# 64 MiB: sixty times the default max.message.bytes. Log text compresses to a tenth or less; a factor of a thousand is an attack.
 DECOMPRESSED_BYTES_MAX = 64 << 20
 
-# Java's snappy library frames its blocks: this magic, two version numbers, then blocks that each have their length before them.
+# Java's snappy library frames its blocks: this magic, two version numbers, then blocks that are each preceded by their length.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = Struct(">I")
@@ -63,7 +63,7 @@ _DECOMPRESS_INTO: dict[int, _DecompressInto] = {
 
 
 def _lz4(data: bytes) -> Any:
-    """Independent blocks: Kafka's Java clients refuse a stream whose blocks refer to the ones before."""
+    """Independent blocks: Kafka's Java clients reject a stream whose blocks refer to previous ones."""
     compressor = cramjam.lz4.Compressor(block_linked=False)
     compressor.compress(data)
     return compressor.finish()
@@ -77,12 +77,12 @@ _COMPRESS: dict[int, Callable[[Any], Any]] = {
 }
 
 
-# How every stream of a codec begins. Raw snappy has no such mark: a length, then a literal, as there is nothing to refer to yet.
+# How every stream of a codec begins. Raw snappy has no magic: a length, then a literal, as there is nothing to refer back to yet.
 _BEGINNINGS = {GZIP: b"\x1f\x8b\x08", LZ4: b"\x04\x22\x4d\x18", ZSTD: b"\x28\xb5\x2f\xfd"}
 
 
 def begins_like(codec: int, data: memoryview) -> bool:
-    """Whether `data` begins as that codec's streams do. Cheap, and proves nothing about the rest."""
+    """Whether `data` begins like a stream of that codec. Cheap, and proves nothing about the rest."""
     if codec != SNAPPY:
         beginning = _BEGINNINGS[codec]
         return data[: len(beginning)] == beginning
@@ -97,7 +97,7 @@ def _begins_like_raw_snappy(data: memoryview) -> bool:
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> memoryview:
-    """The records' bytes as they were before compression; CorruptMessage where they are damaged or pass `limit_bytes`."""
+    """The records' bytes as they were before compression; CorruptMessage if they are damaged or exceed `limit_bytes`."""
     if codec == NONE:
         return memoryview(data)
     if codec not in _DECOMPRESS_INTO:
@@ -110,8 +110,8 @@ def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_M
         written = _DECOMPRESS_INTO[codec](memoryview(data), output)
     except (
         Exception
-    ) as error:  # cramjam's error class, struct.error and ValueError: all mean that the peer's bytes are no such stream
-        with contextlib.suppress(BufferError):  # at once: the error's traceback would keep it until a collection of garbage
+    ) as error:  # cramjam's error class, struct.error and ValueError: all mean that the peer's bytes are not such a stream
+        with contextlib.suppress(BufferError):  # at once: the traceback would keep it alive until the next garbage collection
             output.release()
             mapping.close()
         raise CorruptMessage(f"{CODEC_NAMES[codec]} records cannot be read within {limit_bytes} bytes: {error}") from None
@@ -119,5 +119,5 @@ def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_M
 
 
 def compress(codec: int, data: Buffer) -> bytes:
-    """The records' bytes in a codec's form; snappy as one raw block."""
+    """The records' bytes, compressed with a codec; snappy as one raw block."""
     return bytes(data) if codec == NONE else bytes(_COMPRESS[codec](bytes(data)))

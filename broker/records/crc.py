@@ -1,5 +1,5 @@
-"""CRC-32C as the processor computes it. The package's `__init__` also imports its command line and looks up its own version,
-which takes longer than half of the broker's modules: only its compiled part is loaded."""
+"""CRC-32C, computed in hardware. The package's `__init__` also imports its command line and looks up its own version, which takes
+longer than half of the broker's modules: only its compiled part is loaded."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from collections.abc import Callable
 from broker.compiled_module import load_compiled
 
 crc32c: Callable[..., int] = load_compiled("crc32c", "_crc32c").crc32c
-"""The checksum of data, going on from a checksum where one is given."""
+"""The checksum of data, continuing from a previous checksum if one is given."""

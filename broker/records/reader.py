@@ -1,5 +1,5 @@
-"""The records inside one batch, decompressed. Used to search by time, to dump, to read our own internal topics, and in tests;
-the paths of produce and fetch never look inside a batch.
+"""The records inside one batch, decompressed. Used to dump, to read our own internal topics, and in tests; the paths of produce
+and fetch never read records like this.
 
 A record: length, attributes (one byte, unused), timestamp delta, offset delta, key, value, then headers; every number but the
 attributes is a zigzag varint, a length of -1 means null. A peer wrote these bytes, so each length is checked before it is used.
@@ -31,7 +31,7 @@ class Record:
 
 
 def read_records(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-    """The records of the batch that fills `batch`; InvalidRecord or CorruptMessage where its inside makes no sense."""
+    """The records of the batch that fills `batch`; InvalidRecord or CorruptMessage if its content is malformed."""
     header = read_header(batch)
     for position, end, payload in _record_spans(header, batch, limit_bytes):
         yield _read_record(payload, position, end, header)
@@ -72,7 +72,7 @@ def _read_record(payload: memoryview, position: int, end: int, header: BatchHead
 
 def _read_headers(payload: memoryview, position: int, end: int) -> tuple[RecordHeaders, int]:
     count, position = read_varint(payload, position)
-    if not 0 <= count <= end - position:  # a header takes two bytes at least
+    if not 0 <= count <= end - position:  # a header takes at least two bytes
         raise InvalidRecord(f"a record of {count} headers in {end - position} bytes")
     headers = []
     for _ in range(count):

@@ -1,11 +1,11 @@
-"""What a leader sent to a replica, checked before anything is stored: whole, undamaged batches that follow what is there.
+"""What a leader sent to a replica, checked before anything is stored: whole, undamaged batches that follow the replica's log.
 
-A replica stores its leader's bytes as they are, so nothing may come in that the leader would not have stored itself: each batch
-begins at or behind the end of the one before it (behind it where compaction has left a gap), and leader epochs only rise, up to
-the one in which the replica asked. An answer is cut at a number of bytes, so its last batch may be a part of one: that part is
-left out and comes again with the next answer.
+A replica stores its leader's bytes as they are, so it must reject anything that the leader would not have stored itself: each
+batch begins at or after the end of the previous one (after it if compaction has left a gap), and leader epochs never decrease, up
+to the one in which the replica sent its request. An answer is cut off at a number of bytes, so its last batch may be incomplete:
+that part is skipped and arrives again with the next answer.
 
-Hot path of a follower, once for each batch: one unpack and one checksum.
+Hot path of a follower, once per batch: one unpack and one checksum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.records.crc import crc32c
 
 def split_replicated(view: memoryview, expected_offset: int, current_epoch: int, last_epoch: int = NO_EPOCH) -> list[BatchHeader]:
     """The headers of the whole batches at the start of `view`, at least one. The replica's log ends at `expected_offset`, its
-    last batch is of `last_epoch`, and it asked in `current_epoch`. ReplicationRefused says what is wrong."""
+    last batch is from `last_epoch`, and its request was from `current_epoch`. Raises ReplicationRefused with what is wrong."""
     headers: list[BatchHeader] = []
     position, end = 0, len(view)
     while end - position >= BATCH_HEADER_BYTES:

@@ -1,12 +1,12 @@
 """What a producer sent, checked before anything is stored: one whole, undamaged v2 batch of data records.
 
 The order of the checks is Kafka's, so the same damage gets the same error code: shape, magic, size, checksum, counts, kind,
-codec, timestamps. Nothing here looks at the records themselves, with one exception: a client that left `max_timestamp` unset
-would make its records invisible to searches by time, so there it is computed from the records, as far as that takes
-milliseconds, and the header is written again. Compressed records are known by the beginning that their codec gives to everything:
-what is no such stream at all would stop every consumer that comes to it (docs/decisions/2026-11-21-compressed-batches.md).
+codec, timestamps. Nothing here looks at the records themselves, with one exception: if a client leaves `max_timestamp` unset, its
+records would be invisible to searches by time, so it is computed from the records, provided that this takes only milliseconds,
+and the header is rewritten. Compressed records are checked for the bytes with which every stream of their codec begins: anything
+else would stop every consumer that reaches it (docs/decisions/2026-11-21-compressed-batches.md).
 
-Hot path, once per batch: 2 us and 0.05 us per KiB for the checksum.
+Hot path, once per batch: 2 us, plus 0.05 us per KiB for the checksum.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from broker.records.walk import check_keys, read_timestamps
 
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
 _UNUSUAL_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
-# What the loop may spend on looking into a batch, which it does for compacted topics and where a producer left the largest
+# What the loop may spend on reading the records of a batch, which it does for compacted topics and if a producer left the largest
 # timestamp unset: about 20 ms together. Measured: 20,000 records are walked in 10 ms (0.5 us each); 4 MiB are decompressed in
-# 6 ms (snappy), 8 ms (lz4), 7 ms (zstd) and, from a megabyte of gzip, in 7 to 11 ms. librdkafka sends 10,000 records a batch at
-# the most unless it is told otherwise, the Java client 16 KiB.
+# 6 ms (snappy), 8 ms (lz4), 7 ms (zstd) and, from a megabyte of gzip, in 7 to 11 ms. By default, librdkafka sends at most 10,000
+# records per batch, the Java client 16 KiB.
 INSPECTED_RECORDS_MAX = 20_000
 INSPECTED_BYTES_MAX = 4 << 20
 INT64_MAX = (1 << 63) - 1
@@ -46,7 +46,7 @@ INT64_MAX = (1 << 63) - 1
 
 @dataclass(slots=True)
 class NewBatch:
-    """A checked batch that has no offset yet. `view` is writable and may reach into a connection's buffer. Not frozen: building
+    """A checked batch that has no offset yet. `view` is writable and may be part of a connection's buffer. Not frozen: creating
     a frozen one costs 0.6 us more, once per batch."""
 
     view: memoryview
@@ -62,7 +62,7 @@ def validate_new_batch(
     timestamp_before_ms_max: int = INT64_MAX,
     stamps_at_append: bool = False,
 ) -> NewBatch:
-    """The batch in `records`, or the RequestError that says what is wrong with it."""
+    """The batch in `records`; raises the RequestError that describes what is wrong with it."""
     if not records:
         raise InvalidRecord("no records: each partition takes exactly one record batch")
     if len(records) < BATCH_HEADER_BYTES:
@@ -80,7 +80,7 @@ def validate_new_batch(
     _check_header(header)
     if header.attributes & COMPRESSION_MASK:
         _check_compressed(header, records)
-    if stamps_at_append:  # the producer's clock does not matter, so it is not checked
+    if stamps_at_append:  # the producer's timestamps do not matter, so they are not checked
         stamp = header._replace(attributes=header.attributes | TIMESTAMP_TYPE_BIT, max_timestamp=now_ms)
         return NewBatch(records, seal(records, stamp))
     if header.max_timestamp < header.base_timestamp:
@@ -127,14 +127,14 @@ def _check_kind(header: BatchHeader) -> None:
 
 
 def require_keys(batch: NewBatch) -> None:
-    """InvalidRecord where compaction could not work with a record: it has no key, so it could never be found again, or its
-    timestamp or offset is none. Reads the records, so only producers to compacted topics pay for it."""
+    """InvalidRecord if compaction could not work with a record: it has no key, so it could never be replaced, or its timestamp or
+    offset is invalid. Reads the records, so only producers to compacted topics pay for it."""
     header = batch.header
     if header.record_count > INSPECTED_RECORDS_MAX:
         raise InvalidRecord(f"a batch of {header.record_count} records: a compacted topic takes {INSPECTED_RECORDS_MAX}")
     try:
         check_keys(header, batch.view, limit_bytes=INSPECTED_BYTES_MAX)
-    except CorruptMessage as error:  # which clients send again, in vain: what is larger than this will be so the next time
+    except CorruptMessage as error:  # which clients would retry in vain: a batch that is too large stays too large
         raise InvalidRecord(f"a compacted topic takes batches of {INSPECTED_BYTES_MAX} bytes, decompressed: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""Zigzag varints of 32 and 64 bits: how a record states its lengths and its differences from the batch's header."""
+"""Zigzag varints of 32 and 64 bits: the encoding of a record's lengths and of its deltas to the batch's header."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Walks the records of a batch without making an object of each: what a search by time, compaction and the check of keys need,
-which is where a record lies, when it was stamped, and its key.
+"""Walks the records of a batch without creating an object for each: what a search by time, compaction and the check of keys need,
+which is a record's position, its timestamp, and its key.
 
-A record is as `reader` says. A peer wrote these bytes, so what contradicts itself is an InvalidRecord: a length that leads out of
-the batch, an offset that is not within it or does not ascend (compaction leaves gaps), a number that does not end. Timestamps are
-added in 64 bits that wrap, as every client adds them; so whatever a peer wrote, a timestamp fits into the answers, indexes and
-snapshots that carry it.
+`reader.py` describes the format of a record. A peer wrote these bytes, so a contradiction is an InvalidRecord: a length that
+leads out of the batch, an offset that is not within it or does not ascend (compaction leaves gaps), a number that does not end.
+Timestamps are added with 64-bit wraparound, as every client does; so whatever a peer wrote, a timestamp fits into answers,
+indexes and snapshots.
 
-Tight loops, since a batch of a megabyte may hold 190,000 records and the interpreter lock is held for as long as it is walked.
-Numbers of one and two bytes are read in place, where most of a record's are: 0.4 to 0.6 us a record instead of 1.1 to 2.6 us.
+Tight loops, because a batch of one megabyte may hold 190,000 records and the interpreter lock is held while it is walked. Numbers
+of one or two bytes, which most are, are read inline: 0.4 to 0.6 us per record instead of 1.1 to 2.6 us.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from broker.records.varint import read_varint
 
 _INT64_MAX = (1 << 63) - 1
 _ENDS_EARLY = "a record ends inside a number"
-# A difference of so few bytes is less than 2^55, and such a base is as far from the ends of 64 bits: their sum cannot leave them.
+# A delta of at most this many bytes is less than 2^55, and such a base is further than that from the limits of 64 bits: their sum
+# cannot overflow.
 _SAFE_DELTA_BYTES = 8
 _SAFE_BASE = 1 << 62
 
-Head = tuple[int, int, int, int, int]  # start, end, timestamp difference, offset difference, where the key begins
+Head = tuple[int, int, int, int, int]  # start, end, timestamp delta, offset delta, where the key begins
 
 
 def record_bytes(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """The records of a batch, decompressed. CorruptMessage where they are damaged or larger than `limit_bytes`."""
+    """The records of a batch, decompressed. CorruptMessage if they are damaged or larger than `limit_bytes`."""
     return bytes(decompress(header.compression, memoryview(batch)[BATCH_HEADER_BYTES : header.size], limit_bytes))
 
 
 def wrapped(number: int) -> int:
-    """The number that 64 bits hold of this one."""
+    """The number, wrapped around to a signed 64-bit integer."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def record_heads(data: bytes, header: BatchHeader) -> Iterator[Head]:
-    """Where each record lies, with its length before it, and what its first fields say."""
+    """The position of each record, its length prefix included, and its first fields."""
     position, previous, last_offset_delta, size = 0, -1, header.last_offset_delta, len(data)
     try:
         for _ in range(header.record_count):
@@ -57,7 +58,7 @@ def record_heads(data: bytes, header: BatchHeader) -> Iterator[Head]:
             end = position + length
             if length < 0 or end > size:
                 raise InvalidRecord(f"a record of {length} bytes in {size - position} bytes")
-            byte = data[position + 1]  # behind the attributes, unused
+            byte = data[position + 1]  # after the attributes, unused
             if byte < 0x80:
                 timestamp_delta = (byte >> 1) ^ -(byte & 1)
                 position += 2
@@ -122,11 +123,11 @@ def read_keys(data: bytes, header: BatchHeader) -> Iterator[KeyedRecord]:
         if not -1 <= length < end - position:  # the value's length follows it
             raise InvalidRecord(f"a key of {length} bytes in {end - position} bytes")
         key, place = (data[position : position + length], position + length) if length >= 0 else (None, position)
-        yield KeyedRecord(base_offset + offset_delta, key, data[place] & 1 == 1)  # an odd number is a negative one
+        yield KeyedRecord(base_offset + offset_delta, key, data[place] & 1 == 1)  # zigzag: odd means negative, so null
 
 
 def check_keys(header: BatchHeader, batch: Buffer, *, limit_bytes: int) -> None:
-    """InvalidRecord unless every record has a key, a timestamp of 64 bits, and the next offset."""
+    """InvalidRecord unless every record has a key, a timestamp that fits into 64 bits, and the next offset."""
     data = record_bytes(header, batch, limit_bytes)
     try:
         _check_keys(data, header)
@@ -150,7 +151,7 @@ def _check_keys(data: bytes, header: BatchHeader) -> None:
         end = position + length
         if length < 0 or end > size:
             raise InvalidRecord(f"a record of {length} bytes in {size - position} bytes")
-        place = position = position + 1  # behind the attributes, unused
+        place = position = position + 1  # after the attributes, unused
         while data[position] >= 0x80:
             position += 1
         position += 1
