@@ -52,7 +52,11 @@ RECOVERY_PAUSE_SECONDS = 0.25
 # From here on a leaf is swapped: delete and insert take 3.5 us a row, and a commit shall take no second.
 SWAPPED_ROWS_MIN = 50_000
 SWAP_TRIES = 3
-SWAP_LOCK_TIMEOUT_MS = 200  # whoever comes while we wait for a reader waits behind us
+SWAP_LOCK_TIMEOUT_MS = 200  # queries that arrive while we wait for a reader queue up after us
+
+# The leaf of an hour that was loaded a minute ago is what autovacuum works on. It gives way to a lock, but only to one that has
+# waited for deadlock_timeout, a second by default: a shorter patience would never see it go. No reader waits for this lock.
+LEAF_LOCK_TIMEOUT_MS = 3_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +260,7 @@ def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
         with connection.begin_nested():
             connection.execute(text(f"alter table {load.rows.sql} set schema {quoted(leaf.schema)}"))
             connection.execute(text(f"alter table {moved.sql} rename to {quoted(leaf.name)}"))
+            connection.execute(text(f"alter table {leaf.sql} reset (autovacuum_enabled)"))
             connection.execute(
                 text(f"alter table {load.target.sql} attach partition {leaf.sql} for values from ('{start}') to ('{end}')")
             )
@@ -282,8 +287,9 @@ def swap(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
     for _ in range(SWAP_TRIES):
         try:
             with connection.begin_nested():
+                connection.execute(text(f"set local lock_timeout = {LEAF_LOCK_TIMEOUT_MS}"))
+                connection.execute(text(f"lock table {leaf.sql} in share row exclusive mode"))  # no one else writes to it now
                 connection.execute(text(f"set local lock_timeout = {SWAP_LOCK_TIMEOUT_MS}"))
-                connection.execute(text(f"lock table {leaf.sql} in share row exclusive mode"))  # nobody writes to it from here on
                 if holds_rows_out_of_window(connection, load, leaf):
                     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
                     return False

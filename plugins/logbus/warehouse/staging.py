@@ -34,6 +34,10 @@ SEAL_LOCK_TIMEOUT_MS = 30_000
 
 TASK_DEFINITION = f"{TASK_COLUMN} bigint not null"
 
+# A table that lives for seconds needs no vacuum, and each ALTER on the way to its place would wait for one: autovacuum releases a
+# table only to a lock that has waited for deadlock_timeout. A leaf that is attached gets its autovacuum back (commit.py).
+WITHOUT_AUTOVACUUM = "with (autovacuum_enabled = false)"
+
 
 def create_staging(engine: Engine, attempts: Sequence[Attempt], target: TableName) -> tuple[list[Attempt], list[Attempt]]:
     """Makes the tables; returns the attempts that may go on and those that are superseded."""
@@ -69,12 +73,14 @@ def create_rows(connection: Connection, attempt: Attempt, target: TableName) -> 
     start, end = instant_text(attempt.interval.start), instant_text(attempt.interval.end)
     check = f", constraint {LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')" if is_partitioned else ""
     copied = "including defaults including constraints" + ("" if is_partitioned else " including identity")
-    connection.execute(text(f"create table if not exists {rows.sql} (like {target.sql} {copied}, {TASK_DEFINITION}{check})"))
+    definition = f"(like {target.sql} {copied}, {TASK_DEFINITION}{check}) {WITHOUT_AUTOVACUUM}"
+    connection.execute(text(f"create table if not exists {rows.sql} {definition}"))
 
 
 def create_dead_letters(connection: Connection, attempt: Attempt) -> None:
     dead, like = staging(attempt.dead_letter_table), f"{SCHEMA}.{schema.dead_letter.name}"
-    connection.execute(text(f"create table if not exists {dead.sql} (like {like} including defaults, {TASK_DEFINITION})"))
+    definition = f"(like {like} including defaults, {TASK_DEFINITION}) {WITHOUT_AUTOVACUUM}"
+    connection.execute(text(f"create table if not exists {dead.sql} {definition}"))
 
 
 def seal(engine: Engine, attempt: Attempt, winners: Collection[int], filled: Mapping[str, str] | None = None) -> tally.Counted:

@@ -1,0 +1,78 @@
+"""A reload of an hour that was loaded a minute ago meets autovacuum, in a server whose autovacuum comes every second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from logbus.ledger.migrations import create_ledger
+from logbus.warehouse import commit
+from logbus.warehouse.embedded import EmbeddedPostgres
+from logbus.warehouse.engine import connect
+from sqlalchemy import text
+
+from tests.support.ledgers import World, stamps
+from tests.support.loads import Loading
+from tests.support.postgres import FAST
+
+LEAF = "logbus_leaf.t_201505171000"
+# A tenth of a second for each page: it is still at work when the reload comes.
+SLOW = """
+    autovacuum_vacuum_insert_threshold = 0, autovacuum_vacuum_insert_scale_factor = 0,
+    autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1
+"""
+
+
+@pytest.fixture
+def warehouse_url(server_directory: Path) -> Iterator[str]:
+    """A database with a ledger in a server of its own."""
+    with EmbeddedPostgres(server_directory / "autovacuum", settings={**FAST, "autovacuum_naptime": "1s"}) as server:
+        url = server.create_database()
+        create_ledger(connect(url))
+        yield url
+
+
+def test_a_large_reload_replaces_the_leaf_that_autovacuum_works_on(
+    world: World, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It interrupts autovacuum, which gives way to a lock that has waited for deadlock_timeout, instead of deleting row by row."""
+    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
+    world.log.append("t", *stamps(10, 10.2, 11))
+    world.register()
+    window = world.freeze(10)
+    Loading(world=world, url=warehouse_url, window=window).load()
+
+    def one(query: str) -> object:
+        with world.ledger.engine.connect() as connection:
+            return connection.scalar(text(query))
+
+    before = one(f"select '{LEAF}'::regclass::oid")
+    with world.ledger.engine.begin() as connection:
+        connection.execute(text("insert into t select t.* from t, generate_series(1, 20000)"))
+        connection.execute(text(f"alter table {LEAF} set ({SLOW})"))
+    at_work = f"select exists(select from pg_stat_activity where query like 'autovacuum: %{LEAF}%')"
+    deadline = time.monotonic() + 60
+    while not one(at_work):
+        assert time.monotonic() < deadline, "autovacuum did not come"
+        time.sleep(0.05)
+    Loading(world=world, url=warehouse_url, window=window).load()
+    assert one(f"select '{LEAF}'::regclass::oid") != before
+    assert one("select count(*) from t") == 2
+
+
+def test_staged_tables_are_left_alone_by_autovacuum_and_the_public_ones_are_not(world: World, warehouse_url: str) -> None:
+    def switched_off() -> list[str]:
+        query = (
+            "select relnamespace::regnamespace::text from pg_class where 'autovacuum_enabled=false' = any(reloptions) order by 1"
+        )
+        with world.ledger.engine.connect() as connection:
+            return list(connection.execute(text(query)).scalars())
+
+    world.log.append("t", *stamps(10, 10.2, 11))
+    world.register()
+    loading = Loading(world=world, url=warehouse_url, window=world.freeze(10)).begin().create()
+    assert switched_off() == ["logbus_staging", "logbus_staging"]
+    loading.run_task(1).commit()
+    assert switched_off() == []
